@@ -152,13 +152,15 @@ where
                     Err(error) => {
                         this.state.set(AttemptState::Over);
                         this.driver.release();
-                        return Poll::Ready(Err(this.driver.refuse(error)));
+                        let tries = mem::take(&mut this.driver.tries);
+                        return Poll::Ready(Err(tries.wrap(this.driver.refuse(error))));
                     }
                 },
                 Next::Done(result) => {
                     this.state.set(AttemptState::Over);
                     this.driver.release();
-                    return Poll::Ready(result);
+                    let tries = mem::take(&mut this.driver.tries);
+                    return Poll::Ready(result.map_err(|error| tries.wrap(error)));
                 }
             }
         }

@@ -13,7 +13,7 @@ use super::{
     peek::{self, AttemptOutcome, FailedAttempt, PeekedAnswer},
     policy::{AttemptPolicy, Denial, RetryPermit, decide, is_wanted},
     settle::{Completion, Ownership},
-    tries::Tries,
+    tries::{AttemptsFailed, Tried, Tries},
 };
 use crate::{
     headers::X_ATTEMPT,
@@ -35,6 +35,13 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                     return ended;
                 }
                 answer.parts.extensions.insert(Committed);
+                if !self.tries.is_empty() {
+                    let mut tries = std::mem::take(&mut self.tries);
+                    if let Some(inner) = answer.parts.extensions.get::<Tries>() {
+                        tries.append(inner);
+                    }
+                    answer.parts.extensions.insert(tries);
+                }
                 Next::Done(Ok(self.hand_on(answer, attempt, None)))
             }
             AttemptOutcome::Failed(failure, failed) => self.failed(failure, failed, attempt, task),
@@ -97,13 +104,23 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         failed: &FailedAttempt<B>,
         attempt: &Run,
     ) -> Option<ErrorAllowance> {
-        let inner = match failed {
-            FailedAttempt::Answer(answer) => answer.parts.extensions.get::<Tries>(),
-            FailedAttempt::Error(_) => None,
+        let (inner, answer) = match failed {
+            FailedAttempt::Answer(answer) => (
+                answer.parts.extensions.get::<Tries>(),
+                Ok(&answer.parts.headers),
+            ),
+            FailedAttempt::Error(error) => {
+                let inner = error.downcast_ref::<AttemptsFailed>();
+                (inner.map(|inner| &inner.tries), Err(error))
+            }
         };
         match inner {
             Some(inner) => self.tries.append(inner),
-            None => self.tries.push(self.policy.subject(), failure),
+            None => {
+                let subject = self.policy.subject();
+                self.tries
+                    .push(Tried::new(subject, failure, answer, attempt));
+            }
         }
         let counted = attempt.failing().and_then(|failing| failing.counted);
         let every = self.policy.settings().budget.settings().count == Count::Every;
@@ -243,7 +260,10 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             };
         }
         // A caller's own fault is no warning for the operator.
-        if failure.class == FailureClass::Caller {
+        if matches!(
+            failure.class,
+            FailureClass::Caller | FailureClass::SessionExpired
+        ) {
             event!(debug);
         } else {
             event!(warn);

@@ -8,17 +8,21 @@
 //! # What is counted
 //!
 //! An action is a tool call together with its result. Two calls are the same if they have the
-//! same name and the same arguments, in any order of the keys. The layer compares the run's last
+//! same name and the same arguments, in any order of the keys. Two results of a history are the same
+//! if they differ only in words such as ids, times and durations, unless the layer compares
+//! [exact results](LoopGuardLayer::exact_results). The layer compares the run's last
 //! 30 actions, or more if a limit is larger:
 //!
 //! | pattern | notice to observers | end of the run |
 //! |---|---|---|
 //! | the same call with the same result; other calls may stand between | at every 10th call | at the 20th call |
 //! | two calls in turn, each with its earlier result | at every 10th call | at the 20th call |
+//! | up to four calls in any order, each with its result at least twice | at every 10th call | at the 30th call |
 //! | calls of tools that the request did not declare, if it declared any | none | at the 10th call |
 //! | the same call in a row, with any results | at every 10th call | at the 30th call |
 //!
-//! In the first two rows a different result restarts the count. In all rows a user's message
+//! In the first two rows a different result restarts the count. In the third row a result that the
+//! last calls did not have restarts it. In all rows a user's message
 //! restarts it, if the model had finished its turn; a message between two calls does not. A
 //! refused call is no action, and does not change the counts. The run ends as
 //! [`LoopDetected`](crate::TerminalReason::LoopDetected), before the layer sends the request on;
@@ -102,6 +106,7 @@
 
 use std::{
     mem,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -123,9 +128,11 @@ use crate::{
 };
 
 /// Ends a run that makes the same tool calls again and again: see the [module](self).
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LoopGuardLayer {
     limits: LoopLimits,
+    polls: Option<Arc<[Box<str>]>>,
+    exact: bool,
     ends: bool,
     max_body: usize,
 }
@@ -141,11 +148,14 @@ impl LoopGuardLayer {
     ///
     /// Observers get a notice at every 10th call of a pattern. The run ends at the 20th same call
     /// with the same result, or the 20th of two calls in turn; at the 10th call of an undeclared
-    /// tool; and at the 30th same call in a row.
+    /// tool; and at the 30th same call in a row, or the 30th of up to four calls without a new
+    /// result.
     #[must_use]
     pub const fn new() -> Self {
         Self {
             limits: LoopLimits::DEFAULT,
+            polls: None,
+            exact: false,
             ends: true,
             max_body: MAX_BODY,
         }
@@ -153,8 +163,9 @@ impl LoopGuardLayer {
 
     /// The number of calls of a pattern at which observers get a notice; 10 by default.
     ///
-    /// It counts the same call with the same result, two calls in turn with unchanged results, and
-    /// the same call in a row with any results; the first such call is included. Each further
+    /// It counts the same call with the same result, two calls in turn with unchanged results, up to
+    /// four calls without a new result, and the same call in a row with any results; the first such
+    /// call is included. Each further
     /// multiple of the number causes another notice. With 0 there are no notices. Like every
     /// limit of this layer, the number is 1000 at most.
     #[must_use]
@@ -185,10 +196,36 @@ impl LoopGuardLayer {
 
     /// The number of same calls in a row, with any results, that ends the run; 30 by default.
     ///
-    /// With 0 such a row of calls does not end the run.
+    /// The number also holds for up to four calls, in any order, without a new result. With 0 such
+    /// a row of calls does not end the run.
     #[must_use]
     pub const fn any_tool(mut self, calls: u32) -> Self {
         self.limits.any_tool = LoopLimits::limit(calls);
+        self
+    }
+
+    /// Names the tools that poll, such as one that waits for a process; none by default.
+    ///
+    /// A tool that polls gives the same result many times before it gives another. A loop with such
+    /// a tool is reported and ends the run at three times as many calls: with the default limits
+    /// observers get the first notice at the 30th same call with the same result, and the run ends
+    /// at the 60th. Another result restarts every count of the tool, and its calls are no sign of
+    /// being [stuck](crate::Run::end_when_stuck). A tool may be named by the program, too:
+    /// [`Run::polls`].
+    #[must_use]
+    pub fn polls<T: Into<Box<str>>>(mut self, tools: impl IntoIterator<Item = T>) -> Self {
+        self.polls = Some(tools.into_iter().map(Into::into).collect());
+        self
+    }
+
+    /// Compares results as they are written, apart from the order of keys and white space.
+    ///
+    /// By default words with a digit and ids with a known prefix count as equal, as in an
+    /// [`ErrorKey`](crate::run::ErrorKey), because a result that differs only in its times is not
+    /// new. The first 8 KiB of each string are compared so.
+    #[must_use]
+    pub const fn exact_results(mut self) -> Self {
+        self.exact = true;
         self
     }
 
@@ -213,13 +250,13 @@ impl<S> Layer<S> for LoopGuardLayer {
     type Service = LoopGuard<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let layer = *self;
+        let layer = self.clone();
         LoopGuard { inner, layer }
     }
 }
 
 /// The service of a [`LoopGuardLayer`].
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct LoopGuard<S> {
     inner: S,
     layer: LoopGuardLayer,
@@ -251,11 +288,16 @@ where
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
         let LoopGuardLayer {
             limits,
+            ref polls,
+            exact,
             ends,
             max_body,
         } = self.layer;
         let entry = Claim::of_call(&mut request);
         let run = entry.run.clone();
+        if let Some(polls) = polls {
+            run.add_polls(polls);
+        }
         run.limit_loops(limits, ends);
         // The service that was polled ready takes the call; a clone of it stays for later calls.
         let next = self.inner.clone();
@@ -264,7 +306,7 @@ where
         let settings = LayerSettings::hooks(CallsReader { answer });
         let settings = settings.reading().frames();
         SupervisedFuture::new(entry, settings, request, |request| {
-            ReadRequest::new(service, HistoryReader(run), request, max_body)
+            ReadRequest::new(service, HistoryReader { run, exact }, request, max_body)
         })
     }
 }
@@ -313,13 +355,16 @@ impl LayerHooks for CallsReader {
 /// Records the tool calls and results in a request on its run.
 #[derive(Debug)]
 #[doc(hidden)]
-pub struct HistoryReader(Run);
+pub struct HistoryReader {
+    run: Run,
+    exact: bool,
+}
 
 impl<A> RequestReader<A> for HistoryReader {
     type Answer = A;
 
     fn run(&self) -> &Run {
-        &self.0
+        &self.run
     }
 
     /// Records the calls and results, which may end the run; `ReadRequest` then checks for that
@@ -327,8 +372,8 @@ impl<A> RequestReader<A> for HistoryReader {
     fn read(&self, request: &Request<ReplayBody>) -> Option<A> {
         let body = request.body().gathered();
         let dialect = dialect_of(request);
-        if let Some(history) = History::read(&dialect, &body, &self.0.places()) {
-            self.0.follow(&history);
+        if let Some(history) = History::read(&dialect, &body, &self.run.places()) {
+            self.run.follow(&history, self.exact);
         }
         None
     }

@@ -13,15 +13,17 @@
 //! The layer repeats after failures that [`FailureClass::same`] allows to repeat, unless
 //! the upstream forbids it by `x-should-retry`: broken connections, overload, rate limits,
 //! errors of the server, also as the first event of a stream or in place of its end. An attempt
-//! that was silent for a step window is repeated once if it streams, else never. Once the caller
-//! has got the first content, nothing is repeated. A compressed answer is classified by its
+//! that was silent for a step window is repeated once if it streams and no other candidate can
+//! serve, else never. Once the caller has got the first content, nothing is repeated. A compressed answer is classified by its
 //! status alone: without a [`ModelFallbackLayer`](crate::ModelFallbackLayer) outside, which asks
 //! for plain answers, set `accept-encoding: identity`. A redirect is never repeated. Without a
 //! candidate that has a base URL the caller gets the redirect like any answer: the program
 //! decides where its own service sends requests.
 //!
 //! If the upstream sends `retry-after`, the layer waits exactly that long; if that is longer than
-//! [`max_retry_after`](crate::RetryBudget::max_retry_after), it does not repeat. Other waits are
+//! [`max_retry_after`](crate::RetryBudget::max_retry_after), it does not repeat. Nor does it if
+//! the wait is longer than the budget's first [delay](crate::RetryBudget::delays) and another
+//! candidate can answer at once. Other waits are
 //! [jittered](crate::RetryBudget::delays). Each attempt's request has the number of the attempt
 //! as `x-attempt`.
 //!
@@ -133,7 +135,7 @@ use crate::{
     error::BoxError,
     llm::{
         Prompt,
-        failure::{Classifier, Failure, FailureClass, RetrySame},
+        failure::{Classifier, Failure, FailureClass, RetrySame, TryOther},
     },
     run::{ErrorAllowance, Run},
 };
@@ -358,16 +360,22 @@ impl AttemptPolicy for RetryPolicy {
         let same = failure.class.same();
         let own_is = |is: fn(&Run) -> bool| self.own.as_ref().is_some_and(is);
         let is_used_up = same == RetrySame::Once && own_is(Run::has_repeated_silence);
-        // An overloaded candidate gets no repeat if another candidate can serve.
-        let yields = failure.class == FailureClass::Overloaded && own_is(Run::has_others);
-        if !failure.is_worth_repeating() || is_used_up || yields {
+        // A candidate that is overloaded or silent gets no repeat if another one can serve.
+        let yields = matches!(
+            failure.class,
+            FailureClass::Overloaded | FailureClass::Silence
+        );
+        let has_others = || own_is(Run::has_others);
+        if !failure.is_worth_repeating() || is_used_up || yields && has_others() {
             return Err(Denial::Class);
         }
+        let settings = self.settings.budget.settings();
+        let moves = || failure.class.other() == TryOther::Yes && has_others();
         match failure.retry_after {
+            // Another candidate can answer at once.
+            Some(asked) if asked > settings.delays.base && moves() => Err(Denial::RetryAfter),
             // The layer waits exactly as long as the upstream asked for, or does not repeat.
-            Some(asked) if asked > self.settings.budget.settings().max_retry_after => {
-                Err(Denial::RetryAfter)
-            }
+            Some(asked) if asked > settings.max_retry_after => Err(Denial::RetryAfter),
             Some(asked) => Ok(asked),
             None => Ok(self.next_backoff(same == RetrySame::Slowly)),
         }

@@ -245,11 +245,21 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Reads the value of an `error` key; `true` if it is an object or a string that is not
+    /// Reads the value of an `error` key; `true` if it is an object, or a string that is not
     /// empty.
+    ///
+    /// An object in which all fields are null is no error: batch jobs send such objects.
     pub(crate) fn is_error(&mut self) -> Scan<bool> {
         match self.peek()? {
-            b'{' => self.skip().map(|()| true),
+            b'{' => {
+                let (mut is_empty, mut says) = (true, false);
+                self.object(|json, _| {
+                    is_empty = false;
+                    says |= json.span()? != b"null";
+                    Ok(())
+                })?;
+                Ok(is_empty || says)
+            }
             b'"' => self.filled(),
             _ => self.skip().map(|()| false),
         }

@@ -12,13 +12,16 @@ pub mod sse;
 pub mod stream;
 #[cfg(test)]
 mod tests;
+mod volatile;
 
 pub(crate) use self::{
     content_type::{is_plain, names_events, names_json},
     conversation::{
-        AnswerReader, Called, ConversationEvent, History, HistoryPlace, ToolCall, canonical, digest,
+        AnswerReader, Called, ConversationEvent, History, HistoryPlace, ToolCall, canonical,
+        digest, result,
     },
     prompt::Prompt,
+    volatile::normalise,
 };
 
 /// Returns the longest prefix of `text` of at most `most` bytes, in whole characters.

@@ -17,7 +17,7 @@ impl RunRegistry {
     /// Ends the owner's run of this id as aborted. Answers whether this call ended it.
     ///
     /// The answer is false, without any effect, if the id is unknown, another owner's, or its run
-    /// has ended.
+    /// has ended. A deadline of the run that has passed by now ends it first.
     ///
     /// Observers have received the end before any waiter of the run wakes; by then the run has also
     /// left the live runs.
@@ -127,10 +127,11 @@ impl RunRegistry {
     }
 }
 
-/// Ends a live run, and answers whether this call ended it. An ended run stays unchanged: `reason`
-/// does not become one of its late reasons.
+/// Ends a live run, and answers whether this call ended it. A deadline that has passed ends the
+/// run first. An ended run stays unchanged: `reason` does not become one of its late reasons.
 fn end(run: &Run, reason: TerminalReason, now: Duration) -> bool {
-    run.node().nearest_end().is_none() && run.node().end(reason, None, now).is_ok()
+    let node = run.node();
+    node.check(now, TaskId::NONE).is_ok() && node.end(reason, None, now).is_ok()
 }
 
 /// Resolves when all live runs have ended and their work is gone.

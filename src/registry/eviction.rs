@@ -29,9 +29,11 @@ pub(super) fn idle_until(node: &Node<NodeState>, limit: Duration, now: Instant) 
     let epoch = node.payload.epoch;
     let before = now.saturating_duration_since(epoch);
     let before = before.saturating_sub(RunRegistry::SAFETY);
-    let last = Duration::from_nanos(node.last(ResetOn::AnyByte)).max(node.opened());
+    let last = node.last(ResetOn::AnyByte).max(node.last_pause());
+    let last = Duration::from_nanos(last).max(node.opened());
     // Work that was over long ago and was never dropped does not keep a run from being idle.
-    let since = match node.is_idle() || node.is_left_over(before) {
+    let has_work = !node.is_idle() && !node.is_left_over(before);
+    let since = match !has_work && !node.holds_pause() {
         true => epoch.checked_add(last).unwrap_or(now),
         false => now,
     };

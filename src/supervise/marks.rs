@@ -270,11 +270,11 @@ impl Stream {
 
     /// Returns the partial text of the response, if the run collects it.
     ///
-    /// If the response is complete, the text is emptied first: it is not partial.
+    /// If the response is complete, the text is marked as whole first: it is not partial.
     pub(super) fn kept_text(&self) -> Option<&Partial> {
         let kept = self.judge.kept_text()?;
         if matches!(self.judge.finish(), Finish::Complete | Finish::Finished) {
-            kept.clear();
+            kept.complete();
         }
         Some(kept)
     }

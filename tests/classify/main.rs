@@ -69,7 +69,8 @@ fn each_signal_has_a_fixture_and_each_fixture_a_signal() {
 fn each_class_that_an_answer_can_have_has_a_signal() {
     use FailureClass::{
         Auth, Caller, Conflict, ContentFilter, ContextOverflow, ModelFault, ModelGone, NotReady,
-        Overloaded, Quota, RateLimit, Region, RequestLimit, RequestTimeout, Server, TooLarge,
+        Overloaded, Quota, RateLimit, Region, RequestLimit, RequestTimeout, Server, SessionExpired,
+        TooLarge,
     };
     let classes = [
         RequestTimeout,
@@ -85,6 +86,7 @@ fn each_class_that_an_answer_can_have_has_a_signal() {
         ModelGone,
         Region,
         ContextOverflow,
+        SessionExpired,
         TooLarge,
         ContentFilter,
         Caller,

@@ -38,16 +38,20 @@ async fn succeeds(run: &Run) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_more_in_a_row_than_allowed_ends_the_run_whatever_failed() {
+async fn the_third_in_a_row_ends_the_run_and_the_tool_after_it_is_refused() {
     let run = limited(3);
-    for tool in ["a", "b", "c"] {
+    for tool in ["a", "b"] {
         fails(&run, tool).await;
         assert_eq!(run.terminal_reason(), None);
     }
-    assert_eq!(run.snapshot().errors, 3);
-    fails(&run, "d").await;
+    fails(&run, "c").await;
     assert_eq!(run.terminal_reason(), IN_A_ROW);
-    assert_eq!(run.snapshot().errors, 4);
+
+    let mut executed = false;
+    let refused = run.tool("d").watch(async { executed = true }).await;
+
+    assert!(refused.is_err() && !executed);
+    assert_eq!(run.snapshot().errors, 3);
 }
 
 #[tokio::test(start_paused = true)]
@@ -65,7 +69,7 @@ async fn it_is_off_unless_set() {
 
 #[tokio::test(start_paused = true)]
 async fn any_success_begins_anew() {
-    let run = limited(2);
+    let run = limited(3);
     for _ in 0..10 {
         fails(&run, "a").await;
         fails(&run, "b").await;
@@ -87,7 +91,7 @@ async fn calls_count_once_and_those_that_complete_begin_anew() {
         let bad = [failure(500), failure(500)];
         let scripts = bad.clone().into_iter().chain([healthy()]).chain(bad);
         let upstream = Upstream::scripts(scripts);
-        let stack = Stack::default().budget(budget(2).count(count));
+        let stack = Stack::default().budget(budget(3).count(count));
         let run = Run::open();
         let call = async || {
             let request = run.attach(prompt("m"));
@@ -107,9 +111,9 @@ async fn calls_count_once_and_those_that_complete_begin_anew() {
 
 #[tokio::test(start_paused = true)]
 async fn sub_agents_have_rows_of_their_own() {
-    let run = limited(2);
+    let run = limited(3);
     let agent = run.child();
-    budget(1).limit_errors(&agent);
+    budget(2).limit_errors(&agent);
     fails(&run, "a").await;
     fails(&agent, "a").await;
     fails(&run, "b").await;
@@ -131,8 +135,8 @@ async fn sub_agents_have_rows_of_their_own() {
 #[tokio::test(start_paused = true)]
 async fn a_key_or_a_total_that_is_spent_with_it_is_what_the_run_ends_for() {
     for (budget, reason) in [
-        (budget(1).per_error_key(1), TerminalReason::RetryBudget),
-        (budget(1).per_run(1), TerminalReason::RunErrors),
+        (budget(2).per_error_key(1), TerminalReason::RetryBudget),
+        (budget(2).per_run(1), TerminalReason::RunErrors),
     ] {
         let run = Run::open();
         budget.limit_errors(&run);
@@ -146,7 +150,7 @@ async fn a_key_or_a_total_that_is_spent_with_it_is_what_the_run_ends_for() {
 async fn a_call_that_nobody_was_asked_for_is_no_error() {
     let upstream = Upstream::script(failure(500));
     let service = ModelFallbackLayer::new([Candidate::new("m")])
-        .budget(budget(1).max_attempts_per_candidate(1))
+        .budget(budget(2).max_attempts_per_candidate(1))
         .cooldowns(Cooldowns::new())
         .layer(upstream.clone());
     let run = Run::open();
@@ -177,7 +181,7 @@ async fn errors_are_known_of_a_run_without_limits_too() {
 #[tokio::test(start_paused = true)]
 async fn errors_made_before_a_limit_is_set_count_towards_it() {
     for (limit, reason) in [
-        (budget(2), IN_A_ROW),
+        (budget(3), IN_A_ROW),
         (budget(9).per_run(2), Some(TerminalReason::RunErrors)),
         (
             budget(9).per_error_key(2),
@@ -201,7 +205,7 @@ async fn errors_made_before_a_limit_is_set_count_towards_it() {
 async fn no_limit_of_errors_is_raised_or_lifted_by_a_later_one() {
     let none = || no_delay().per_error_key(None).per_run(None);
     for (limit, larger, reason) in [
-        (budget(2), budget(20), TerminalReason::ConsecutiveErrors),
+        (budget(3), budget(20), TerminalReason::ConsecutiveErrors),
         (
             none().per_run(2),
             none().per_run(20),

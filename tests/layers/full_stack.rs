@@ -183,7 +183,7 @@ async fn a_caller_who_leaves_stops_attempts_and_candidates() {
     for (script, leaves) in [
         (Script::before_head().never(), 5),
         (Script::sse().data(PRELUDE).never(), 5),
-        (failure(429).header("retry-after", "30"), 5),
+        (failure(409).header("retry-after", "30"), 5),
         (Script::sse().data(chat("a")).never(), 5),
     ] {
         let upstream = Upstream::scripts([script, healthy()]);
@@ -205,8 +205,8 @@ async fn a_caller_who_leaves_stops_attempts_and_candidates() {
 
 #[tokio::test(start_paused = true)]
 async fn an_abort_by_id_reaches_a_call_that_waits_for_its_repeat() {
-    let limited = failure(429).header("retry-after", "30");
-    let upstream = Upstream::scripts([limited, healthy()]);
+    let in_conflict = failure(409).header("retry-after", "30");
+    let upstream = Upstream::scripts([in_conflict, healthy()]);
     let registry = RunRegistry::new();
     let stack = stack(&registry).build(&upstream);
 

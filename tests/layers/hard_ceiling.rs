@@ -166,6 +166,42 @@ async fn the_scope_of_a_run_counts_over_several_calls() {
     assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
 }
 
+/// covers: A3
+#[tokio::test(start_paused = true)]
+async fn the_program_moves_a_runs_ceiling_once_and_a_later_call_does_not_move_it_back() {
+    let run = Run::open();
+    let upstream = Upstream::scripts([Script::sse().wait(40.0).data(DONE), Script::sse().never()]);
+    let service = layer()
+        .scope(Scope::Run)
+        .timeout(Some(secs(35)))
+        .layer(upstream);
+    let ask = || tokio::spawn(Outcome::of(service.clone().oneshot(run.attach(request()))));
+    let start = Instant::now();
+    assert!(!run.extend_once(LIMIT), "there is no deadline yet");
+    let first = ask();
+    sleep(secs(20)).await;
+
+    assert!(run.extend_once(secs(60)));
+    assert!(!run.extend_once(secs(60)), "it was moved");
+    first.await.unwrap().whole();
+    let second = ask().await.unwrap();
+
+    assert_eq!(second.reason, Some(TerminalReason::HardCeiling));
+    assert_eq!(start.elapsed(), LIMIT + secs(60));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_that_has_passed_is_not_moved() {
+    let run = Run::open();
+    let upstream = Upstream::script(Script::sse().never());
+    let service = layer().scope(Scope::Run).layer(upstream);
+    let _unread = service.oneshot(run.attach(request())).await.unwrap();
+    advance(LIMIT).await;
+
+    assert!(!run.extend_once(LIMIT));
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_ceiling_that_a_later_call_sets_on_its_run_ends_the_earlier_call_in_time() {
     let run = Run::open();

@@ -46,6 +46,7 @@ fn word(notice: &RunNotice) -> String {
             let pattern = match pattern {
                 LoopPattern::SameCall => "same call",
                 LoopPattern::PingPong => "ping-pong",
+                LoopPattern::Cycle => "cycle",
                 LoopPattern::UnknownTool => "unknown tool",
                 LoopPattern::SameTool => "same arguments",
                 other => panic!("{other:?}"),

@@ -161,7 +161,7 @@ async fn when_all_failed_the_last_answer_is_handed_on_as_it_is() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn when_all_broke_the_last_error_is_handed_up_itself() {
+async fn when_all_broke_the_last_error_is_the_source() {
     let broken = |why| Script::before_head().fail(why);
     let upstream = Upstream::scripts([broken("first"), broken("second")]);
     let service = models(["a", "b"]).layer(upstream.clone());
@@ -170,7 +170,8 @@ async fn when_all_broke_the_last_error_is_handed_up_itself() {
 
     let error = service.oneshot(request).await.unwrap_err();
 
-    let error = error.downcast::<std::io::Error>().unwrap();
+    let error = error.source().unwrap();
+    assert!(error.is::<std::io::Error>());
     assert_eq!(error.to_string(), "second");
     assert_eq!(call.terminal_reason(), failed(FailureClass::Transport));
     assert_eq!(run.in_flight(), 0);

@@ -80,6 +80,10 @@ async fn what_is_no_text_of_the_answer_is_not_kept() {
         .data(tool)
         .data(thought);
     assert_eq!(cut(request(), script.clone(), 100).await, None);
+    let blank = script.clone().data(chat(" ")).data(chat("\\n\\t"));
+    assert_eq!(cut(request(), blank.clone(), 100).await, None);
+    let text = cut(request(), blank.data(chat("a")), 100).await;
+    assert_eq!(text.as_deref(), Some(" \n\ta"));
     let text = cut(request(), script.data(chat("a")), 100).await;
     assert_eq!(text.as_deref(), Some("a"));
 
@@ -138,6 +142,53 @@ async fn an_answer_that_came_to_its_end_is_no_part_of_one() {
         run.end(TerminalReason::Aborted);
 
         assert_eq!(partial_of(&run).await, None);
+    }
+}
+
+/// covers: C6
+#[tokio::test(start_paused = true)]
+async fn a_late_wait_is_given_the_last_text_of_a_run_that_keeps_it() {
+    let whole = |text| Script::sse().data(chat(text)).data(DONE);
+    let silent = Script::sse().data(DONE);
+    let cases = [
+        (vec![whole("a"), whole("b")], Some("b")),
+        (vec![whole("a"), silent], Some("a")),
+        (vec![whole("a"), whole(" ")], Some("a")),
+        (
+            vec![whole("a"), Script::sse().data(chat("b")).never()],
+            Some("b"),
+        ),
+    ];
+    let ends = |max| {
+        vec![
+            (max, TerminalReason::Completed),
+            (max, TerminalReason::Aborted),
+        ]
+    };
+    for (max, reason) in [ends(100), ends(0)].concat() {
+        for (scripts, text) in cases.clone() {
+            let registry = RunRegistry::new();
+            let run = registry.open(Owner::anonymous(), "r".parse().unwrap());
+            run.keep_partial(max);
+            let mut bodies = Vec::new();
+            for script in scripts {
+                let service = StepTimeoutLayer::new(secs(600)).layer(Upstream::script(script));
+                let answer = service.oneshot(run.attach(request())).await.unwrap();
+                let mut body = answer.into_body();
+                while let Ok(Some(_)) = tokio::time::timeout(secs(1), body.next()).await {}
+                bodies.push(body);
+            }
+            let snapshot = serde_json::to_value(run.snapshot()).unwrap();
+            assert_eq!(snapshot.get("text"), None, "the run lives");
+            run.end(reason.clone());
+            drop((run, bodies));
+
+            let wait = registry.wait(Owner::anonymous(), &"r".parse().unwrap(), secs(1));
+            let snapshot = serde_json::to_value(wait.unwrap().await.unwrap()).unwrap();
+
+            let found = snapshot.get("text").and_then(|text| text.as_str());
+            assert_eq!(found, text.filter(|_| max > 0), "{reason:?}");
+        }
     }
 }
 

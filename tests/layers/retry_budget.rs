@@ -95,7 +95,7 @@ async fn the_last_answer_is_handed_on_byte_for_byte() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_of_the_transport_that_was_the_last_is_handed_up_itself() {
+async fn an_error_of_the_transport_that_was_the_last_is_the_source() {
     let broken = Script::before_head().fail("reset by peer");
     let upstream = Upstream::scripts([failure(500), broken]);
     let service = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
@@ -104,7 +104,8 @@ async fn an_error_of_the_transport_that_was_the_last_is_handed_up_itself() {
 
     let error = service.oneshot(request).await.unwrap_err();
 
-    let error = error.downcast::<std::io::Error>().unwrap();
+    let error = error.source().unwrap();
+    assert!(error.is::<std::io::Error>());
     assert_eq!(error.to_string(), "reset by peer");
     assert_eq!(upstream.calls(), 2);
     let failed = |class| Some(TerminalReason::Failed(class));

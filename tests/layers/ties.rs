@@ -230,8 +230,9 @@ async fn a_stored_reason_beats_a_ready_frame_and_a_passed_clock() {
         .service(upstream.clone());
     let mut body = service.oneshot(request()).await.unwrap().into_body();
     assert!(poll_body(&mut body).is_pending());
-    advance(secs(30)).await;
+    advance(secs(9)).await;
     upstream.run().end(TerminalReason::Superseded);
+    advance(secs(30)).await;
 
     let read = body.read().await;
 

@@ -94,7 +94,7 @@ async fn a_run_at_its_cap_is_one_record() {
     assert_eq!(lines.len(), 1);
     let end = run.terminated().unwrap();
     let expected = serde_json::json!({
-        "type": "event", "kind": "harness_terminate", "reason": "turn_cap_reached",
+        "type": "harness_terminate", "kind": "harness_terminate", "reason": "turn_cap_reached",
         "at_turn": 30, "run": "r-1", "session": null, "elapsed_ms": 2000,
         "message": end.message(),
     });
@@ -267,7 +267,7 @@ async fn a_run_whose_time_is_up_starts_no_compaction_and_says_so() {
         (&"harness_terminate".into(), &"max_turn_time".into())
     );
     let refused = serde_json::json!({
-        "type": "event", "kind": "harness_refused", "name": "compaction",
+        "type": "harness_refused", "kind": "harness_refused", "name": "compaction",
         "reason": "max_turn_time", "run": run.id().to_string(), "session": null,
     });
     assert_eq!(lines[1], refused);

@@ -11,13 +11,16 @@ use crate::config::{self, Config, Dialect, Retry, SharedBudget};
 
 /// Builds the layer that moves calls between the candidates, in the file's order.
 ///
-/// Clones share the cooldowns and the sticky sessions.
-pub(crate) fn fallback(config: &Config) -> Result<ModelFallbackLayer, BoxError> {
+/// Clones share the sticky sessions.
+pub(crate) fn fallback(
+    config: &Config,
+    cooldowns: &Cooldowns,
+) -> Result<ModelFallbackLayer, BoxError> {
     let candidates = config.candidates.iter().map(candidate);
     let candidates = candidates.collect::<Result<Vec<_>, _>>()?;
     let layer = ModelFallbackLayer::new(candidates).sticky(config.fallback.sticky);
     Ok(match config.fallback.cooldown {
-        true => layer.cooldowns(Cooldowns::new()),
+        true => layer.cooldowns(cooldowns.clone()),
         false => layer,
     })
 }

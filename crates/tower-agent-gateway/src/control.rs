@@ -1,4 +1,5 @@
-//! The routes of runs: the operator's, across owners, and those of a caller, for its own.
+//! The routes of runs and cooldowns: the operator's, across owners, and those of a caller, for
+//! its own runs.
 
 mod limit;
 mod page;
@@ -11,7 +12,7 @@ use axum::{
 };
 use futures_util::future::join_all;
 use serde_json::json;
-use tower_agent::{Run, RunId, RunRegistry, RunSnapshot, TerminalReason};
+use tower_agent::{Cooldowns, Run, RunId, RunRegistry, RunSnapshot, TerminalReason};
 
 use crate::access::Caller;
 
@@ -102,6 +103,27 @@ pub(crate) async fn abort_own_session(
 ) -> Response {
     let ended = registry.abort_session(caller.owner, &session);
     Json(json!({ "runs": ended })).into_response()
+}
+
+/// Lists the running cooldowns, the one that ends first at the front.
+pub(crate) async fn cooldowns(State(cooldowns): State<Cooldowns>) -> Response {
+    let list = cooldowns.list().into_iter().map(|cooling| {
+        let left = u64::try_from(cooling.left.as_millis()).unwrap_or(u64::MAX);
+        json!({
+            "candidate": cooling.candidate,
+            "left_ms": left,
+            "class": cooling.class.as_str(),
+        })
+    });
+    Json(json!({ "cooldowns": list.collect::<Vec<_>>() })).into_response()
+}
+
+/// Ends the cooldowns that hold calls back from this candidate.
+pub(crate) async fn clear_cooldowns(
+    State(cooldowns): State<Cooldowns>,
+    Path(candidate): Path<String>,
+) -> Response {
+    Json(json!({ "cleared": cooldowns.clear(&candidate) })).into_response()
 }
 
 /// Ends the live ones of `runs`, and returns their ids.

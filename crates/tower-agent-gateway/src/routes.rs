@@ -4,7 +4,7 @@ use axum::{
     routing::{get, post},
 };
 use serde_json::{Value, json};
-use tower_agent::{BoxError, RunRegistry};
+use tower_agent::{BoxError, Cooldowns, RunRegistry};
 
 use crate::{
     access::{self, Callers, Operator, Pages},
@@ -33,6 +33,7 @@ struct Watched {
     registry: RunRegistry,
     metrics: Metrics,
     events: Events,
+    cooldowns: Cooldowns,
 }
 
 /// Builds the gateway's routes: those of its callers, and those of its operator.
@@ -55,11 +56,13 @@ pub fn app(config: &Config, runs: &Runs) -> Result<Router, BoxError> {
     let names = config.candidates.iter().map(|it| it.name.clone());
     let metrics = Metrics::new(names);
     count(&metrics, &registry);
-    let gateway = Gateway::new(config, registry.clone(), metrics.clone())?;
+    let cooldowns = Cooldowns::new();
+    let gateway = Gateway::new(config, registry.clone(), metrics.clone(), &cooldowns)?;
     let watched = Watched {
         events: Events::new(registry.clone(), runs.stopped()),
         registry,
         metrics,
+        cooldowns,
     };
     Ok(router(gateway, watched, config))
 }
@@ -121,6 +124,7 @@ fn operated(watched: Watched, operator: Operator) -> Router {
         registry,
         metrics,
         events,
+        cooldowns,
     } = watched;
     Router::new()
         .route("/runs", get(control::list))
@@ -129,6 +133,15 @@ fn operated(watched: Watched, operator: Operator) -> Router {
         .route("/runs/{id}/abort", post(control::abort))
         .route("/sessions/{id}/abort", post(control::abort_session))
         .with_state(registry.clone())
+        .merge(
+            Router::new()
+                .route("/cooldowns", get(control::cooldowns))
+                .route(
+                    "/cooldowns/{candidate}/clear",
+                    post(control::clear_cooldowns),
+                )
+                .with_state(cooldowns),
+        )
         .route("/events", get(events::events).with_state(events))
         .route(
             "/metrics",

@@ -16,7 +16,7 @@ use tower::{
     util::{BoxCloneSyncService, Oneshot},
 };
 use tower_agent::{
-    BoxError, CallSummary, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer,
+    BoxError, CallSummary, ClientDisconnectLayer, Cooldowns, HardCeilingLayer, ModelFallbackLayer,
     ProgressNotices, PumpLayer, RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, Scope,
     StepTimeoutLayer, TerminalReason, TerminalResponseLayer, adapter::reqwest::ReqwestService,
 };
@@ -62,13 +62,14 @@ impl Gateway {
         config: &Config,
         registry: RunRegistry,
         metrics: Metrics,
+        cooldowns: &Cooldowns,
     ) -> Result<Self, BoxError> {
         let shared = StackParts {
             config,
             registry,
             metrics,
             client: ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?,
-            fallback: candidates::fallback(config)?,
+            fallback: candidates::fallback(config, cooldowns)?,
             budget: candidates::shared(config.retry.shared),
         };
         let of_agents = config.agents.iter().map(|agent| {

@@ -73,11 +73,11 @@ impl RetryBudget {
         self.set(|settings| settings.per_run = failures.into())
     }
 
-    /// How many failures of any kind in a row a run may have; off by default.
+    /// The number of failures of any kind in a row that ends a run; off by default.
     ///
-    /// With a limit of 5, the sixth failure in a row ends the run, unless a call or a tool
-    /// succeeded between them. Only failures that reach the harness count, also under
-    /// [`Count::Every`].
+    /// With a limit of 5, the fifth failure in a row ends the run, unless a call or a tool
+    /// succeeded between them; 0 acts as 1. Only failures that reach the harness count, also
+    /// under [`Count::Every`].
     #[must_use]
     pub fn consecutive_errors(self, failures: impl Into<Option<u32>>) -> Self {
         self.set(|settings| settings.consecutive_errors = failures.into())

@@ -17,7 +17,7 @@ use super::{
     policy::{FallbackPolicy, FallbackSettings},
 };
 use crate::{
-    attempt::{AttemptBody, AttemptSettings, Attempts, Candidate, RetryBudget},
+    attempt::{AttemptBody, AttemptSettings, Attempts, Candidate, Operation, RetryBudget},
     body::ReplayBody,
     error::BoxError,
     llm::failure::{Classifier, FailureClass},
@@ -55,6 +55,7 @@ impl ModelFallbackLayer {
                 served_models: served_models.collect(),
                 candidates: known,
                 allowed: Vec::new(),
+                operation: None,
                 cooldowns: None,
                 sessions: None,
             },
@@ -93,6 +94,22 @@ impl ModelFallbackLayer {
     #[must_use]
     pub fn sticky(mut self, sticky: bool) -> Self {
         self.settings.sessions = sticky.then(Arc::default);
+        self
+    }
+
+    /// Sets the operation of requests at a path that ends in no known operation, such as `/chat`.
+    ///
+    /// `operation` is the end of the path at a provider, such as `chat/completions`. A candidate
+    /// with a base URL gets these requests there; without the setting it cannot serve them.
+    ///
+    /// # Panics
+    ///
+    /// If the operation is unknown: see [`Candidate::base_url`].
+    #[must_use]
+    pub fn operation(mut self, operation: &str) -> Self {
+        let known = Operation::from_path(operation);
+        assert!(known.is_some(), "{operation:?} is no known operation");
+        self.settings.operation = known;
         self
     }
 

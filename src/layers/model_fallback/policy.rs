@@ -9,7 +9,7 @@ use super::{
 };
 use crate::{
     attempt::{
-        AttemptPolicy, AttemptSettings, Candidate, CompletionObserver, Denial, Permit,
+        AttemptPolicy, AttemptSettings, Candidate, CompletionObserver, Denial, Operation, Permit,
         number_value, strip_hop,
     },
     body::ReplayBody,
@@ -36,6 +36,9 @@ pub struct FallbackPolicy {
     pub(super) current: usize,
     /// The stop that `find_next` has found for the next attempt; `None` until then.
     next: Option<usize>,
+    /// The stops whose hosts cannot serve this call at any path: a refused region, an untrusted
+    /// certificate, an unknown host.
+    pub(super) lost_hosts: Vec<usize>,
     /// The digest of the request's session; `None` without a session, or if the layer is not
     /// sticky.
     pub(super) session: Option<u64>,
@@ -63,6 +66,7 @@ impl FallbackPolicy {
             route: Route::default(),
             current: 0,
             next: None,
+            lost_hosts: Vec::new(),
             session: None,
         }
     }
@@ -92,7 +96,8 @@ impl AttemptPolicy for FallbackPolicy {
         // Removed, because a layer of this kind further in has candidates of other names.
         let listed = request.extensions_mut().remove::<CandidateOrder>();
         let listed = listed.map(|order| order.find(candidates)).transpose()?;
-        self.request = PreparedRequest::Original(OriginalRequest::read(request)?);
+        self.request =
+            PreparedRequest::Original(OriginalRequest::read(request, self.settings.operation)?);
         self.own = Some(own.clone());
         self.plan(own, listed);
         let first = self.stops().next();
@@ -170,12 +175,14 @@ impl AttemptPolicy for FallbackPolicy {
     }
 
     fn find_next(&mut self, failure: &Failure) -> Result<(), Denial> {
+        if failure.class.other() == TryOther::Provider || failure.is_unresolved {
+            self.lost_hosts.push(self.current);
+        }
         let current = self.candidate(self.current).ok_or(Denial::Spent)?;
         let suits = |stop: &usize| {
             let other = self.candidate(*stop);
             other.is_some_and(|other| match failure.class.other() {
                 TryOther::Credential => !current.same_credential(other),
-                TryOther::Provider => !current.same_provider(other),
                 // A candidate without a known window may have one as small, so it is not tried.
                 TryOther::LargerWindow => {
                     other.window() > current.window() && current.window().is_some()
@@ -272,6 +279,8 @@ pub(super) struct FallbackSettings {
     pub(super) served_models: Vec<Option<HeaderValue>>,
     /// The classes that the program added with `also_after`.
     pub(super) allowed: Vec<FailureClass>,
+    /// The operation of requests whose path has none.
+    pub(super) operation: Option<Operation>,
     pub(super) cooldowns: Option<CandidateCooldowns>,
     pub(super) sessions: Option<Arc<StickySessions>>,
 }

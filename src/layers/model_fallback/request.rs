@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue, Request, Version, header, request::Parts};
 use crate::{
     attempt::{Candidate, Operation, RequestTemplate, undress, without_credentials},
     body::ReplayBody,
-    error::InvalidRequest,
+    error::{BoxError, InvalidRequest},
     llm::{Prompt, is_plain},
 };
 
@@ -30,7 +30,11 @@ enum Content {
 }
 
 impl OriginalRequest {
-    pub(crate) fn read(request: Request<ReplayBody>) -> Result<Self, InvalidRequest> {
+    /// Reads a request; `operation` is its operation if its path has none.
+    pub(crate) fn read(
+        request: Request<ReplayBody>,
+        operation: Option<Operation>,
+    ) -> Result<Self, InvalidRequest> {
         let (mut head, body) = request.into_parts();
         let body = body.into_gathered();
         let content = if body.is_empty() {
@@ -42,7 +46,7 @@ impl OriginalRequest {
                 Err(error) => return Err(encoded(&head.headers).unwrap_or(error)),
             }
         };
-        let operation = Operation::from_path(head.uri.path());
+        let operation = Operation::from_path(head.uri.path()).or(operation);
         undress(&mut head.headers);
         // Not the version of the caller's connection: a client that gets a request with HTTP/2
         // fails at an upstream without it.
@@ -89,9 +93,15 @@ impl OriginalRequest {
     }
 
     /// The error if the path is no known operation, so that no URL under a base URL can be made.
-    pub(crate) fn unknown(&self) -> InvalidRequest {
+    ///
+    /// The server has to be configured, so this is no [`InvalidRequest`] of the caller.
+    pub(crate) fn unknown(&self) -> BoxError {
         let path = self.template.head().uri.path();
-        InvalidRequest::new(format!("no operation of a model is known at {path:?}"))
+        format!(
+            "no operation of a model is known at {path:?}: set `ModelFallbackLayer::operation`, or \
+             add a candidate without a base URL"
+        )
+        .into()
     }
 
     fn body_for(&self, model: &str) -> ReplayBody {
@@ -108,7 +118,7 @@ impl Candidate {
         &self,
         original: &mut OriginalRequest,
         run_id: Option<HeaderValue>,
-    ) -> Result<Request<ReplayBody>, InvalidRequest> {
+    ) -> Result<Request<ReplayBody>, BoxError> {
         let destination = match &self.base_url {
             Some(base) => {
                 let operation = original.operation.ok_or_else(|| original.unknown())?;

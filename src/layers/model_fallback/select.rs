@@ -62,7 +62,7 @@ impl FallbackPolicy {
                 let asked: Vec<_> = stops.filter_map(|stop| self.candidate(stop)).collect();
                 unspoken(original, &asked).into()
             }
-            Some(original) => original.unknown().into(),
+            Some(original) => original.unknown(),
             None => "a request was not read".into(),
         }
     }
@@ -90,7 +90,16 @@ impl FallbackPolicy {
 
     /// The later stops that may be tried after the current one.
     pub(super) fn following(&self) -> impl Iterator<Item = usize> {
-        self.suitable_stops().filter(|stop| *stop > self.current)
+        self.suitable_stops()
+            .filter(|stop| *stop > self.current && !self.is_host_lost(*stop))
+    }
+
+    /// Whether a candidate at the same host showed in this call that the host cannot serve it.
+    fn is_host_lost(&self, stop: usize) -> bool {
+        self.lost_hosts.iter().any(|lost| {
+            let pair = self.candidate(*lost).zip(self.candidate(stop));
+            pair.is_some_and(|(lost, other)| lost.same_provider(other))
+        })
     }
 
     /// The later stops whose candidates are not in a cooldown, or are due for a probe.

@@ -6,7 +6,10 @@ use std::{
     hash::{DefaultHasher, Hash, Hasher},
 };
 
-use crate::llm::json::{Scan, Scanner, Text};
+use crate::llm::{
+    json::{Scan, Scanner, Text},
+    normalise,
+};
 
 /// One event of a conversation; events come in the order of the conversation.
 #[derive(Debug, PartialEq, Eq)]
@@ -17,8 +20,8 @@ pub(crate) enum ConversationEvent<'a> {
     Result {
         /// The digest of the tool call's id; `None` if the result names none.
         id: Option<u64>,
-        /// The digest of the result, equal for equal results.
-        result: u64,
+        /// The result as written: see [`result`].
+        result: &'a [u8],
     },
     /// The event that the user sent a message that contains no result of a tool.
     Said,
@@ -215,7 +218,7 @@ impl<'a> Item<'a> {
         result: Option<&'a [u8]>,
         on: &mut impl FnMut(ConversationEvent<'a>),
     ) {
-        let result = canonical(result.unwrap_or_default());
+        let result = result.unwrap_or_default();
         let id = identify(id);
         on(ConversationEvent::Result { id, result });
     }
@@ -259,21 +262,50 @@ pub(crate) fn digest(value: impl Hash) -> u64 {
 /// deep, is hashed byte by byte. An empty text equals `{}`, because models send either for a
 /// call without arguments.
 pub(crate) fn canonical(json: &[u8]) -> u64 {
+    canonical_by(json, |span| digest(span))
+}
+
+/// Hashes the result of a tool call, like [`canonical`]. Unless it is `exact`, words in its
+/// strings and numbers that differ between repeats do not matter: ids, times, durations.
+pub(crate) fn result(json: &[u8], exact: bool) -> u64 {
+    match exact {
+        true => canonical(json),
+        false => canonical_by(json, normalised),
+    }
+}
+
+/// The length of the beginning of a string in which volatile words are replaced, in bytes. The rest
+/// of a longer string is compared as it is, because that is cheaper.
+const NORMALISED: usize = 8192;
+
+/// Hashes a string or number without its volatile words.
+fn normalised(span: &[u8]) -> u64 {
+    let text = Scanner::new(span).text().ok().flatten();
+    let text = text.map_or(Cow::Borrowed(span), Text::decoded);
+    let (head, rest) = text.split_at(text.len().min(NORMALISED));
+    let mut hasher = DefaultHasher::new();
+    normalise(&String::from_utf8_lossy(head), |byte| hasher.write_u8(byte));
+    hasher.write(rest);
+    hasher.finish()
+}
+
+/// Hashes a JSON text as [`canonical`] does, with `leaf` for its strings, numbers and literals.
+fn canonical_by(json: &[u8], leaf: fn(&[u8]) -> u64) -> u64 {
     let json = json.trim_ascii();
     let mut scanner = Scanner::new(if json.is_empty() { b"{}" } else { json });
-    match value(&mut scanner) {
+    match value(&mut scanner, leaf) {
         Ok(read) if scanner.position() >= json.len() => read,
-        _ => digest(json),
+        _ => leaf(json),
     }
 }
 
 /// Hashes the next value of the scanner. The scanner's limit of depth bounds the recursion.
-fn value(json: &mut Scanner<'_>) -> Scan<u64> {
+fn value(json: &mut Scanner<'_>, leaf: fn(&[u8]) -> u64) -> Scan<u64> {
     match json.first()? {
         b'{' => {
             let mut members = Vec::new();
             json.object(|json, key| {
-                members.push((digest(key), value(json)?));
+                members.push((digest(key), value(json, leaf)?));
                 Ok(())
             })?;
             members.sort_unstable();
@@ -283,11 +315,11 @@ fn value(json: &mut Scanner<'_>) -> Scan<u64> {
             let mut elements = DefaultHasher::new();
             '['.hash(&mut elements);
             json.array(|json| {
-                value(json)?.hash(&mut elements);
+                value(json, leaf)?.hash(&mut elements);
                 Ok(())
             })?;
             Ok(elements.finish())
         }
-        _ => json.span().map(digest),
+        _ => json.span().map(leaf),
     }
 }

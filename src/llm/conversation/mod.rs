@@ -20,7 +20,7 @@ mod response;
 mod tests;
 
 pub(crate) use self::{
-    item::{Called, ConversationEvent, ToolCall, canonical, digest},
+    item::{Called, ConversationEvent, ToolCall, canonical, digest, result},
     request::{History, HistoryPlace},
     response::AnswerReader,
 };

@@ -30,6 +30,8 @@ struct Chunk<'a> {
     has_choices: bool,
     is_chunk: bool,
     is_error: bool,
+    /// Whether `error` has a value that is not empty: an empty one beside choices says nothing.
+    says_error: bool,
     type_is_error: bool,
     is_ping: bool,
     choices: Parsed<'a>,
@@ -98,7 +100,11 @@ impl<'a> Chunk<'a> {
                     self.is_chunk = text.is_some_and(|text| text.is(b"chat.completion.chunk"));
                 }
                 b"usage" => self.usage = Tokens::read(json, &[Tokens::PROMPT])?,
-                b"error" => self.is_error = json.is_error()?,
+                b"error" => {
+                    let error = json.span()?;
+                    self.is_error = Scanner::new(error).is_error()?;
+                    self.says_error = self.is_error && Scanner::new(error).filled()?;
+                }
                 b"type" => {
                     let text = json.text()?;
                     self.type_is_error = text.is_some_and(|text| text.is(b"error"));
@@ -117,7 +123,8 @@ impl<'a> Chunk<'a> {
         if let Some(reason) = self.choices.stop {
             stream.report_stop(&reason.decoded());
         }
-        if self.is_error || self.type_is_error || self.choices.failed {
+        let is_error = self.is_error && (self.says_error || !self.has_choices);
+        if is_error || self.type_is_error || self.choices.failed {
             return EventKind::Error.into();
         }
         if self.choices.carried & !UNKNOWN != 0 {

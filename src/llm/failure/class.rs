@@ -52,7 +52,7 @@ pub enum FailureClass {
     /// The model failed during its answer: 424, `ModelStreamErrorException`.
     ModelFault,
     /// No credit is left: 402, `insufficient_quota`, `billing_error`, or a used-up daily
-    /// quota.
+    /// quota. A 402 that asks for a wait of less than an hour is a [`RateLimit`](Self::RateLimit).
     Quota,
     /// The credential is not accepted: 401, a bare 403, `authentication_error`,
     /// `invalid_api_key`.
@@ -65,6 +65,11 @@ pub enum FailureClass {
     Region,
     /// The prompt is longer than the model can read: `context_length_exceeded`.
     ContextOverflow,
+    /// The session or the earlier answer that the request goes on from is gone: 410 or 404
+    /// "session not found", `previous_response_not_found`.
+    ///
+    /// The request is at fault: the caller has to begin anew.
+    SessionExpired,
     /// The request has more bytes than the upstream accepts: 413, `request_too_large`.
     TooLarge,
     /// The upstream refused the content: `content_filter`, `content_policy_violation`,
@@ -108,7 +113,7 @@ pub enum RetrySame {
     /// The candidate is not worth another try: it would fail the same way again.
     No,
     /// The candidate is worth one more attempt, but not a second one, even if the budget allows
-    /// it.
+    /// it; and only if no other candidate can serve.
     Once,
     /// The candidate is worth another try, after the delay that the upstream asked for, or a
     /// backoff.
@@ -189,7 +194,7 @@ impl FailureClass {
             Self::Silence => ("silence", RetrySame::Once, TryOther::Yes, Cooldown::Short),
             Self::Deadline => ("deadline", RetrySame::No, TryOther::Yes, Cooldown::No),
             Self::Transport => ("transport", RetrySame::Yes, TryOther::Yes, Cooldown::Short),
-            Self::Certificate => ("certificate", RetrySame::No, TryOther::Yes, Cooldown::Long),
+            Self::Certificate => ("certificate", RetrySame::No, TryOther::Provider, Cooldown::Long),
             Self::Redirect => ("redirect", RetrySame::No, TryOther::Yes, Cooldown::Long),
             Self::RequestTimeout => ("request_timeout", RetrySame::Yes, TryOther::Yes, Cooldown::No),
             Self::Conflict => ("conflict", RetrySame::Yes, TryOther::No, Cooldown::No),
@@ -206,6 +211,7 @@ impl FailureClass {
             Self::ContextOverflow => ("context_overflow", RetrySame::No, TryOther::LargerWindow, Cooldown::No),
             Self::TooLarge => ("too_large", RetrySame::No, TryOther::IfAllowed, Cooldown::No),
             Self::ContentFilter => ("content_filter", RetrySame::No, TryOther::IfAllowed, Cooldown::No),
+            Self::SessionExpired => ("session_expired", RetrySame::No, TryOther::No, Cooldown::No),
             Self::Caller => ("caller", RetrySame::No, TryOther::IfAllowed, Cooldown::No),
         }
     }

@@ -191,6 +191,8 @@ pub struct Failure {
     pub retry_after: Option<Duration>,
     /// The upstream's advice in `x-should-retry`, whether to retry.
     pub should_retry: Option<bool>,
+    /// Whether the host's name could not be resolved, so that no model there can be reached.
+    pub(crate) is_unresolved: bool,
 }
 
 impl Failure {
@@ -203,6 +205,7 @@ impl Failure {
             message: String::new(),
             retry_after: None,
             should_retry: None,
+            is_unresolved: false,
         }
     }
 
@@ -264,6 +267,7 @@ impl Failure {
                 status: chain(error)
                     .find_map(|error| error.downcast_ref::<Redirected>())
                     .map(|redirected| redirected.status),
+                is_unresolved: errors::is_unresolved(error),
                 ..Self::new(errors::class_of(error))
             },
         }
@@ -335,6 +339,7 @@ impl<'a> FailureHead<'a> {
             message: message.to_owned(),
             retry_after: self.retry_after.or_else(asked).map(retry_after::capped),
             should_retry: self.should_retry,
+            is_unresolved: false,
         }
     }
     /// Decides the class of a failed answer.
@@ -360,7 +365,7 @@ impl<'a> FailureHead<'a> {
                 error_codes::find_message(status?, names, message)
             })
             .or_else(|| error_codes::find_code(error_codes::SHARED, names))
-            .or_else(|| self.class_of_status(status?))
+            .or_else(|| self.class_of_status(status?, message))
             .or_else(|| error_codes::find_code(error_codes::BROAD, names))
             .or_else(|| names.iter().find_map(|name| class_of_reason(name)))
             .unwrap_or_else(|| class::fallback_class(status));
@@ -375,11 +380,16 @@ impl<'a> FailureHead<'a> {
         }
     }
 
-    fn class_of_status(&self, status: StatusCode) -> Option<FailureClass> {
+    fn class_of_status(&self, status: StatusCode, message: &str) -> Option<FailureClass> {
+        let asks_soon = || {
+            retry_after::in_prose(message).is_some_and(|delay| delay < Duration::from_secs(3600))
+        };
         match class::class_of_status(status)? {
             // A quota with a delay is a rate limit: an upstream asks for no delay if no
-            // credit is left.
-            FailureClass::Quota if self.retry_after.is_some() => Some(FailureClass::RateLimit),
+            // credit is left. Words about hours may mean the next window of a plan.
+            FailureClass::Quota if self.retry_after.is_some() || asks_soon() => {
+                Some(FailureClass::RateLimit)
+            }
             // A firewall sends its page under 403: it blocks by location, not by credential.
             _ if self.is_page && status == StatusCode::FORBIDDEN => Some(FailureClass::Region),
             class => Some(class),

@@ -173,7 +173,7 @@ fn have_failed(choices: &[u8]) -> bool {
     let (mut all, mut failed) = (0, 0);
     let read = Scanner::new(choices).array(|json| {
         let [error, reason] = Scanner::members(json.span()?, [b"error", b"finish_reason"])?;
-        let error = error.filter(|error| error.starts_with(b"{"));
+        let error = error.filter(|error| error.starts_with(b"{") && is_filled(error));
         all += 1;
         failed += u32::from(is(reason, b"\"error\"") || error.is_some_and(says_something));
         Ok(())
@@ -181,18 +181,9 @@ fn have_failed(choices: &[u8]) -> bool {
     read.is_ok() && all > 0 && all == failed
 }
 
-/// Whether the value of an `error` key reports an error: a string that is not empty, or an
-/// object.
-///
-/// An object in which all fields are null is no error: batch jobs send such objects.
+/// Whether the value of an `error` key reports an error.
 fn says_something(span: &[u8]) -> bool {
-    match serde_json::from_slice(span) {
-        Ok(Value::String(text)) => !text.is_empty(),
-        Ok(Value::Object(fields)) => {
-            fields.is_empty() || fields.values().any(|value| !value.is_null())
-        }
-        _ => false,
-    }
+    Scanner::new(span).is_error().unwrap_or_default()
 }
 
 /// The details of an upstream's error beside its type, code and message.

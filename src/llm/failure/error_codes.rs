@@ -4,7 +4,7 @@ use http::StatusCode;
 
 use super::class::FailureClass::{
     self, Auth, Caller, Conflict, ContentFilter, ContextOverflow, ModelFault, ModelGone, NotReady,
-    Overloaded, Quota, RateLimit, Region, RequestTimeout, Server, TooLarge,
+    Overloaded, Quota, RateLimit, Region, RequestTimeout, Server, SessionExpired, TooLarge,
 };
 
 /// An error name, and the failure class of an error with it.
@@ -41,7 +41,6 @@ pub(super) const EXACT: &[Code] = &[
     ("InvalidSignature", Auth),
     ("ExpiredToken", Auth),
     ("model_not_found", ModelGone),
-    ("permission_error", ModelGone),
     ("model_decommissioned", ModelGone),
     ("DeploymentNotFound", ModelGone),
     ("ResourceNotFound", ModelGone),
@@ -54,6 +53,9 @@ pub(super) const EXACT: &[Code] = &[
     ("image_content_policy_violation", ContentFilter),
     ("moderation_blocked", ContentFilter),
     ("invalid_prompt", ContentFilter),
+    ("previous_response_not_found", SessionExpired),
+    ("session_expired", SessionExpired),
+    ("session_not_found", SessionExpired),
 ];
 
 /// The error names that several causes share: they count after [`SENTENCES`], before the
@@ -61,6 +63,7 @@ pub(super) const EXACT: &[Code] = &[
 pub(super) const SHARED: &[Code] = &[
     ("RESOURCE_EXHAUSTED", RateLimit),
     ("PERMISSION_DENIED", Auth),
+    ("permission_error", ModelGone),
     ("AccessDenied", ModelGone),
 ];
 
@@ -112,6 +115,8 @@ pub(super) fn status_of(names: &[&str]) -> Option<StatusCode> {
         Some(StatusCode::BAD_REQUEST)
     } else if is_among("not_found_error", names) {
         Some(StatusCode::NOT_FOUND)
+    } else if is_among("permission_error", names) {
+        Some(StatusCode::FORBIDDEN)
     } else {
         None
     }
@@ -162,6 +167,8 @@ pub(super) const SENTENCES: &[Sentence] = &[
     sentence(Quota, &[429], "spending cap").beside("RESOURCE_EXHAUSTED"),
     // Ollama
     sentence(Overloaded, &[503], "maximum pending requests exceeded"),
+    // Gemini, behind proxies that keep no name
+    sentence(Overloaded, &[503], "the model is overloaded"),
     // llama.cpp
     sentence(NotReady, &[503], "loading model"),
     // Bedrock
@@ -180,6 +187,19 @@ pub(super) const SENTENCES: &[Sentence] = &[
     ),
     // Gemini
     sentence(Auth, &[400], "api key not valid").beside("INVALID_ARGUMENT"),
+    // Proxies
+    sentence(Auth, &[400], "missing api key").at_start(),
+    // xAI
+    sentence(Auth, &[400], "incorrect api key provided").at_start(),
+    // Anthropic
+    sentence(Auth, &[403], "not allowed for this organization").beside("permission_error"),
+    // Proxies
+    sentence(SessionExpired, &[404, 410], "session not found"),
+    sentence(SessionExpired, &[404, 410], "session does not exist"),
+    sentence(SessionExpired, &[404, 410], "session expired"),
+    sentence(SessionExpired, &[404, 410], "session has expired"),
+    // OpenAI, behind proxies that keep no name
+    sentence(SessionExpired, &[404, 410], "previous response").at_start(),
     // Anthropic, Gemini, Ollama
     sentence(ModelGone, &[404], "model").at_start(),
     // vLLM

@@ -143,7 +143,8 @@ impl fmt::Display for CoolingDown {
                 candidate, class, ..
             } = cooling;
             let seconds = seconds(cooling.left);
-            write!(f, "{comma}{candidate} for {seconds} s more ({class})")?;
+            // Quoted, so that no name can look like another field of a log line.
+            write!(f, "{comma}{candidate:?} for {seconds} s more ({class})")?;
         }
         Ok(())
     }
@@ -239,6 +240,25 @@ pub(super) fn class_of(error: &(dyn Error + 'static)) -> FailureClass {
     } else {
         FailureClass::Server
     }
+}
+
+/// The phrases by which resolvers and clients report that a host's name cannot be resolved.
+const UNRESOLVED: [&str; 3] = [
+    // hyper
+    "dns error",
+    // The standard library
+    "failed to lookup address information",
+    // Windows
+    "No such host is known",
+];
+
+/// Whether the host's name could not be resolved, so that the whole host is out of reach.
+pub(super) fn is_unresolved(error: &(dyn Error + 'static)) -> bool {
+    TransportError::is_in(error)
+        && chain(error).any(|error| {
+            let text = error.to_string();
+            UNRESOLVED.iter().any(|phrase| text.contains(phrase))
+        })
 }
 
 fn is_untrusted(error: &(dyn Error + 'static)) -> bool {

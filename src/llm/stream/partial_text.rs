@@ -25,6 +25,8 @@ struct PartialText {
     /// Whether a part of the text did not fit, so that later parts, even if they fit, are left
     /// out.
     is_full: bool,
+    /// Whether the answer is complete, so that its text is not partial.
+    is_whole: bool,
 }
 
 impl Partial {
@@ -35,15 +37,20 @@ impl Partial {
         }
     }
 
-    /// Returns the text collected so far; `None` if it is empty.
+    /// Returns the text of an incomplete answer; `None` if it is blank.
     pub(crate) fn read(&self) -> Option<Arc<str>> {
-        let text = &self.shared.lock().text;
-        (!text.is_empty()).then(|| text.as_str().into())
+        self.text().filter(|_| !self.shared.lock().is_whole)
     }
 
-    /// Empties the collected text, because the answer is complete.
-    pub(crate) fn clear(&self) {
-        self.shared.lock().text.clear();
+    /// Returns the text collected so far; `None` if it is blank.
+    pub(crate) fn text(&self) -> Option<Arc<str>> {
+        let text = &self.shared.lock().text;
+        (!text.trim().is_empty()).then(|| text.as_str().into())
+    }
+
+    /// Records that the answer is complete.
+    pub(crate) fn complete(&self) {
+        self.shared.lock().is_whole = true;
     }
 
     pub(crate) fn is(&self, other: &Self) -> bool {

@@ -272,7 +272,7 @@ impl StreamMarks {
                 seen.ended = true;
                 self.terminator.get_or_insert(event.end);
                 if let Some(partial) = &self.partial {
-                    partial.clear();
+                    partial.complete();
                 }
             }
             EventKind::Error => {

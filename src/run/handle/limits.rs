@@ -3,7 +3,10 @@
 use std::{
     collections::VecDeque,
     num::NonZeroU32,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
@@ -259,14 +262,38 @@ impl Run {
         self.limit_loops(LoopLimits::DEFAULT, true);
     }
 
+    /// Names tools of the nearest run that poll, such as one that waits for a process.
+    ///
+    /// A loop with such a tool is reported and ends the run at three times as many calls, and a new
+    /// result of the tool is progress, whatever its arguments. Its calls are no
+    /// [sign of being stuck](Self::end_when_stuck). The names hold for calls that end from now on,
+    /// and add to those of a [layer](crate::LoopGuardLayer::polls).
+    pub fn polls<T: Into<Box<str>>>(&self, tools: impl IntoIterator<Item = T>) {
+        self.add_polls(&tools.into_iter().map(Into::into).collect());
+    }
+
+    pub(crate) fn add_polls(&self, tools: &Arc<[Box<str>]>) {
+        self.actions().with(|state| state.add_polls(tools));
+    }
+
+    /// Forgets the run's tool calls so far, because the program has compacted its context.
+    ///
+    /// A model that has lost its context may make the same calls again. The counts of loops and of
+    /// [equal actions](Self::end_when_stuck) begin anew, as at a new message of the user. Turns and
+    /// errors count on.
+    pub fn compacted(&self) {
+        let effects = self.actions().with(|state| state.compacted());
+        self.apply(effects);
+    }
+
     /// The places at which the histories of the nearest run's last requests ended.
     pub(crate) fn places(&self) -> VecDeque<HistoryPlace> {
         self.actions().with(|state| state.places().clone())
     }
 
     /// Reads the new actions of the nearest run from the history in a request.
-    pub(crate) fn follow(&self, history: &History<'_>) {
-        let effects = self.actions().with(|state| state.follow(history));
+    pub(crate) fn follow(&self, history: &History<'_>, exact: bool) {
+        let effects = self.actions().with(|state| state.follow(history, exact));
         self.apply(effects);
     }
 
@@ -285,6 +312,7 @@ impl Run {
             call: digest((name.as_bytes(), arguments)),
             result,
             from_tool: true,
+            polls: false,
         };
         let effects = self.actions().with(|state| state.ran(action));
         self.apply(effects);
@@ -298,13 +326,13 @@ impl Run {
     fn apply(&self, effects: Vec<Effect>) {
         let acted = effects.iter().filter_map(|effect| match effect {
             Effect::Acted(action) => Some(Some(*action)),
-            Effect::Turned => Some(None),
+            Effect::Moved => Some(None),
             Effect::Found(_) => None,
         });
         self.acted(acted);
         for effect in effects {
             match effect {
-                Effect::Acted(_) | Effect::Turned => {}
+                Effect::Acted(_) | Effect::Moved => {}
                 Effect::Found(found) => {
                     let ends = found.verdict == LoopVerdict::Stopped;
                     if ends {

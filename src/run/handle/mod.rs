@@ -80,14 +80,18 @@ impl Run {
 
     /// Ends this node and every node below it, with a reason.
     ///
-    /// The method answers whether `reason` became the stored reason. A reason that comes later is
+    /// The method answers whether `reason` became the stored reason. A deadline that has passed by
+    /// now, of this node or of one above it, ends that node first. A reason that comes later is
     /// kept in [`Terminated::also`].
     #[allow(
         clippy::must_use_candidate,
         reason = "most callers need not know who won"
     )]
     pub fn end(&self, reason: TerminalReason) -> bool {
-        self.0.end(reason, None, self.now()).is_ok()
+        let now = self.now();
+        // An end that this check stores makes `end` fail.
+        let _over = self.0.check(now, TaskId::NONE);
+        self.0.end(reason, None, now).is_ok()
     }
 
     /// The reason of this node's end, or of the nearest ended ancestor's. The answer is `None`
@@ -140,6 +144,33 @@ impl Run {
             return Err(self.to_terminated());
         }
         Ok(())
+    }
+
+    /// Moves the deadlines of the nearest run by `by`, once: its ceiling and its timeout.
+    ///
+    /// The method is for work that may not be cut, such as the compaction of a context. It answers
+    /// whether the deadlines were moved. They are not, if a deadline has passed, the run is over or
+    /// closing, has no such deadline, or they were moved before. A layer that sets a deadline of the
+    /// run later sets the moved one.
+    ///
+    /// Deadlines of calls, attempts and tools stay, and so do those that a caller announced.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use std::time::Duration;
+    /// use tower_agent::Run;
+    ///
+    /// let run = Run::open();
+    /// assert!(!run.extend_once(Duration::from_secs(60)), "there is no deadline to move");
+    /// # }
+    /// ```
+    #[allow(
+        clippy::must_use_candidate,
+        reason = "the work goes on with either answer"
+    )]
+    pub fn extend_once(&self, by: Duration) -> bool {
+        let run = self.nearest();
+        run.check(self.now(), TaskId::NONE).is_ok() && run.extend(by)
     }
 
     /// Waits for the end of this node, and resolves with its reason.

@@ -253,7 +253,8 @@ impl Run {
     ///
     /// If the nearest run or a call ends before its answer does,
     /// [`RunEvent::Ended`](crate::run::RunEvent::Ended) and
-    /// [`CallSummary`](crate::run::CallSummary) carry the text. The setting holds for answers
+    /// [`CallSummary`](crate::run::CallSummary) carry the text. After the end of the run, its
+    /// snapshots carry the text of its last answer, whole or not. The setting holds for answers
     /// that begin from now on; 0 keeps nothing. The text is that of the text deltas of OpenAI's
     /// and Anthropic's streams; of several choices, the first.
     pub fn keep_partial(&self, max_bytes: usize) {
@@ -281,6 +282,7 @@ impl Run {
         let text = partial.read();
         let mut texts = features.partials.lock();
         texts.live.retain(|live| !live.is(partial));
+        texts.last = partial.text().or(texts.last.take());
         if text.is_some() {
             texts.cut.clone_from(&text);
         }
@@ -294,5 +296,11 @@ impl Node<NodeState> {
     pub(in crate::run) fn partial(&self) -> Option<Arc<str>> {
         let features = self.run_state().features_if_any()?;
         features.partials.lock().latest()
+    }
+
+    /// The text of the run's last answer that had text, as far as it came.
+    pub(in crate::run) fn last_text(&self) -> Option<Arc<str>> {
+        let features = self.run_state().features_if_any()?;
+        features.partials.lock().last_text()
     }
 }

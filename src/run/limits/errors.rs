@@ -8,7 +8,10 @@ mod tests;
 
 use std::hash::{DefaultHasher, Hasher};
 
-use crate::{llm::cut, lock::Lock};
+use crate::{
+    llm::{cut, normalise},
+    lock::Lock,
+};
 
 /// The maximum of error keys that a run counts separately.
 const KEYS: usize = 64;
@@ -38,7 +41,7 @@ pub enum ErrorAllowance {
     RunSpent,
     /// The limit on this kind of failure and the limit on all failures are exceeded.
     BothSpent,
-    /// The run has exceeded its limit on failures in a row, and no other limit.
+    /// The run has reached its limit on failures in a row, and exceeded no other limit.
     RowSpent,
 }
 
@@ -74,7 +77,8 @@ impl ErrorCounts {
         counted.per_run = smaller(counted.per_run, per_run);
     }
 
-    /// Lowers the limit on failures in a row, whatever failed, like [`tighten`](Self::tighten).
+    /// Lowers the limit on failures in a row, whatever failed, like [`tighten`](Self::tighten). With
+    /// a limit of n, failure n in a row reaches it.
     pub fn tighten_in_a_row(&self, limit: Option<u32>) {
         let mut counted = self.0.lock();
         counted.in_a_row = smaller(counted.in_a_row, limit);
@@ -134,7 +138,7 @@ impl ErrorRows {
 
     fn add_to_row(&mut self) -> bool {
         self.row = self.row.saturating_add(1);
-        self.in_a_row.is_some_and(|limit| self.row > limit)
+        self.in_a_row.is_some_and(|limit| self.row >= limit)
     }
 
     fn of_key(&mut self, key: ErrorKey) -> &mut u32 {
@@ -160,26 +164,6 @@ const KEPT: usize = 4096;
 /// The maximum length of a message that is read, in bytes. It exceeds `KEPT`, because volatile
 /// words may be longer than their placeholder.
 const READ: usize = 8192;
-
-/// The byte that stands for a volatile word. It never occurs in UTF-8, so no message contains it.
-const PLACEHOLDER: u8 = 0xfe;
-
-/// Prefixes of ids: a word with such a prefix is volatile even without a digit.
-#[rustfmt::skip]
-const PREFIXES: [&str; 8] = [
-    "req", "call", "chatcmpl", "msg", "toolu", "resp", "run", "thread",
-];
-
-/// The minimum length of an id after its prefix: `call_function` is shorter, so it is no id.
-const ID: usize = 16;
-
-/// Units of time, which belong to the number before them, as in "5 minutes".
-#[rustfmt::skip]
-const UNITS: [&str; 28] = [
-    "ns", "nanosecond", "nanoseconds", "us", "\u{b5}s", "\u{3bc}s", "microseconds", "ms",
-    "millisecond", "milliseconds", "s", "sec", "secs", "second", "seconds", "m", "min", "mins",
-    "minute", "minutes", "h", "hr", "hrs", "hour", "hours", "d", "day", "days",
-];
 
 /// The kind of a failure: a digest of the subject that failed and of the message.
 ///
@@ -208,71 +192,12 @@ impl ErrorKey {
         // The byte separates the subject from the message: it never occurs in UTF-8.
         digest.write_u8(0xff);
         let mut left = KEPT;
-        normalise(message, |byte| {
+        normalise(cut(message, READ), |byte| {
             if left > 0 {
                 digest.write_u8(byte);
                 left -= 1;
             }
         });
         Self(digest.finish())
-    }
-}
-
-/// Passes the bytes of `message` to `emit`, with a placeholder for each volatile word.
-fn normalise(message: &str, mut emit: impl FnMut(u8)) {
-    let mut rest = cut(message, READ).trim();
-    while let Some(first) = rest.chars().next() {
-        let (word, after) = rest.split_at(word_end(rest));
-        if is_volatile(word) {
-            emit(PLACEHOLDER);
-            rest = without_unit(word, after);
-        } else if first.is_whitespace() {
-            emit(b' ');
-            rest = rest.trim_start();
-        } else {
-            let stays = rest.split_at(word.len().max(first.len_utf8()));
-            for lower in stays.0.chars().flat_map(char::to_lowercase) {
-                lower.encode_utf8(&mut [0; 4]).bytes().for_each(&mut emit);
-            }
-            rest = stays.1;
-        }
-    }
-}
-
-/// The index at which the word at the start of `text` ends. A word is ASCII letters and digits, and
-/// the characters that join two of them, as in `1.5`, `1,000` and `2026-11-03`.
-fn word_end(text: &str) -> usize {
-    let bytes = text.as_bytes();
-    let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
-    let next = |at: usize| bytes.get(at + 1).is_some_and(u8::is_ascii_alphanumeric);
-    let mut chars = text.char_indices();
-    let end = chars.find(|&(at, char)| match char {
-        '-' | '_' => at == 0 || !next(at),
-        '.' | ',' => at == 0 || !digit(at - 1) || !digit(at + 1),
-        // Unicode has two micro signs, and both are part of a unit.
-        '\u{b5}' | '\u{3bc}' => false,
-        _ => !char.is_ascii_alphanumeric(),
-    });
-    end.map_or(text.len(), |(at, _)| at)
-}
-
-/// Whether a word may differ between two occurrences of one error: a number or an id.
-fn is_volatile(word: &str) -> bool {
-    let is_id = |(prefix, id): (&str, &str)| {
-        let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        id.len() >= ID && plain && PREFIXES.contains(&prefix)
-    };
-    word.bytes().any(|byte| byte.is_ascii_digit()) || word.split_once(['-', '_']).is_some_and(is_id)
-}
-
-/// The text that follows a volatile word, without its unit if the word is a number.
-fn without_unit<'a>(word: &str, after: &'a str) -> &'a str {
-    let is_number = word.bytes().all(|byte| b"0123456789.,".contains(&byte));
-    let rest = after.trim_start();
-    let (unit, rest) = rest.split_at(word_end(rest));
-    let mut units = UNITS.iter();
-    match is_number && units.any(|known| known.eq_ignore_ascii_case(unit)) {
-        true => rest,
-        false => after,
     }
 }

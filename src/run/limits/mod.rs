@@ -197,11 +197,19 @@ pub(crate) struct PartialTexts {
     pub(in crate::run) live: Vec<Partial>,
     /// The text of the last answer that was cut; `None` once another answer begins.
     pub(in crate::run) cut: Option<Arc<str>>,
+    /// The text of the last answer that had text and has ended, whole or cut.
+    pub(in crate::run) last: Option<Arc<str>>,
 }
 
 impl PartialTexts {
     pub(in crate::run) fn latest(&self) -> Option<Arc<str>> {
         let mut live = self.live.iter().rev();
         live.find_map(Partial::read).or_else(|| self.cut.clone())
+    }
+
+    /// The text of the last answer that had text, as far as it came.
+    pub(in crate::run) fn last_text(&self) -> Option<Arc<str>> {
+        let mut live = self.live.iter().rev();
+        live.find_map(Partial::text).or_else(|| self.last.clone())
     }
 }

@@ -65,6 +65,12 @@ pub struct RunSnapshot {
     pub deadlines: Deadlines,
     /// The tokens of all finished answers at or below the node. `None` if no upstream reported any.
     pub usage: Option<Usage>,
+    /// The text of the run's last answer that had text, as far as it came, once the node has
+    /// ended.
+    ///
+    /// The text is there only if the run [keeps](crate::run::Run::keep_partial) texts.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub text: Option<Arc<str>>,
     /// The reasons that came after the node's end, oldest first.
     pub also: Vec<TerminalReason>,
 }
@@ -158,6 +164,7 @@ impl RunSnapshot {
                 .map(|at| Duration::from_nanos(at).saturating_sub(now)),
             deadlines: end.map_or_else(|| Deadlines::of(node, now), |_| Deadlines::default()),
             usage: node.usage(),
+            text: end.and_then(|_| node.last_text()),
             also: terminated.map_or_else(Vec::new, |terminated| terminated.also.clone()),
         }
     }

@@ -33,9 +33,9 @@ const REFUSALS: u8 = 8;
 /// registry, [`Run::record_to`] for one run.
 ///
 /// ```json
-/// {"type":"event","kind":"harness_terminate","reason":"turn_cap_reached","at_turn":30,"run":"r-1","session":null,"elapsed_ms":190000,"message":"The run was stopped .."}
-/// {"type":"event","kind":"harness_refused","reason":"turn_cap_reached","name":"compaction","run":"r-1","session":null}
-/// {"type":"event","kind":"harness_refused","reason":"turn_cap_reached","cap":"turns_per_hour","limit":600,"refused":1,"owner":"owner-0f5c..","run":null,"session":null}
+/// {"type":"harness_terminate","kind":"harness_terminate","reason":"turn_cap_reached","at_turn":30,"run":"r-1","session":null,"elapsed_ms":190000,"message":"The run was stopped .."}
+/// {"type":"harness_refused","kind":"harness_refused","reason":"turn_cap_reached","name":"compaction","run":"r-1","session":null}
+/// {"type":"harness_refused","kind":"harness_refused","reason":"turn_cap_reached","cap":"turns_per_hour","limit":600,"refused":1,"owner":"owner-0f5c..","run":null,"session":null}
 /// ```
 ///
 /// The first kind of line is written once for each run that ended by a limit or a clock of its
@@ -63,7 +63,8 @@ const REFUSALS: u8 = 8;
 #[derive(Clone)]
 pub struct Trajectory(Arc<Lines<dyn Write + Send>>);
 
-/// The fields with which each kind of line begins.
+/// The fields with which each kind of line begins. `type` and `kind` are equal: readers of
+/// trajectories look for either.
 #[derive(serde::Serialize)]
 struct TrajectoryRecord<'a, T> {
     r#type: &'static str,
@@ -115,7 +116,7 @@ fn line<T: serde::Serialize>(
     rest: T,
 ) -> Option<Vec<u8>> {
     let event = TrajectoryRecord {
-        r#type: "event",
+        r#type: kind,
         kind,
         reason,
         rest,

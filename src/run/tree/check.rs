@@ -223,6 +223,30 @@ impl<P: EndHook> Node<P> {
         rare.is_some_and(|rare| rare.pauses.is_on()) || self.ancestors().any(own)
     }
 
+    /// Whether a pause of this node, or of one below it that has not ended, goes on.
+    pub(crate) fn holds_pause(&self) -> bool {
+        let [own, below] = self.clocks.pauses();
+        let mut nodes = match below {
+            true => self.children(),
+            false => Vec::new(),
+        };
+        while let Some(node) = nodes.pop() {
+            match node.clocks.pauses() {
+                _ if node.end.get().is_some() => {}
+                [true, _] => return true,
+                [false, true] => nodes.append(&mut node.children()),
+                [false, false] => {}
+            }
+        }
+        own
+    }
+
+    /// The time at which the last pause at or below this node ended; zero if there was none.
+    pub(crate) fn last_pause(&self) -> Nanos {
+        let rare = self.clocks.rare_if_any();
+        rare.map_or(0, |rare| rare.pauses.last())
+    }
+
     /// The paused time of this node, by pauses at, above and below it. Overlapping pauses of
     /// different nodes all count, so that no clock fires early.
     #[inline]
@@ -274,6 +298,15 @@ impl<P: EndHook> Node<P> {
         if self.clocks.tighten(clock, at) {
             self.tightened();
         }
+    }
+
+    /// Moves the program's deadlines of this node by `by`, once; those that others announced stay.
+    /// Answers whether it moved one. Timers that wait for the old deadline look again when they
+    /// fire.
+    pub(crate) fn extend(&self, by: Duration) -> bool {
+        let set = |clock| self.clocks.get(clock).is_some();
+        let is_open = !self.is_over() && !self.is_closing();
+        is_open && (set(Clock::Ceiling) || set(Clock::Timeout)) && self.clocks.extend(by)
     }
 
     /// Wakes the watchers of the clocks of this node, because a deadline became earlier.

@@ -60,6 +60,9 @@ pub(crate) struct Clocks {
 #[derive(Debug)]
 pub(super) struct RareClocks {
     timeout: AtomicU64,
+    /// The time by which the program has moved the ceiling and the timeout, whether they were set
+    /// before or are set later.
+    extension: AtomicU64,
     /// The earliest deadline of `announcements`.
     announced: AtomicU64,
     /// All announced deadlines, one per layer that reads them from a request. They change under the
@@ -77,6 +80,7 @@ impl Default for RareClocks {
     fn default() -> Self {
         Self {
             timeout: AtomicU64::new(NEVER),
+            extension: AtomicU64::new(0),
             announced: AtomicU64::new(NEVER),
             announcements: Lock::default(),
             own_pauses: Pauses::default(),
@@ -126,6 +130,14 @@ impl Clocks {
         self.rare.get().map(|rare| &**rare)
     }
 
+    /// Whether pauses that began at this node are on, and whether any at or below it are.
+    pub(super) fn pauses(&self) -> [bool; 2] {
+        let rare = self.rare_if_any();
+        rare.map_or([false; 2], |rare| {
+            [rare.own_pauses.is_on(), rare.pauses.is_on()]
+        })
+    }
+
     /// Lowers the deadline of `clock` to `at`, and answers whether it did. A later `at` is ignored.
     pub(crate) fn tighten(&self, clock: Clock, at: Duration) -> bool {
         let cell = match clock {
@@ -150,6 +162,15 @@ impl Clocks {
     /// The window that was set for tools at or below the node; zero if it was set to none.
     pub(super) fn tool_window(&self) -> Option<Duration> {
         duration(self.rare_if_any()?.tool_window.load(Ordering::Acquire))
+    }
+
+    /// Moves the ceiling and the timeout by `by`, unless they were moved before. Answers whether it
+    /// moved them.
+    pub(super) fn extend(&self, by: Duration) -> bool {
+        let extension = &self.rare().extension;
+        let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
+        let moved = extension.compare_exchange(0, nanos(by), stored, failed);
+        moved.is_ok()
     }
 
     /// Clears the deadline of `Clock::Share`, which limits an attempt only up to the commit of its
@@ -206,7 +227,12 @@ impl Clocks {
             Clock::Timeout => rare.map(|rare| &rare.timeout),
             Clock::Announced => rare.map(|rare| &rare.announced),
         };
-        duration(cell?.load(Ordering::Acquire))
+        let at = cell?.load(Ordering::Acquire);
+        let extension = match clock {
+            Clock::Ceiling | Clock::Timeout => rare.map_or(0, RareClocks::extension),
+            Clock::Share | Clock::Drain | Clock::Announced => 0,
+        };
+        duration(at.saturating_add(extension))
     }
 
     /// The earliest deadline of all clocks of the node; `None` if none is set.
@@ -219,18 +245,24 @@ impl Clocks {
     /// The earliest deadline of all clocks of the node; `NEVER` if none is set.
     #[inline]
     pub(crate) fn earliest(&self) -> Nanos {
-        let ceiling = self.ceiling.load(Ordering::Acquire);
-        let next = ceiling.min(self.share.load(Ordering::Acquire));
-        let mut next = next.min(self.drain.load(Ordering::Acquire));
+        let mut own = self.ceiling.load(Ordering::Acquire);
+        let mut next = self.share.load(Ordering::Acquire);
+        next = next.min(self.drain.load(Ordering::Acquire));
         if let Some(rare) = self.rare_if_any() {
-            next = next.min(rare.timeout.load(Ordering::Acquire));
+            own = own.min(rare.timeout.load(Ordering::Acquire));
+            own = own.saturating_add(rare.extension());
             next = next.min(rare.announced.load(Ordering::Acquire));
         }
-        next
+        next.min(own)
     }
 }
 
 impl RareClocks {
+    #[inline]
+    fn extension(&self) -> Nanos {
+        self.extension.load(Ordering::Acquire)
+    }
+
     fn change_announced(&self, change: impl FnOnce(&mut Vec<Nanos>)) {
         let mut all = self.announcements.lock();
         change(&mut all);
@@ -562,6 +594,8 @@ pub(super) struct Pauses {
     count: AtomicU32,
     since: AtomicU64,
     total: AtomicU64,
+    /// The time at which the last one ended; zero before.
+    last: AtomicU64,
 }
 
 /// The paused time of one node.
@@ -585,7 +619,12 @@ impl Pauses {
         if self.count.fetch_sub(1, Ordering::AcqRel) == 1 {
             let lasted = now.saturating_sub(self.since.load(Ordering::Acquire));
             self.total.fetch_add(lasted, Ordering::AcqRel);
+            self.last.store(now, Ordering::Release);
         }
+    }
+
+    pub(super) fn last(&self) -> Nanos {
+        self.last.load(Ordering::Acquire)
     }
 
     #[inline]

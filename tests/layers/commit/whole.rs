@@ -285,7 +285,7 @@ async fn json_that_is_broken_is_another_try_also_for_who_asked_for_a_stream() {
 
             let error = service.oneshot(request).await.unwrap_err();
 
-            assert!(error.is::<IncompleteJson>(), "{error}");
+            assert!(error.source().unwrap().is::<IncompleteJson>(), "{error}");
             assert_eq!(upstream.calls(), 2, "it was tried again");
             assert_eq!(upstream.reasons(), [cut(), cut()]);
             assert_eq!(call.terminal_reason(), cut());
@@ -309,7 +309,7 @@ async fn a_rule_judges_json_that_is_broken_and_hands_none_of_it_on() {
 
     let error = service.oneshot(prompt_json("m")).await.unwrap_err();
 
-    assert!(error.is::<IncompleteJson>(), "{error}");
+    assert!(error.source().unwrap().is::<IncompleteJson>(), "{error}");
     assert_eq!(upstream.calls(), 1);
     let quota = TerminalReason::Failed(FailureClass::Quota);
     assert_eq!(upstream.reasons(), [Some(quota)]);

@@ -84,7 +84,8 @@ async fn two_calls_in_turn_end_at_twenty_and_not_if_a_result_changes() {
             ["ping-pong warned close 10", "ping-pong stopped close 20"]
         );
 
-        let (ended, told) = circles(LoopGuardLayer::new(), agent, |agent, turn| {
+        let exact = LoopGuardLayer::new().exact_results();
+        let (ended, told) = circles(exact, agent, |agent, turn| {
             let result = format!("page {}", turn / 8);
             agent.does(turn_of(&["open", "close"], turn), &result);
         })
@@ -115,11 +116,25 @@ async fn the_tenth_call_of_tools_that_there_are_not_ends_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_tool_that_polls_is_told_of_at_thirty_and_ends_it_at_sixty() {
+    for dialect in ALL {
+        let layer = LoopGuardLayer::new().polls(["process_wait"]);
+        let (ended, told) = circles(layer, Agent::new(dialect), |agent, turn| {
+            agent.does("process_wait", &format!("running for {turn} s"));
+        })
+        .await;
+        assert_eq!(ended, Some(60), "{dialect:?}");
+        let [warned, stopped] = ["warned process_wait 30", "stopped process_wait 60"];
+        assert_eq!(told, [warned, stopped].map(|it| format!("same call {it}")));
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn thirty_of_one_call_end_it_whatever_it_answers_and_other_arguments_do_not() {
     for dialect in ALL {
         let agent = || Agent::new(dialect);
         let (ended, told) = circles(LoopGuardLayer::new(), agent(), |agent, turn| {
-            agent.does("read", &format!("{turn} lines"));
+            agent.does("read", &"line ".repeat(turn));
         })
         .await;
         assert_eq!(ended, Some(30), "{dialect:?}");

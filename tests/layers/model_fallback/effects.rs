@@ -82,14 +82,14 @@ async fn a_marked_request_is_sent_once_and_its_answer_handed_up() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_error_is_handed_up_itself() {
+async fn an_error_is_the_source_of_the_calls() {
     for which in 0..3 {
         let upstream = Upstream::scripts([Script::before_head().fail("reset"), healthy()]);
         let service = services(&upstream, false)[which].clone();
 
         let error = service.oneshot(marked(prompt("a"))).await;
 
-        assert_eq!(error.unwrap_err().to_string(), "reset");
+        assert_eq!(error.unwrap_err().source().unwrap().to_string(), "reset");
         assert_eq!(upstream.calls(), 1);
     }
 }

@@ -14,8 +14,8 @@ use tower_agent::{
 
 use super::{asks, models, of_account};
 use crate::support::{
-    ERROR, ReadExt, Script, Upstream, UpstreamBody, failure, healthy, no_delay, prompt, run_on,
-    secs, tries,
+    ERROR, ReadExt, Script, Upstream, UpstreamBody, attach, failure, healthy, later, no_delay,
+    prompt, run_on, secs, tries,
 };
 
 type Finals = Arc<Mutex<Vec<bool>>>;
@@ -232,4 +232,100 @@ async fn a_candidate_is_known_by_its_attempt() {
     asks(&models(["a", "b"]).layer(service), &upstream, prompt("b")).await;
 
     assert_eq!(*seen.lock().unwrap(), ["b", "a"]);
+}
+
+/// The fields of each failed attempt: candidate, status, message and request id.
+fn described(tries: &Tries) -> Vec<[String; 4]> {
+    let text = |part: Option<&str>| part.unwrap_or("-").to_owned();
+    let tried = tries.all().iter().map(|tried| {
+        [
+            text(tried.candidate.as_deref()),
+            text(
+                tried
+                    .status
+                    .map(|status| status.as_str().to_owned())
+                    .as_deref(),
+            ),
+            tried.message.clone(),
+            text(tried.request_id.as_deref()),
+        ]
+    });
+    tried.collect()
+}
+
+fn refused(status: u16, id: &'static str) -> Script {
+    let words = format!(r#"{{"error":{{"message":"no {}"}}}}"#, "x".repeat(500));
+    Script::answer(status, words).header("request-id", id)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_good_answer_carries_those_that_failed_before_it() {
+    let upstream = Upstream::script(healthy());
+    let service = ServiceBuilder::new()
+        .layer(models(["a", "b", "c"]))
+        .layer(RetryBudgetLayer::new(no_delay()))
+        .service(upstream.clone());
+    upstream.play("a", refused(410, "r-1").delayed(3));
+    upstream.play("b", failure(500));
+
+    let answer = service.clone().oneshot(prompt("a")).await.unwrap();
+
+    assert_eq!(answer.status(), 200);
+    let told = answer.extensions().get::<Tries>().unwrap();
+    let words = format!("no {}", "x".repeat(253));
+    let a = ["a", "410", &words, "r-1"].map(str::to_owned);
+    let b = ["b", "500", "", "-"].map(str::to_owned);
+    assert_eq!(described(told)[0], a);
+    assert_eq!(described(told)[1][..2], b[..2]);
+    assert_eq!(told.all().len(), 3, "both attempts at b");
+    assert_eq!(told.all()[0].duration, secs(3));
+    assert_eq!(told.all()[0].usage, None);
+
+    upstream.play("a", healthy());
+    let answer = service.oneshot(prompt("a")).await.unwrap();
+    assert!(answer.extensions().get::<Tries>().is_none(), "none failed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_error_of_a_call_without_an_answer_carries_them_once() {
+    let upstream = Upstream::script(Script::before_head().fail("reset by peer"));
+    let service = ServiceBuilder::new()
+        .layer(models(["a", "b"]))
+        .layer(RetryBudgetLayer::new(no_delay()))
+        .service(upstream.clone());
+    upstream.play("a", refused(410, "r-1"));
+
+    let error = service.oneshot(prompt("a")).await.unwrap_err();
+
+    let told = described(Tries::find(&*error).unwrap());
+    let names: Vec<_> = told.iter().map(|tried| &*tried[0]).collect();
+    assert_eq!(names, ["a", "b", "b"]);
+    assert_eq!(told[2][1..3], ["-", "reset by peer"]);
+    let text = error.to_string();
+    let expected = "failed attempts: \"a\" caller 410, \"b\" transport, \"b\" transport: \
+                    reset by peer";
+    assert_eq!(text, expected.replace("caller", "model_gone"));
+    let source = error.source().unwrap();
+    assert!(source.is::<std::io::Error>(), "{source:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_does_the_error_of_a_call_that_was_ended() {
+    let upstream = Upstream::script(Script::before_head().never());
+    let service = ServiceBuilder::new()
+        .layer(models(["a", "b"]))
+        .layer(RetryBudgetLayer::new(no_delay()))
+        .service(upstream.clone());
+    upstream.play("a", failure(500));
+    let run = Run::open();
+    let (request, _call) = attach(&run, prompt("a"));
+    later(9, move || run.end(TerminalReason::Aborted));
+
+    let error = service.oneshot(request).await.unwrap_err();
+
+    let end = tower_agent::Terminated::find(&*error).unwrap();
+    assert_eq!(end.reason, TerminalReason::Aborted);
+    let told = described(Tries::find(&*error).unwrap());
+    let names: Vec<_> = told.iter().map(|tried| &*tried[0]).collect();
+    assert_eq!(names, ["a", "a"]);
 }

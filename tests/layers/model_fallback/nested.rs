@@ -115,7 +115,7 @@ async fn a_silent_call_that_does_not_stream_moves_straight_on() {
         assert_eq!(outcome.status, Outcome::NO_ANSWER);
         assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
         let asked = if stream {
-            vec!["a", "a", "b", "b"]
+            vec!["a", "b", "b"]
         } else {
             vec!["a", "b"]
         };

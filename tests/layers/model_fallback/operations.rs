@@ -9,13 +9,14 @@ use serde_json::{Value, json};
 use tokio::time::advance;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Candidate, CandidateDialect, Cooldowns, ModelFallbackLayer, error::InvalidRequest,
+    Candidate, CandidateDialect, Cooldowns, ModelFallbackLayer, TerminalResponseLayer,
     llm::failure::CoolingDown,
 };
 
 use super::{asks, at, models, of_account};
 use crate::support::{
-    ERROR, ReadExt, Script, Stack, Upstream, failure, healthy, prompt, prompt_json, secs,
+    ERROR, LogCapture, ReadExt, Script, Stack, Upstream, failure, healthy, prompt, prompt_json,
+    secs,
 };
 
 const OPERATIONS: [(&str, &str, &str); 3] = [
@@ -226,12 +227,52 @@ async fn where_no_operation_is_known_and_all_are_elsewhere_the_request_is_refuse
     let upstream = Upstream::script(healthy());
     let service = ModelFallbackLayer::new([at("b", "http://b.test/v1")]).layer(upstream.clone());
 
-    let error = service.oneshot(unknown()).await.unwrap_err();
+    let heard = LogCapture::start();
+    let service = TerminalResponseLayer::new().layer(service);
 
-    let error = error.downcast::<InvalidRequest>().unwrap();
+    let answer = service.oneshot(unknown()).await.unwrap();
+
+    assert_eq!(answer.status(), 500);
+    let body = answer.into_body().read().await.whole();
+    assert!(
+        body.contains("The server failed to process the request."),
+        "{body}"
+    );
+    let [failed] = &heard.events("call failed")[..] else {
+        panic!("one line")
+    };
+    assert_eq!(failed["level"], "WARN");
     assert_eq!(
-        error.to_string(),
-        "no operation of a model is known at \"/v1/threads\""
+        failed["error"],
+        "no operation of a model is known at \"/v1/threads\": set \
+         `ModelFallbackLayer::operation`, or add a candidate without a base URL"
     );
     assert_eq!(upstream.calls(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_operation_of_another_path_can_be_set() {
+    let anthropic = at("c", "http://c.test/v1").dialect(CandidateDialect::Anthropic);
+    let layer = ModelFallbackLayer::new([anthropic, at("b", "http://b.test/v1")]);
+    let upstream = Upstream::script(healthy());
+    let service = layer
+        .operation("/v1/chat/completions")
+        .layer(upstream.clone());
+
+    service.clone().oneshot(unknown()).await.unwrap();
+    // A known path keeps its own operation.
+    service.oneshot(prompt("b")).await.unwrap();
+
+    let uris: Vec<_> = upstream
+        .requests()
+        .iter()
+        .map(|it| it.uri.to_string())
+        .collect();
+    assert_eq!(uris, ["http://b.test/v1/chat/completions"; 2]);
+}
+
+#[test]
+#[should_panic = "\"chat\" is no known operation"]
+fn an_unknown_operation_cannot_be_set() {
+    drop(models(["a"]).operation("chat"));
 }

@@ -39,7 +39,7 @@ async fn alone_it_is_an_error_and_nobody_is_asked_again() {
 
         let error = service.oneshot(request).await.unwrap_err();
 
-        let found: &Redirected = error.downcast_ref().unwrap();
+        let found: &Redirected = error.source().unwrap().downcast_ref().unwrap();
         assert_eq!(found.status, StatusCode::from_u16(status).unwrap());
         assert_eq!(upstream.calls(), 1);
         assert_eq!(upstream.reasons(), [failed(FailureClass::Redirect)]);

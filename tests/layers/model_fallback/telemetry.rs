@@ -197,8 +197,8 @@ async fn a_chain_that_stops_because_the_others_are_left_alone_says_so() {
     assert_eq!(stopped["run"], run.id().to_string());
     assert_eq!(
         stopped["cooling"],
-        "every candidate is left alone after a failure: a for 30 s more (server), \
-         b for 30 s more (server)"
+        "every candidate is left alone after a failure: \"a\" for 30 s more (server), \
+         \"b\" for 30 s more (server)"
     );
 }
 

@@ -5,7 +5,8 @@
 use tokio::time::Instant;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Candidate, HardCeilingLayer, StepTimeoutLayer, TerminalReason, llm::failure::FailureClass,
+    Candidate, HardCeilingLayer, RetryBudget, StepTimeoutLayer, TerminalReason,
+    llm::failure::FailureClass,
 };
 
 use super::{at, models};
@@ -187,5 +188,101 @@ async fn an_attempts_own_silence_or_ceiling_moves_on() {
             };
             assert_eq!(upstream.reasons()[0], Some(reason));
         }
+    }
+}
+
+/// covers: G2
+#[tokio::test(start_paused = true)]
+async fn a_long_wait_at_one_is_not_waited_out_while_another_can_serve() {
+    let limited = |seconds| failure(429).header("retry-after", seconds);
+    for (script, candidates, models, waited) in [
+        (limited("30"), &["a", "b"][..], &["a", "b"][..], 0),
+        // No longer than the backoff of the budget.
+        (limited("1"), &["a", "b"], &["a", "a"], 1),
+        // Nobody else could serve.
+        (limited("30"), &["a"], &["a", "a"], 30),
+        // Nobody else is asked after a conflict.
+        (
+            failure(409).header("retry-after", "30"),
+            &["a", "b"],
+            &["a", "a"],
+            30,
+        ),
+    ] {
+        let upstream = Upstream::scripts([script, healthy()]);
+        let budget = RetryBudget::new().delays(secs(1), secs(1));
+        let stack = Stack::default()
+            .budget(budget)
+            .fallback(candidates.iter().map(|name| Candidate::new(*name)))
+            .build(&upstream);
+        let start = Instant::now();
+
+        stack.oneshot(prompt("a")).await.unwrap();
+
+        assert_eq!(upstream.models(), models);
+        assert_eq!(start.elapsed(), secs(waited), "{candidates:?}");
+    }
+}
+
+/// covers: F3
+#[tokio::test(start_paused = true)]
+async fn a_host_that_cannot_be_reached_for_all_is_not_asked_twice_in_a_call() {
+    let error = |text: &'static str| Script::before_head().fail(text);
+    let region = Script::error_code(403, "unsupported_country_region_territory");
+    for (script, skips) in [
+        (error("invalid peer certificate: UnknownIssuer"), true),
+        (
+            error("failed to lookup address information: Name or service not known"),
+            true,
+        ),
+        (error("dns error"), true),
+        (region, true),
+        (error("connection reset"), false),
+    ] {
+        for middle in [failure(500), error("connection reset")] {
+            let candidates = [
+                at("a", "http://one.test/v1"),
+                at("b", "http://two.test/v1"),
+                at("c", "http://one.test/v2"),
+                at("d", "http://three.test/v1"),
+            ];
+            let upstream = Upstream::script(healthy());
+            upstream.play("a", script.clone());
+            upstream.play("b", middle);
+            upstream.play("c", failure(500));
+            let stack = Stack::default().fallback(candidates).build(&upstream);
+
+            stack.oneshot(prompt("a")).await.unwrap();
+
+            let models = if skips {
+                &["a", "b", "d"][..]
+            } else {
+                &["a", "b", "c", "d"]
+            };
+            assert_eq!(upstream.models(), models, "{script:?}");
+        }
+    }
+}
+
+/// covers: G4
+#[tokio::test(start_paused = true)]
+async fn a_silent_stream_is_repeated_only_if_no_other_can_serve() {
+    for (candidates, models) in [
+        (&["a", "b"][..], &["a", "b"][..]),
+        (&["b", "a"], &["a", "b"]),
+        (&["a"], &["a", "a"]),
+    ] {
+        let upstream = Upstream::scripts([Script::sse().data(PRELUDE).never(), healthy()]);
+        let stack = Stack::default()
+            .attempt_step(10)
+            .retry(2)
+            .fallback(candidates.iter().map(|name| Candidate::new(*name)))
+            .build(&upstream);
+        let start = Instant::now();
+
+        stack.oneshot(prompt_as("a", true)).await.unwrap();
+
+        assert_eq!(upstream.models(), models);
+        assert!(start.elapsed() < secs(20), "{:?}", start.elapsed());
     }
 }

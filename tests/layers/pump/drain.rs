@@ -280,7 +280,7 @@ async fn a_failure_that_nobody_waits_for_asks_no_hook() {
 #[tokio::test(start_paused = true)]
 async fn a_caller_who_leaves_in_a_backoff_leaves_nothing_to_learn() {
     let told = Summaries::default();
-    let upstream = Upstream::scripts([failure(429).header("retry-after", "20"), healthy()]);
+    let upstream = Upstream::scripts([failure(409).header("retry-after", "20"), healthy()]);
     let mut call = stack(&told, &upstream).call(prompt("a"));
     assert!(poll_once(&mut call).is_pending());
     turns().await;

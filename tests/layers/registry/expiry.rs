@@ -65,6 +65,61 @@ async fn a_run_is_looked_at_when_it_is_asked_for() {
     }
 }
 
+/// covers: C1
+#[tokio::test(start_paused = true)]
+async fn a_deadline_that_has_passed_wins_over_an_end_from_outside() {
+    type End = fn(&RunRegistry, &Run) -> bool;
+    let ends: [End; 2] = [
+        |_, run| run.end(TerminalReason::Aborted),
+        |registry, run| registry.abort(us(), &run.id()),
+    ];
+    for end in ends {
+        let registry = RunRegistry::new();
+        let run = leak(&registry, Scope::Run, true).await;
+        sleep(secs(CEILING)).await;
+
+        assert!(!end(&registry, &run), "it was over before");
+
+        assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_is_work_in_flight() {
+    for below in [false, true] {
+        let registry = RunRegistry::new();
+        let run = registry.open(us(), id("r"));
+        let agent = run.child();
+        let pause = if below { agent.pause() } else { run.pause() };
+        for _ in 0..3 {
+            sleep(IDLE).await;
+            let _tidied = registry.list();
+            assert_eq!(run.terminal_reason(), None, "the pause goes on");
+        }
+        drop(pause);
+
+        sleep(IDLE - secs(1)).await;
+        let _tidied = registry.list();
+        assert_eq!(run.terminal_reason(), None, "idle since the pause");
+        sleep(secs(1)).await;
+        let _tidied = registry.list();
+        assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_pause_of_a_call_that_is_over_is_none() {
+    let registry = RunRegistry::new();
+    let run = leak(&registry, Scope::Found, true).await;
+    let call = run.attach(request());
+    let call = call.extensions().get::<Run>().unwrap();
+    let _pause = call.pause();
+    call.end(TerminalReason::Aborted);
+    sleep(IDLE + RunRegistry::SAFETY).await;
+    let _tidied = registry.list();
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_call_that_was_over_long_ago_does_not_keep_its_run_from_being_idle() {
     let registry = RunRegistry::new();

@@ -173,7 +173,7 @@ async fn errors_of_the_transport_are_counted_too() {
     for _ in 0..4 {
         let request = run.attach(prompt("m"));
         let error = service.clone().oneshot(request).await.unwrap_err();
-        assert_eq!(error.to_string(), "reset");
+        assert_eq!(error.source().unwrap().to_string(), "reset");
     }
 
     assert_eq!(run.terminal_reason(), Some(TerminalReason::RetryBudget));
@@ -282,10 +282,10 @@ async fn a_failed_answer_whose_rest_is_drained_is_counted() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn one_more_unread_failure_in_a_row_than_allowed_ends_the_run() {
+async fn the_third_unread_failure_in_a_row_ends_the_run() {
     let upstream = Upstream::script(failure(500));
     let budget = no_delay().max_attempts_per_candidate(1).per_error_key(None);
-    let budget = budget.per_run(None).consecutive_errors(2);
+    let budget = budget.per_run(None).consecutive_errors(3);
     let service = around(&upstream, budget);
     let run = Run::open();
 

@@ -96,7 +96,7 @@ async fn a_thousand_refusals_are_one_line_a_minute_that_says_how_many() {
         stage.refused("sk-one", 1000).await;
         let owner = Owner::of(b"sk-one").to_string();
         let line = json!({
-            "type": "event", "kind": "harness_refused", "reason": "turn_cap_reached",
+            "type": "harness_refused", "kind": "harness_refused", "reason": "turn_cap_reached",
             "cap": cap, "limit": 1, "refused": 1, "owner": owner, "run": null, "session": null,
         });
         assert_eq!(stage.paper.lines(), [line]);

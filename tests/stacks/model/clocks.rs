@@ -87,11 +87,21 @@ impl Model<'_> {
     pub(super) fn action(&self) -> Option<(usize, TerminalReason, u64)> {
         let (at, action) = self.plan.action?;
         let at = at * TICK + 2;
-        Some(match action {
-            Action::Shutdown => (RUN, TerminalReason::Shutdown, at),
-            Action::Abort => (self.call(), TerminalReason::Aborted, at),
+        let (level, reason) = match action {
+            Action::Shutdown => (RUN, TerminalReason::Shutdown),
+            Action::Abort => (self.call(), TerminalReason::Aborted),
             Action::Attempt => return None,
-        })
+        };
+        // An end looks at the deadlines first, which no task may have seen.
+        let has = |at_most: Option<u64>| at_most.is_some_and(|passes| passes <= at);
+        let above = self.clocks[..=level].iter().enumerate();
+        let mut passed = above.filter_map(|(level, clocks)| {
+            let ceiling = has(clocks.ceiling).then_some(TerminalReason::HardCeiling);
+            let timeout = has(clocks.timeout).then_some(TerminalReason::CallerDeadline);
+            Some((level, ceiling.or(timeout)?))
+        });
+        let (level, reason) = passed.next().unwrap_or((level, reason));
+        Some((level, reason, at))
     }
 
     /// The reader waits from `from` on for something that comes after `span`.

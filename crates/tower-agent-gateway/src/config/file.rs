@@ -132,6 +132,8 @@ pub(super) struct LoopsTable {
     pub(super) unknown_tool: Number,
     pub(super) any_tool: Number,
     pub(super) observe: Option<bool>,
+    pub(super) polls: Option<Vec<String>>,
+    pub(super) exact_results: Option<bool>,
 }
 
 #[derive(Debug, Default, Deserialize)]

@@ -4,7 +4,7 @@ use super::error::Problem;
 use super::{file, number};
 
 /// The numbers of `[loops]`; 0 means never.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Loops {
     /// The number of repetitions after which observers get a notice, and again at each
     /// multiple.
@@ -17,6 +17,10 @@ pub(crate) struct Loops {
     pub(crate) any_tool: u32,
     /// Whether the guard only gives notices and ends no run.
     pub(crate) observe: bool,
+    /// The names of the tools that poll.
+    pub(crate) polls: Vec<String>,
+    /// Whether results that differ only in ids, times and durations are different results.
+    pub(crate) exact_results: bool,
 }
 
 /// The defaults of the table's keys, and the values of `preset = "recommended"`.
@@ -26,6 +30,8 @@ const ABSENT: Loops = Loops {
     unknown_tool: 10,
     any_tool: 30,
     observe: false,
+    polls: Vec::new(),
+    exact_results: false,
 };
 
 /// The largest number of the table; the loop guard counts no further.
@@ -49,6 +55,8 @@ pub(super) fn loops(
         unknown_tool: count("unknown_tool", table.unknown_tool, ABSENT.unknown_tool)?,
         any_tool: count("any_tool", table.any_tool, ABSENT.any_tool)?,
         observe: table.observe.unwrap_or(ABSENT.observe),
+        polls: table.polls.unwrap_or_default(),
+        exact_results: table.exact_results.unwrap_or(ABSENT.exact_results),
     };
     let numbers = [loops.warn, loops.stop, loops.unknown_tool, loops.any_tool];
     Ok((numbers != [0; 4]).then_some(loops))

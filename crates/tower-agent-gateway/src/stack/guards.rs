@@ -74,12 +74,17 @@ where
     BoxCloneSyncService::new(service.map_response(|answer| answer.map(Body::new)))
 }
 
-const fn loop_guard(limits: &Loops) -> LoopGuardLayer {
+fn loop_guard(limits: &Loops) -> LoopGuardLayer {
     let layer = LoopGuardLayer::new()
         .warn(limits.warn)
         .stop(limits.stop)
         .unknown_tool(limits.unknown_tool)
-        .any_tool(limits.any_tool);
+        .any_tool(limits.any_tool)
+        .polls(limits.polls.iter().map(String::as_str));
+    let layer = match limits.exact_results {
+        true => layer.exact_results(),
+        false => layer,
+    };
     match limits.observe {
         true => layer.observe(),
         false => layer,

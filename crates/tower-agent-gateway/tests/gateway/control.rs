@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 /// Every route of the operator's.
-const ROUTES: [(Method, &str); 7] = [
+const ROUTES: [(Method, &str); 9] = [
     (Method::GET, "/runs"),
     (Method::GET, "/runs/r-1"),
     (Method::GET, "/runs/r-1/wait"),
@@ -16,6 +16,8 @@ const ROUTES: [(Method, &str); 7] = [
     (Method::POST, "/sessions/s-1/abort"),
     (Method::GET, "/events"),
     (Method::GET, "/metrics"),
+    (Method::GET, "/cooldowns"),
+    (Method::POST, "/cooldowns/m/clear"),
 ];
 
 /// As browsers may write what is no page of this machine.

@@ -23,7 +23,7 @@ use tokio::time::Instant;
 use crate::{
     attempt::{ApiKey, Candidate, CompletionObserver, WITHIN_ACCOUNT},
     headers::CREDENTIALS,
-    llm::failure::{Failure, FailureClass},
+    llm::failure::{Cooling, Failure, FailureClass},
     lock::Lock,
     run::TerminalReason,
 };
@@ -43,6 +43,7 @@ use crate::{
 /// | failure | what cools down |
 /// |---|---|
 /// | a rate limit, a model that is gone | the model on one account |
+/// | rate limits of two models of an account at a time | the account |
 /// | a refused key, an exhausted quota | the account |
 /// | an untrusted certificate, a refused region | the host |
 /// | any other | the model, on all accounts |
@@ -73,6 +74,8 @@ struct SharedCooldowns {
     opened: Instant,
     hasher: RandomState,
     windows: Lock<CooldownWindows>,
+    /// The candidates of all layers that use the windows, each once.
+    candidates: Lock<Vec<CooldownIdentity>>,
     /// The number of stored windows. It is mostly 0, and then no call takes the lock.
     known: AtomicUsize,
 }
@@ -86,6 +89,7 @@ impl Cooldowns {
                 opened: Instant::now(),
                 hasher: RandomState::new(),
                 windows: Lock::default(),
+                candidates: Lock::default(),
                 known: AtomicUsize::new(0),
             }),
             backoff: CooldownBackoff::new(),
@@ -148,6 +152,44 @@ impl Cooldowns {
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The cooldowns that run now, the one that ends first at the front.
+    ///
+    /// Each names the candidate whose failure began it; it may hold calls back from others on the
+    /// same account or host.
+    ///
+    /// ```
+    /// use tower_agent::Cooldowns;
+    ///
+    /// fn report(cooldowns: &Cooldowns) {
+    ///     for cooling in cooldowns.list() {
+    ///         println!("{} for {:?} ({})", cooling.candidate, cooling.left, cooling.class);
+    ///     }
+    /// }
+    /// ```
+    #[must_use]
+    pub fn list(&self) -> Vec<Cooling> {
+        self.shared.windows.lock().list(self.now())
+    }
+
+    /// Ends the cooldowns of the candidate with this [label](Candidate::label), and of its account
+    /// and host; answers how many were running.
+    ///
+    /// Calls go to the candidate at once, and its next failure begins a new row. A cooldown of a
+    /// caller's own account ends only if a failure of this candidate began it.
+    #[allow(clippy::must_use_candidate, reason = "callers may not need the count")]
+    pub fn clear(&self, candidate: &str) -> usize {
+        let known = self.shared.candidates.lock();
+        let named = known.iter().filter(|it| *it.label == *candidate);
+        let digests = named.flat_map(|it| [Some(it.model), Some(it.provider), it.account]);
+        let digests: Vec<_> = digests.flatten().collect();
+        drop(known);
+        let now = self.now();
+        let mut windows = self.shared.windows.lock();
+        let running = windows.clear(candidate, &digests, now);
+        self.shared.known.store(windows.len(), Ordering::Release);
+        running
     }
 
     /// A digest of a value under a random key, so that no caller can predict it.
@@ -259,8 +301,9 @@ pub(crate) struct CandidateCooldowns {
 }
 
 /// The digests of one candidate's model, host and account, which depend on no request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, PartialEq)]
 struct CooldownIdentity {
+    label: Arc<str>,
     model: u64,
     provider: u64,
     /// The digest of the candidate's account; `None` if requests use the caller's account.
@@ -274,8 +317,16 @@ impl CandidateCooldowns {
         let identities = candidates
             .iter()
             .map(|it| CooldownIdentity::of(it, &cooldowns));
+        let identities: Vec<_> = identities.collect();
+        let mut known = cooldowns.shared.candidates.lock();
+        for identity in &identities {
+            if !known.contains(identity) {
+                known.push(identity.clone());
+            }
+        }
+        drop(known);
         Self {
-            identities: identities.collect(),
+            identities,
             handle: cooldowns,
         }
     }
@@ -302,6 +353,7 @@ impl CooldownIdentity {
             None => None,
         };
         Self {
+            label: candidate.label().into(),
             model: cooldowns.digest((candidate.label(), candidate.model(), base_url)),
             provider: cooldowns.digest(("provider", host)),
             account,
@@ -326,6 +378,7 @@ impl CooldownIdentity {
         };
         let key = |digest, is_callers| CooldownKey { digest, is_callers };
         Keys {
+            candidate: Arc::clone(&self.label),
             model: key(self.model, false),
             model_of_account: key(cooldowns.digest((self.model, account)), is_callers),
             account: key(account, is_callers),

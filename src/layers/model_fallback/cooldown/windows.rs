@@ -1,6 +1,6 @@
-use std::{collections::HashMap, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use crate::llm::failure::{Cooldown, FailureClass};
+use crate::llm::failure::{Cooldown, Cooling, FailureClass};
 
 /// The maximum number of stored cooldown windows, running or ended.
 const MAX_WINDOWS: usize = 256;
@@ -21,6 +21,12 @@ struct CooldownEntry {
     until: Duration,
     /// The time of the last recorded failure or of the last claimed probe, whichever is later.
     asked: Duration,
+    /// The value of `asked` before the last claimed probe; `None` once a failure came.
+    asked_before_probe: Option<Duration>,
+    /// The label of the candidate that failed.
+    candidate: Arc<str>,
+    /// The account of the candidate that failed.
+    account: CooldownKey,
 }
 
 /// The settings for probes of a candidate that is in a cooldown.
@@ -69,10 +75,54 @@ impl CooldownWindows {
     ) {
         // A failure after that time begins a new row.
         self.entries.retain(|_, entry| entry.forgotten() > now);
-        let key = keys.of(class);
+        self.begin(keys.of(class), keys, class, asked, backoff, now);
+        match class {
+            FailureClass::RateLimit if self.limits_another_model(keys, now) => {
+                self.begin(keys.account, keys, class, asked, backoff, now);
+            }
+            // A probe that found no model tells nothing of the account and the host.
+            FailureClass::ModelGone => self.give_probe_back(keys),
+            _ => {}
+        }
+    }
+
+    /// Whether a rate limit is running for another model of the same account.
+    fn limits_another_model(&self, keys: &Keys, now: Duration) -> bool {
+        self.entries.iter().any(|(key, entry)| {
+            entry.class == FailureClass::RateLimit
+                && entry.until > now
+                && entry.account == keys.account
+                && ![keys.model_of_account, keys.account].contains(key)
+        })
+    }
+
+    fn give_probe_back(&mut self, keys: &Keys) {
+        for key in [keys.account, keys.provider] {
+            if let Some(entry) = self.entries.get_mut(&key) {
+                entry.asked = entry.asked_before_probe.take().unwrap_or(entry.asked);
+            }
+        }
+    }
+
+    fn begin(
+        &mut self,
+        key: CooldownKey,
+        keys: &Keys,
+        class: FailureClass,
+        asked: Option<Duration>,
+        backoff: &CooldownBackoff,
+        now: Duration,
+    ) {
         let strikes = match self.entries.get_mut(&key) {
-            Some(entry) if entry.until > now => {
+            // A rate limit of the account must not hide a refused key or an empty account.
+            Some(entry)
+                if entry.until > now
+                    && (entry.class != FailureClass::RateLimit
+                        || class == entry.class
+                        || key != keys.account) =>
+            {
                 entry.asked = now;
+                entry.asked_before_probe = None;
                 return;
             }
             // Only failures of the same cooldown kind continue a row.
@@ -91,6 +141,9 @@ impl CooldownWindows {
             since: now,
             until: now.saturating_add(window),
             asked: now,
+            asked_before_probe: None,
+            candidate: Arc::clone(&keys.candidate),
+            account: keys.account,
         };
         self.entries.insert(key, entry);
     }
@@ -113,6 +166,7 @@ impl CooldownWindows {
     pub(crate) fn probe(&mut self, keys: &Keys, now: Duration) {
         for key in keys.all() {
             if let Some(entry) = self.entries.get_mut(&key) {
+                entry.asked_before_probe = Some(entry.asked);
                 entry.asked = now;
             }
         }
@@ -138,6 +192,31 @@ impl CooldownWindows {
                 self.entries.remove(&key);
             }
         }
+    }
+
+    /// The running windows, the one that ends first at the front.
+    pub(crate) fn list(&self, now: Duration) -> Vec<Cooling> {
+        let running = self.entries.values().filter(|entry| entry.until > now);
+        let cooling = running.map(|entry| Cooling {
+            candidate: entry.candidate.to_string(),
+            left: entry.until - now,
+            class: entry.class,
+        });
+        let mut list: Vec<_> = cooling.collect();
+        list.sort_by(|a, b| (a.left, &a.candidate).cmp(&(b.left, &b.candidate)));
+        list
+    }
+
+    /// Removes the windows that `candidate` began, or that have one of these digests; answers how
+    /// many of them were running.
+    pub(crate) fn clear(&mut self, candidate: &str, digests: &[u64], now: Duration) -> usize {
+        let mut running = 0;
+        self.entries.retain(|key, entry| {
+            let is_cleared = *entry.candidate == *candidate || digests.contains(&key.digest);
+            running += usize::from(is_cleared && entry.until > now);
+            !is_cleared
+        });
+        running
     }
 
     fn running(&self, keys: &Keys, now: Duration) -> impl Iterator<Item = &CooldownEntry> {
@@ -170,8 +249,10 @@ pub(crate) struct CooldownKey {
 ///
 /// The account has a key of its own: the failure of one caller's account must not keep other
 /// callers from the candidate, and holds for every model on that account.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Keys {
+    /// The label of the candidate.
+    pub(crate) candidate: Arc<str>,
     /// The key of the model at its upstream, for all accounts.
     pub(crate) model: CooldownKey,
     /// The key of the model on one account.

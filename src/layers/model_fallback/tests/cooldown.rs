@@ -30,6 +30,7 @@ fn keys(number: u64) -> Keys {
         is_callers: false,
     };
     Keys {
+        candidate: "a".into(),
         model: key(0),
         model_of_account: key(1),
         account: key(2),

@@ -29,7 +29,7 @@ fn post(
         );
         request.headers_mut().append(name, value);
     }
-    OriginalRequest::read(request).unwrap()
+    OriginalRequest::read(request, None).unwrap()
 }
 
 /// A candidate with an upstream of its own.

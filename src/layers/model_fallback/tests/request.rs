@@ -8,7 +8,7 @@ use crate::{attempt::Candidate, body::ReplayBody, error::InvalidRequest};
 struct RequestTemplate(u8);
 
 fn refused(request: Request<impl Into<ReplayBody>>) -> InvalidRequest {
-    OriginalRequest::read(request.map(Into::into)).unwrap_err()
+    OriginalRequest::read(request.map(Into::into), None).unwrap_err()
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn extensions_go_along_and_the_callers_protocol_does_not() {
         .unwrap();
     *request.version_mut() = Version::HTTP_2;
     request.extensions_mut().insert(RequestTemplate(7));
-    let original = OriginalRequest::read(request).unwrap();
+    let original = OriginalRequest::read(request, None).unwrap();
 
     let request = elsewhere().request(&mut original.clone(), None).unwrap();
 
@@ -74,7 +74,7 @@ fn nothing_is_spliced_into_no_body() {
     let request = Request::get("/v1/models")
         .body(ReplayBody::default())
         .unwrap();
-    let original = OriginalRequest::read(request).unwrap();
+    let original = OriginalRequest::read(request, None).unwrap();
     assert!(original.patchable() && original.prompt().is_none());
     let request = Candidate::new("served")
         .request(&mut original.clone(), None)
@@ -113,7 +113,7 @@ fn what_is_neither_is_refused() {
 fn what_was_spliced_further_out_is_spliced_again() {
     let body = Candidate::new("outer").patch(&Bytes::from(BODY)).unwrap();
     let original =
-        OriginalRequest::read(Request::post("/v1/responses").body(body).unwrap()).unwrap();
+        OriginalRequest::read(Request::post("/v1/responses").body(body).unwrap(), None).unwrap();
     let request = Candidate::new("inner")
         .request(&mut original.clone(), None)
         .unwrap();

@@ -7,16 +7,21 @@ use http::StatusCode;
 use super::super::class::FailureClass::{
     self, Auth, Caller, Certificate, Conflict, ContentFilter, ContextOverflow, Deadline,
     ModelFault, ModelGone, NotReady, Overloaded, Quota, RateLimit, Redirect, Region, RequestLimit,
-    RequestTimeout, Server, Silence, TooLarge, Transport,
+    RequestTimeout, Server, SessionExpired, Silence, TooLarge, Transport,
 };
 use crate::llm::failure::class::{Cooldown, RetrySame, TryOther};
 use crate::llm::failure::classifier::Failure;
 
-const TABLE: [(FailureClass, RetrySame, TryOther, Cooldown); 21] = [
+const TABLE: [(FailureClass, RetrySame, TryOther, Cooldown); 22] = [
     (Silence, RetrySame::Once, TryOther::Yes, Cooldown::Short),
     (Deadline, RetrySame::No, TryOther::Yes, Cooldown::No),
     (Transport, RetrySame::Yes, TryOther::Yes, Cooldown::Short),
-    (Certificate, RetrySame::No, TryOther::Yes, Cooldown::Long),
+    (
+        Certificate,
+        RetrySame::No,
+        TryOther::Provider,
+        Cooldown::Long,
+    ),
     (Redirect, RetrySame::No, TryOther::Yes, Cooldown::Long),
     (RequestTimeout, RetrySame::Yes, TryOther::Yes, Cooldown::No),
     (Conflict, RetrySame::Yes, TryOther::No, Cooldown::No),
@@ -48,6 +53,7 @@ const TABLE: [(FailureClass, RetrySame, TryOther, Cooldown); 21] = [
         TryOther::IfAllowed,
         Cooldown::No,
     ),
+    (SessionExpired, RetrySame::No, TryOther::No, Cooldown::No),
     (Caller, RetrySame::No, TryOther::IfAllowed, Cooldown::No),
 ];
 

@@ -4,7 +4,13 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 
-use super::{super::retry_after::LONGEST, judge};
+use super::{
+    super::{
+        class::FailureClass::{Quota, RateLimit},
+        retry_after::LONGEST,
+    },
+    judge,
+};
 use crate::llm::failure::{classifier::Failure, retry_after};
 
 const NANO: Duration = Duration::from_nanos(1);
@@ -107,12 +113,17 @@ fn words_count_only_where_waiting_helps() {
         (503, true),
         (400, false),
         (401, false),
-        (402, false),
+        // Credit comes back at the end of a short window only.
+        (402, true),
     ] {
         let failure = judge(status, &[], message).unwrap();
         assert_eq!(failure.retry_after.is_some(), waits, "{status}");
         let failure = judge(status, &[("retry-after", "9")], message).unwrap();
         assert_eq!(failure.retry_after, Some(Duration::from_secs(9)));
+    }
+    for (wait, class) in [("59m", RateLimit), ("1h", Quota), ("2 days", Quota)] {
+        let body = message.replace("7s", wait);
+        assert_eq!(judge(402, &[], &body).unwrap().class, class, "{wait}");
     }
 }
 

@@ -79,6 +79,8 @@ fn healthy_answers_are_healthy() {
         r#"{"choices":[{"error":"no"}],"usage":{"error":"x"}}"#,
         // An answer with an error beside it, which is a warning.
         r#"{"choices":[{"message":{"content":"hi"}}],"error":{"message":"x"}}"#,
+        r#"{"choices":[{"message":{"content":"hi"}}],"error":{}}"#,
+        r#"{"choices":[{"message":{"content":"hi"},"error":{}}]}"#,
         r#"{"data":[{"embedding":[0.1]}],"error":{"message":"x"}}"#,
         r#"{"output":[{"type":"message"}],"error":{"message":"x"}}"#,
         r#"{"content":[{"type":"text"}],"error":{"message":"x"}}"#,

@@ -119,6 +119,17 @@ fn no_error_is_no_error() {
         kind(r#"{"choices":[{"delta":{"content":"x"}}],"error":""}"#),
         Content
     );
+    for empty in ["{}", "{ }", r#"{"code":null,"message":null}"#] {
+        for (text, expected) in [("x", Content), ("", Prelude)] {
+            let choices = format!(r#""choices":[{{"delta":{{"content":"{text}"}}}}]"#);
+            for data in [
+                format!(r#"{{{choices},"error":{empty}}}"#),
+                format!(r#"{{"error":{empty},{choices}}}"#),
+            ] {
+                assert_eq!(kind(&data), expected, "{data}");
+            }
+        }
+    }
     assert_eq!(
         delta(r#"{"content":"{\"error\":{}} event: error"}"#),
         Content

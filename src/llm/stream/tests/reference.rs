@@ -76,7 +76,8 @@ fn chat(event: &Map<String, Value>, outcome: &mut Outcome) -> EventKind {
             .all(|index| *index < 128 && finished.contains(index));
     let kind = event.get("type").and_then(Value::as_str);
     let object = event.get("object").and_then(Value::as_str);
-    if is_error(event) || failed || kind == Some("error") {
+    let says_nothing = choices.is_some() && event.get("error").is_some_and(|it| !filled(it));
+    if is_error(event) && !says_nothing || failed || kind == Some("error") {
         EventKind::Error
     } else if content || text {
         outcome.reasoning = !text;
@@ -194,7 +195,9 @@ fn tokens(usage: Option<&Value>, input: &str, output: &str) -> Option<(u64, u64)
 
 fn is_error(event: &Map<String, Value>) -> bool {
     match event.get("error") {
-        Some(Value::Object(_)) => true,
+        Some(Value::Object(fields)) => {
+            fields.is_empty() || fields.values().any(|value| !value.is_null())
+        }
         Some(Value::String(text)) => !text.is_empty(),
         _ => false,
     }

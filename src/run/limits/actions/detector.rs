@@ -11,6 +11,8 @@ pub(super) struct LoopDetector {
     limits: Option<LoopLimits>,
     /// The limits on loops that end nothing, and are only reported; `None` if none are set.
     observed: Option<LoopLimits>,
+    /// The lists of the tools that poll.
+    polls: Vec<Arc<[Box<str>]>>,
     /// The loops that were seen before, so that each is reported once per `every` rounds.
     known: VecDeque<KnownLoop>,
 }
@@ -24,11 +26,16 @@ pub(super) struct ShownLoop<'a> {
     pub(super) tool: &'a Arc<str>,
     /// The number of times that the window of remembered actions holds the loop.
     pub(super) count: u32,
+    /// Whether a polling tool is part of the loop.
+    pub(super) polls: bool,
     /// Whether a new action or result repeated the loop; false if only the limits changed.
     pub(super) again: bool,
     /// Whether another pattern reports the same loop with more detail.
     pub(super) is_reported: bool,
 }
+
+/// How many times as many calls a loop with a polling tool may have.
+const PATIENCE: u32 = 3;
 
 /// The maximum of loops that a run remembers.
 const LOOPS: usize = 16;
@@ -59,6 +66,19 @@ impl LoopDetector {
         place.replace(tightened) != Some(tightened)
     }
 
+    /// Adds a list of tools that poll. Lists add up.
+    pub(super) fn add_polls(&mut self, tools: &Arc<[Box<str>]>) {
+        if !self.polls.contains(tools) {
+            self.polls.push(Arc::clone(tools));
+        }
+    }
+
+    pub(super) fn polls(&self, tool: &str) -> bool {
+        self.polls
+            .iter()
+            .any(|tools| tools.iter().any(|polls| **polls == *tool))
+    }
+
     /// Forgets all reports, because the user began another turn.
     pub(super) fn begin_anew(&mut self) {
         self.known.clear();
@@ -68,9 +88,10 @@ impl LoopDetector {
     /// rounds, by the present value of `every`, and once where the run would have ended.
     pub(super) fn judge(&mut self, shown: ShownLoop<'_>, mut report: impl FnMut(LoopFinding)) {
         let ShownLoop { pattern, count, .. } = shown;
+        let patience = if shown.polls { PATIENCE } else { 1 };
         let reached = |limits: Option<LoopLimits>| {
             let stop = limits.and_then(|limits| pattern.stop(&limits));
-            stop.is_some_and(|stop| count >= stop)
+            stop.is_some_and(|stop| count >= stop * patience)
         };
         let mut find = |verdict, times| {
             report(LoopFinding {
@@ -91,6 +112,7 @@ impl LoopDetector {
         }
         let limits = [self.limits, observed].into_iter().flatten();
         let every = limits.filter_map(|limits| pattern.warn(&limits)).min();
+        let every = every.map(|every| every * patience);
         let (mut times, mut reported) = (0, 0);
         if let Some(every) = every.filter(|every| count >= *every) {
             times = (known.times + u32::from(shown.again)).max(count);
@@ -111,7 +133,7 @@ impl LoopDetector {
         let subject = match shown.pattern {
             LoopPattern::SameCall | LoopPattern::SameTool => shown.call,
             // A loop of these patterns is the same loop, whichever call was last.
-            LoopPattern::PingPong | LoopPattern::UnknownTool => 0,
+            LoopPattern::PingPong | LoopPattern::Cycle | LoopPattern::UnknownTool => 0,
         };
         let of = (shown.pattern, subject);
         let at = self.known.iter().position(|known| known.of == of);
@@ -126,6 +148,14 @@ impl LoopDetector {
 
     /// The number of actions that the run must remember for its limits on loops.
     pub(super) fn size(&self) -> usize {
+        match self.polls.is_empty() {
+            true => self.window(),
+            false => self.window() * PATIENCE as usize,
+        }
+    }
+
+    /// The number of actions in which a loop without polling tools is looked for.
+    pub(super) fn window(&self) -> usize {
         let limits = [self.limits, self.observed()].into_iter().flatten();
         limits.map(LoopLimits::window).max().unwrap_or_default()
     }

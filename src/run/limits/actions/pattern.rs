@@ -14,6 +14,8 @@ pub enum LoopPattern {
     SameCall,
     /// Two calls alternate, each with the result it had before.
     PingPong,
+    /// Up to four calls, in any order, of which each had its result before.
+    Cycle,
     /// Calls of tools that the request does not declare.
     UnknownTool,
     /// One tool was called in a row with the same arguments, whatever the results.
@@ -55,6 +57,10 @@ impl fmt::Display for LoopFinding {
                 "went back and forth between {tool} and another call, \
                  {times} calls without any change"
             ),
+            LoopPattern::Cycle => write!(
+                f,
+                "went round up to four calls, {tool} last, {times} calls without a new result"
+            ),
             LoopPattern::UnknownTool => {
                 write!(
                     f,
@@ -91,7 +97,8 @@ pub(crate) struct LoopLimits {
     pub(crate) stop: Option<NonZeroU32>,
     /// The number of calls of unknown tools that ends the run.
     pub(crate) unknown_tool: Option<NonZeroU32>,
-    /// The number of equal calls in a row that ends the run, whatever the results.
+    /// The number of equal calls in a row that ends the run, whatever the results; also of up to
+    /// four calls without a new result.
     pub(crate) any_tool: Option<NonZeroU32>,
 }
 
@@ -147,7 +154,12 @@ pub(crate) struct Action {
     pub(in crate::run) result: Option<u64>,
     /// Whether the tool itself reported the action, and no history has repeated it yet.
     pub(in crate::run) from_tool: bool,
+    /// Whether the program named the tool as one that polls.
+    pub(in crate::run) polls: bool,
 }
+
+/// The maximum of different calls, each with its result, that are a cycle.
+const CYCLE: usize = 4;
 
 /// The last actions of a run, oldest first.
 #[derive(Debug, Default)]
@@ -190,25 +202,41 @@ impl RecentCalls {
         self.actions.back()
     }
 
-    /// The count of each pattern that the last action shows. If the last result is unknown,
-    /// patterns that compare results are left out.
-    pub(in crate::run) fn counts(&self) -> impl Iterator<Item = (LoopPattern, u32)> {
+    /// The count of each pattern that the last action shows, and whether a polling tool is part of
+    /// it. If the last result is unknown, patterns that compare results are left out. `window` is
+    /// the number of actions among which a call is counted whose tool does not poll.
+    pub(in crate::run) fn counts(
+        &self,
+        window: usize,
+    ) -> impl Iterator<Item = (LoopPattern, u32, bool)> {
         let known = self.last().is_some_and(|last| last.result.is_some());
-        let turns = self.ping_pong();
+        let polls = self.last().is_some_and(|last| last.polls);
+        let most = if polls { usize::MAX } else { window };
+        let (turns, cycle) = (self.ping_pong(), self.cycle());
         // A loop of two calls also repeats one call, but the loop is reported once.
-        let same = Some(self.same_call()).filter(|same| *same >= turns);
+        let same = Some(self.same_call(most)).filter(|same| *same >= turns);
+        let polled = |count: u32| {
+            self.actions
+                .iter()
+                .rev()
+                .take(count as usize)
+                .any(|it| it.polls)
+        };
         let by_result = [
-            (LoopPattern::SameCall, same.unwrap_or_default()),
-            (LoopPattern::PingPong, turns),
+            (LoopPattern::SameCall, same.unwrap_or_default(), polls),
+            (LoopPattern::PingPong, turns, polled(turns)),
+            (LoopPattern::Cycle, cycle, polled(cycle)),
         ];
         let by_result = known.then_some(by_result).into_iter().flatten();
-        by_result.chain([(LoopPattern::SameTool, self.in_a_row())])
+        // For a polling tool each new result is progress.
+        let in_a_row = (!polls).then(|| (LoopPattern::SameTool, self.in_a_row(), false));
+        by_result.chain(in_a_row)
     }
 
     /// Counts how often in succession the last call had its last result. Other calls may stand
     /// between; another result of the same call ends the count.
-    fn same_call(&self) -> u32 {
-        let mut actions = self.actions.iter().rev();
+    fn same_call(&self, most: usize) -> u32 {
+        let mut actions = self.actions.iter().rev().take(most);
         let Some(last) = actions.next().filter(|last| last.result.is_some()) else {
             return 0;
         };
@@ -233,6 +261,33 @@ impl RecentCalls {
         };
         let tail = self.actions.iter().rev().zip(turns).take_while(same);
         saturating_u32(tail.count())
+    }
+
+    /// Counts the last actions that are up to four calls, each with its result, in any order. Each
+    /// of these comes at least twice, else it is news; and one that came only after another result
+    /// of the same call is news too.
+    fn cycle(&self) -> u32 {
+        let mut pairs: Vec<(&Action, bool)> = Vec::with_capacity(CYCLE);
+        let mut count = 0;
+        for (at, action) in self.actions.iter().rev().enumerate() {
+            let is_same = |of: &Action| (of.call, of.result) == (action.call, action.result);
+            match pairs.iter().position(|(of, _)| is_same(of)) {
+                Some(known) => pairs[known].1 = true,
+                None if pairs.len() < CYCLE && action.result.is_some() => {
+                    let mut others = pairs.iter_mut().filter(|(of, _)| of.call == action.call);
+                    if action.polls && others.next().is_some() {
+                        break;
+                    }
+                    others.for_each(|(_, comes_again)| *comes_again = false);
+                    pairs.push((action, false));
+                }
+                None => break,
+            }
+            if pairs.len() > 1 && pairs.iter().all(|(_, comes_again)| *comes_again) {
+                count = at + 1;
+            }
+        }
+        saturating_u32(count)
     }
 
     /// Counts the last actions in a row that are the same call, whatever the results.
@@ -261,7 +316,7 @@ impl LoopPattern {
         let limit = match self {
             Self::SameCall | Self::PingPong => limits.stop,
             Self::UnknownTool => limits.unknown_tool,
-            Self::SameTool => limits.any_tool,
+            Self::Cycle | Self::SameTool => limits.any_tool,
         };
         limit.map(NonZeroU32::get)
     }
@@ -269,7 +324,7 @@ impl LoopPattern {
     /// The number at whose multiples the count of this pattern is reported; `None` for no reports.
     pub(in crate::run) fn warn(self, limits: &LoopLimits) -> Option<u32> {
         let limit = match self {
-            Self::SameCall | Self::PingPong | Self::SameTool => limits.warn,
+            Self::SameCall | Self::PingPong | Self::Cycle | Self::SameTool => limits.warn,
             Self::UnknownTool => None,
         };
         limit.map(NonZeroU32::get)

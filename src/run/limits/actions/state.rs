@@ -12,7 +12,7 @@ use super::{
         Action, LoopFinding, LoopLimits, LoopPattern, LoopVerdict, RecentCalls, push_bounded,
     },
 };
-use crate::llm::{Called, ConversationEvent, History, HistoryPlace, ToolCall, digest};
+use crate::llm::{Called, ConversationEvent, History, HistoryPlace, ToolCall, digest, result};
 
 /// The remembered actions of a run, and the state of its detection of loops.
 #[derive(Debug, Default)]
@@ -55,8 +55,8 @@ enum News {
 pub(crate) enum Effect {
     /// An action was done; the value is the action's digest.
     Acted(u64),
-    /// The user began another turn.
-    Turned,
+    /// The run is not stuck: the user began another turn, or a polling tool was called.
+    Moved,
     Found(LoopFinding),
 }
 
@@ -68,6 +68,18 @@ impl LoopState {
         if self.judge.limit(limits, ends) {
             self.look(News::Limits, &mut effects);
         }
+        effects
+    }
+
+    /// Names tools that poll, from the next action on.
+    pub(in crate::run) fn add_polls(&mut self, tools: &Arc<[Box<str>]>) {
+        self.judge.add_polls(tools);
+    }
+
+    /// Forgets the actions of the run, because its context was compacted.
+    pub(in crate::run) fn compacted(&mut self) -> Vec<Effect> {
+        let mut effects = Vec::new();
+        self.begin_anew(&mut effects);
         effects
     }
 
@@ -85,7 +97,9 @@ impl LoopState {
         effects
     }
 
-    pub(in crate::run) fn follow(&mut self, history: &History<'_>) -> Vec<Effect> {
+    /// Reads the new actions from a history. With `exact`, results that differ in volatile words are
+    /// different results.
+    pub(in crate::run) fn follow(&mut self, history: &History<'_>, exact: bool) -> Vec<Effect> {
         let mut effects = Vec::new();
         let events = history.latest();
         let begin = self.beginning(history, events);
@@ -97,7 +111,7 @@ impl LoopState {
                     self.called(call, begin.appended, &mut effects);
                 }
                 ConversationEvent::Result { id, result } if at >= begin.at || id.is_some() => {
-                    self.answered(*id, *result, &mut effects);
+                    self.answered(*id, result, exact, &mut effects);
                 }
                 ConversationEvent::Said
                     if answered && begin.turn.is_some_and(|turn| at >= turn) =>
@@ -156,7 +170,7 @@ impl LoopState {
     fn begin_anew(&mut self, effects: &mut Vec<Effect>) {
         self.window = RecentCalls::default();
         self.judge.begin_anew();
-        effects.push(Effect::Turned);
+        effects.push(Effect::Moved);
     }
 
     fn called(&mut self, call: &ToolCall<'_>, appended: bool, effects: &mut Vec<Effect>) {
@@ -169,6 +183,7 @@ impl LoopState {
                 call: waiting.call,
                 tool: &waiting.name,
                 count: unknown,
+                polls: false,
                 again: true,
                 is_reported: false,
             };
@@ -178,10 +193,17 @@ impl LoopState {
         self.calls.show(waiting);
     }
 
-    fn answered(&mut self, id: Option<u64>, result: u64, effects: &mut Vec<Effect>) {
+    fn answered(
+        &mut self,
+        id: Option<u64>,
+        written: &[u8],
+        exact: bool,
+        effects: &mut Vec<Effect>,
+    ) {
         let Some(call) = self.calls.answer(id) else {
             return;
         };
+        let result = result(written, exact);
         match self.window.repeated(call.call, result) {
             Some(true) => return self.look(News::Result, effects),
             Some(false) => return,
@@ -192,12 +214,17 @@ impl LoopState {
             call: call.call,
             result: Some(result),
             from_tool: false,
+            polls: false,
         };
         self.push(action, effects);
     }
 
-    fn push(&mut self, action: Action, effects: &mut Vec<Effect>) {
-        effects.push(Effect::Acted(action.call));
+    fn push(&mut self, mut action: Action, effects: &mut Vec<Effect>) {
+        action.polls = self.judge.polls(&action.name);
+        effects.push(match action.polls {
+            true => Effect::Moved,
+            false => Effect::Acted(action.call),
+        });
         self.window.push(action, self.judge.size());
         self.look(News::Action, effects);
     }
@@ -208,10 +235,11 @@ impl LoopState {
             return;
         };
         let (name, call) = (Arc::clone(&last.name), last.call);
-        let counts: Vec<_> = self.window.counts().collect();
-        let same = counts.iter().find(|(of, _)| *of == LoopPattern::SameCall);
-        let same = same.map_or(0, |(_, count)| *count);
-        for (pattern, count) in counts {
+        let counts: Vec<_> = self.window.counts(self.judge.window()).collect();
+        let of = |pattern| counts.iter().find(|(of, ..)| *of == pattern);
+        let of = |pattern| of(pattern).map_or(0, |(_, count, _)| *count);
+        let (same, turns) = (of(LoopPattern::SameCall), of(LoopPattern::PingPong));
+        for &(pattern, count, polls) in &counts {
             if news == News::Result && pattern == LoopPattern::SameTool {
                 continue;
             }
@@ -220,9 +248,15 @@ impl LoopState {
                 call,
                 tool: &name,
                 count,
+                polls,
                 again: news != News::Limits,
-                // A loop of the same call with the same result is reported as that.
-                is_reported: pattern == LoopPattern::SameTool && same >= count,
+                is_reported: match pattern {
+                    LoopPattern::Cycle => same.max(turns) >= count,
+                    LoopPattern::SameTool => same >= count,
+                    LoopPattern::SameCall | LoopPattern::PingPong | LoopPattern::UnknownTool => {
+                        false
+                    }
+                },
             };
             let report = |found| effects.push(Effect::Found(found));
             self.judge.judge(shown, report);
@@ -243,7 +277,7 @@ impl LoopState {
 fn dedup_findings(effects: &mut Vec<Effect>) {
     let mut kinds = HashSet::new();
     let is_last = |effect: &Effect| match effect {
-        Effect::Acted(_) | Effect::Turned => true,
+        Effect::Acted(_) | Effect::Moved => true,
         Effect::Found(found) => kinds.insert((found.pattern, found.verdict)),
     };
     effects.reverse();

@@ -41,7 +41,7 @@ async fn a_sole_candidate_is_an_error_without_a_call_until_its_window_ends() {
     );
     assert_eq!(
         error.to_string(),
-        "every candidate is left alone after a failure: a for 20 s more (server)"
+        "every candidate is left alone after a failure: \"a\" for 20 s more (server)"
     );
     assert_eq!(upstream.calls(), 1);
     let reason = TerminalReason::Failed(FailureClass::Server);
@@ -198,7 +198,45 @@ async fn repeats_outside_ask_again_when_the_window_ends_or_not_at_all() {
         let answer = service.oneshot(prompt("a")).await;
 
         assert_eq!(answer.is_ok(), times.len() == 2);
-        assert!(answer.map_or_else(|error| error.is::<CoolingDown>(), |_| true));
+        assert!(answer.map_or_else(
+            |error| error.source().unwrap().is::<CoolingDown>(),
+            |_| true
+        ));
         assert_eq!(upstream.times(start), times);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn they_can_be_listed_and_ended_by_the_candidates_name() {
+    let cooldowns = unprobed();
+    let candidates = [
+        of_account("a", "one"),
+        of_account("b", "one"),
+        of_account("c", "two"),
+    ];
+    let (service, upstream) = cooled(&cooldowns, candidates);
+    assert!(cooldowns.list().is_empty());
+    upstream.play("a", failure(401));
+    upstream.play("c", failure(500));
+    let ask = |model| asks(&service, &upstream, prompt(model));
+    assert_eq!(ask("a").await, ["a", "c"]);
+    advance(secs(10)).await;
+
+    let listed = || {
+        let list = cooldowns.list().into_iter();
+        let named = list.map(|it| (it.candidate, it.left, it.class));
+        named.collect::<Vec<_>>()
+    };
+    let a = ("a".to_owned(), secs(590), FailureClass::Auth);
+    let c = ("c".to_owned(), secs(20), FailureClass::Server);
+    assert_eq!(listed(), [c, a.clone()]);
+
+    assert_eq!(cooldowns.clear("unknown"), 0);
+    assert_eq!(cooldowns.clear("c"), 1);
+    assert_eq!(listed(), [a]);
+    // The account of `a` is that of `b`.
+    assert_eq!(cooldowns.clear("b"), 1);
+    assert!(listed().is_empty() && cooldowns.is_empty());
+    upstream.play("a", healthy());
+    assert_eq!(ask("a").await, ["a"]);
 }

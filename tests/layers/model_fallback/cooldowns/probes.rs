@@ -5,7 +5,7 @@ use tokio::time::advance;
 use tower::ServiceExt;
 use tower_agent::Cooldowns;
 
-use super::{INSTANT, asks, cooled, minutes, two_accounts, unprobed};
+use super::{INSTANT, asks, cooled, minutes, of_account, two_accounts, unprobed};
 use crate::support::{Script, chat, failure, healthy, prompt, secs};
 
 #[tokio::test(start_paused = true)]
@@ -111,4 +111,20 @@ async fn a_program_has_a_margin_of_its_own() {
         advance(secs(1)).await;
     }
     assert_eq!(probed, [0, 10, 20]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_probe_that_finds_no_model_leaves_the_accounts_turn_to_another() {
+    let candidates = ["a", "b"].map(|name| of_account(name, "one"));
+    let (service, upstream) = cooled(&Cooldowns::new(), candidates);
+    upstream.play("a", failure(401));
+    let ask = |model| asks(&service, &upstream, prompt(model));
+    assert_eq!(ask("a").await, ["a"]);
+    advance(minutes(8)).await;
+    upstream.play("a", Script::error_code(404, "model_not_found"));
+
+    assert_eq!(ask("a").await, ["a", "b"]);
+
+    // It has served.
+    assert_eq!(ask("b").await, ["b"]);
 }

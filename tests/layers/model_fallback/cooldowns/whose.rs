@@ -1,9 +1,10 @@
 //! What a failure is about: the model, the account, or the host.
 
+use tokio::time::advance;
 use tower_agent::{Candidate, Cooldowns};
 
-use super::{asks, at, cooled, from, of_account};
-use crate::support::{Script, failure, prompt};
+use super::{asks, at, cooled, from, of_account, unprobed};
+use crate::support::{Script, failure, healthy, prompt, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_rate_limit_or_a_missing_model_leaves_the_accounts_other_models() {
@@ -144,4 +145,47 @@ async fn where_they_are_forwarded_each_is_its_own() {
     assert_eq!(ask("one").await, ["a", "b"]);
     assert_eq!(ask("one").await, ["b"]);
     assert_eq!(ask("two").await, ["a", "b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_rate_limited_models_of_an_account_take_the_others_along() {
+    let candidates = [
+        of_account("a", "one"),
+        of_account("b", "one"),
+        of_account("c", "one"),
+        of_account("d", "two"),
+    ];
+    let (service, upstream) = cooled(&unprobed(), candidates);
+    let limited = || failure(429).header("retry-after", "100");
+    upstream.play("a", limited());
+    upstream.play("b", failure(500));
+    let ask = |model| asks(&service, &upstream, prompt(model));
+    // Other failures of another model say nothing of the account.
+    assert_eq!(ask("a").await, ["a", "b", "c"]);
+    advance(secs(31)).await;
+    upstream.play("b", limited());
+
+    assert_eq!(ask("b").await, ["b", "d"]);
+    assert_eq!(ask("c").await, ["d"]);
+
+    advance(secs(100)).await;
+    upstream.play("a", healthy());
+    assert_eq!(ask("c").await, ["c"]);
+    assert_eq!(ask("a").await, ["a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refused_key_is_not_hidden_by_the_rate_limit_of_its_account() {
+    let candidates = ["a", "b", "c"].map(|name| of_account(name, "one"));
+    let (service, upstream) = cooled(&unprobed(), candidates);
+    upstream.play("a", failure(429));
+    upstream.play("b", failure(429).delayed(1));
+    // The call at c is on its way when the account's window begins.
+    upstream.play("c", failure(401).delayed(2));
+    let ask = |model| asks(&service, &upstream, prompt(model));
+    tokio::join!(ask("a"), ask("b"), ask("c"));
+    advance(secs(60)).await;
+    upstream.play("a", healthy());
+
+    assert!(ask("a").await.is_empty(), "the key was refused");
 }

@@ -9,6 +9,8 @@ const RECOMMENDED: Loops = Loops {
     unknown_tool: 10,
     any_tool: 30,
     observe: false,
+    polls: Vec::new(),
+    exact_results: false,
 };
 
 #[test]
@@ -24,13 +26,16 @@ fn loops_are_looked_for_if_the_file_or_the_preset_says_so() {
 
 #[test]
 fn each_number_is_its_own_and_zero_is_never() {
-    let text = "[loops]\nwarn = 1\nstop = 2\nunknown_tool = 3\nany_tool = 0\nobserve = true";
+    let text = "[loops]\nwarn = 1\nstop = 2\nunknown_tool = 3\nany_tool = 0\nobserve = true\n\
+                polls = [\"process_wait\"]\nexact_results = true";
     let loops = Loops {
         warn: 1,
         stop: 2,
         unknown_tool: 3,
         any_tool: 0,
         observe: true,
+        polls: vec!["process_wait".to_owned()],
+        exact_results: true,
     };
     assert_eq!(with_candidate(text).unwrap().loops, Some(loops));
 

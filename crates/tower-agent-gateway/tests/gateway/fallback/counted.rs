@@ -54,7 +54,7 @@ fn a_run_with_one_error_too_often_is_over() {
 #[test]
 fn a_run_with_too_many_errors_in_a_row_is_over() {
     let reason = "consecutive_errors";
-    assert_eq!(run(failures("consecutive_errors = 2", reason)), 3);
+    assert_eq!(run(failures("consecutive_errors = 3", reason)), 3);
 }
 
 /// What was repaired inside of a call never reached the harness.

@@ -1,7 +1,8 @@
 //! Candidates that have failed before, and sessions and runs that remember it.
 
 use futures_util::future::join_all;
-use serde_json::Value;
+use reqwest::Method;
+use serde_json::{Value, json};
 
 use crate::{
     net::{Ask, CHAT, DIALECTS, Upstream, asks, eventually, run},
@@ -137,5 +138,36 @@ fn a_run_goes_on_if_silence_is_to_fail_over() {
 
         assert_eq!(answer.headers["x-served-model"], "ok");
         assert_eq!(upstream.models(), ["silent", "ok"], "it is not asked again");
+    });
+}
+
+#[test]
+fn the_operator_lists_cooldowns_and_ends_them() {
+    run(async {
+        let (upstream, gateway) = Config::new(COOLDOWN).start_with_model(&["500", "ok"]).await;
+        let list = async || {
+            let answer = gateway.request(Method::GET, "/cooldowns").ask().await;
+            let body: Value = serde_json::from_str(answer.text()).unwrap();
+            body["cooldowns"].clone()
+        };
+        assert_eq!(list().await, json!([]));
+        assert_eq!(served(&gateway, &[], "500").await, "ok");
+
+        let listed = list().await;
+        assert_eq!(listed[0]["candidate"], "500");
+        assert_eq!(listed[0]["class"], "server");
+        let left = listed[0]["left_ms"].as_u64().unwrap();
+        assert!((1..=30_000).contains(&left), "{left}");
+
+        for cleared in [1, 0] {
+            let clear = gateway.request(Method::POST, "/cooldowns/500/clear");
+            assert_eq!(
+                clear.ask().await.text(),
+                format!("{{\"cleared\":{cleared}}}")
+            );
+        }
+        assert_eq!(list().await, json!([]));
+        assert_eq!(served(&gateway, &[], "500").await, "ok");
+        assert_eq!(upstream.models(), ["500", "ok", "500", "ok"]);
     });
 }

@@ -116,7 +116,7 @@ fn what_the_cap_of_an_owner_refused_is_written_down_once_and_not_each_time() {
         for (record, name) in records.iter().zip(["one", "two"]) {
             let owner = record["owner"].as_str().unwrap();
             let expected = serde_json::json!({
-                "type": "event", "kind": "harness_refused", "reason": "turn_cap_reached",
+                "type": "harness_refused", "kind": "harness_refused", "reason": "turn_cap_reached",
                 "cap": "turns_per_hour", "limit": 1, "refused": 1, "owner": owner,
                 "run": "r-1", "session": null,
             });

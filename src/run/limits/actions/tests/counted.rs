@@ -124,8 +124,8 @@ fn results_that_come_alone_find_the_calls_of_the_answer() {
             r#"{{"previous_response_id":"r{turn}","input":[{{"type":"function_call_output","call_id":"c{turn}","output":"running"}}]}}"#
         );
         let history = History::read(&Dialect::Any, body.as_bytes(), state.places()).unwrap();
-        told.push(found(state.follow(&history)));
-        assert_eq!(state.follow(&history), [], "once");
+        told.push(found(state.follow(&history, false)));
+        assert_eq!(state.follow(&history, false), [], "once");
     }
 
     let told: Vec<_> = super::told(told.into_iter())
@@ -163,7 +163,7 @@ fn two_requests_at_once_count_what_is_new_once() {
     );
     let late = History::read(&Dialect::Any, body.as_bytes(), &old).unwrap();
     assert_eq!(late.events.len(), 2);
-    assert_eq!(acted(&agent.state.follow(&late)), 0);
+    assert_eq!(acted(&agent.state.follow(&late, false)), 0);
 }
 
 #[test]
@@ -218,4 +218,37 @@ fn what_is_remembered_is_bounded() {
         agent.state.sizes()
     );
     assert!(seen(&format!(r#"{{"messages":[{}]}}"#, agent.messages.join(","))).len() <= 8);
+}
+
+#[test]
+fn ids_times_and_durations_in_a_result_are_not_new() {
+    let mut agent = Agent::new();
+    let mut turns = 0;
+    let ended = loop {
+        turns += 1;
+        let result = format!(
+            "running since 2026-11-23T10:{turns}:07Z, {turns} ms, call req_{turns}, pid {turns}"
+        );
+        let found = agent.does("status", "{}", &result);
+        if let Some(found) = found
+            .into_iter()
+            .find(|found| found.verdict == LoopVerdict::Stopped)
+        {
+            break found;
+        }
+    };
+    assert_eq!((turns, ended.pattern), (20, LoopPattern::SameCall));
+}
+
+#[test]
+fn exact_results_and_other_words_are_new() {
+    for (exact, result) in [(true, "7 ms"), (false, "x")] {
+        let mut agent = Agent::new();
+        agent.exact = exact;
+        let turns = (0..29).map(|turn| agent.does("status", "{}", &(result.repeat(turn + 1))));
+        let told = told(turns.collect::<Vec<_>>().into_iter());
+        let by_result =
+            |found: &(usize, LoopPattern, LoopVerdict, u32)| found.1 != LoopPattern::SameTool;
+        assert!(!told.iter().any(by_result), "{told:?}");
+    }
 }

@@ -16,6 +16,7 @@ struct Agent {
     state: LoopState,
     messages: Vec<String>,
     tools: &'static str,
+    exact: bool,
     calls: usize,
 }
 
@@ -75,14 +76,14 @@ impl Agent {
         );
         let places = self.state.places().clone();
         let history = History::read(&Dialect::Any, body.as_bytes(), &places).unwrap();
-        self.state.follow(&history)
+        self.state.follow(&history, self.exact)
     }
 }
 
 fn found(effects: Vec<Effect>) -> Vec<LoopFinding> {
     let found = |effect| match effect {
         Effect::Found(found) => Some(found),
-        Effect::Acted(_) | Effect::Turned => None,
+        Effect::Acted(_) | Effect::Moved => None,
     };
     effects.into_iter().filter_map(found).collect()
 }
@@ -110,5 +111,6 @@ fn action(name: &str, arguments: &str, result: Option<&str>) -> Action {
         call: digest((name.as_bytes(), canonical(arguments.as_bytes()))),
         result: result.map(|result| canonical(result.as_bytes())),
         from_tool: true,
+        polls: false,
     }
 }

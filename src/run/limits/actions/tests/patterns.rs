@@ -1,7 +1,7 @@
 //! covers: D7
 
 use super::*;
-use LoopPattern::{PingPong, SameCall, SameTool, UnknownTool};
+use LoopPattern::{Cycle, PingPong, SameCall, SameTool, UnknownTool};
 use LoopVerdict::{Observed, Stopped, Warned};
 
 /// Nothing ends, so that what is told can be counted.
@@ -110,9 +110,78 @@ fn two_calls_in_turn_are_told_at_ten_and_end_at_twenty() {
     );
 }
 
+/// The calls of `names` in turn, each always with one result.
+fn in_turn(agent: &mut Agent, names: &str, calls: usize) -> Vec<Vec<LoopFinding>> {
+    let names: Vec<_> = names.split(' ').cycle().take(calls).collect();
+    names
+        .into_iter()
+        .map(|name| agent.does(name, "{}", &format!("of {name}")))
+        .collect()
+}
+
+#[test]
+fn up_to_four_calls_in_any_order_without_a_new_result_are_told_and_end_at_thirty() {
+    for names in ["a b a a b", "poll sleep look", "a b c d"] {
+        let told = told(in_turn(&mut Agent::new(), names, 30).into_iter());
+
+        let cycle = told.iter().filter(|(_, pattern, ..)| *pattern == Cycle);
+        assert_eq!(
+            cycle.copied().collect::<Vec<_>>(),
+            [
+                (10, Cycle, Warned, 10),
+                (20, Cycle, Warned, 20),
+                (30, Cycle, Stopped, 30)
+            ],
+            "{names}"
+        );
+        // Each call alone is a loop too, and told at its tenth.
+        assert!(told.len() <= 6, "{names} {told:?}");
+    }
+    let rare = told(in_turn(&mut Agent::new(), "a b c a d a a", 30).into_iter());
+    assert_eq!(rare.last(), Some(&(30, Cycle, Stopped, 30)));
+}
+
+#[test]
+fn results_that_come_back_are_not_new_and_a_changed_one_is() {
+    let results = |of: fn(usize) -> &'static str| {
+        let mut agent = Agent::new();
+        let turns = (0..36).map(|turn| match turn % 2 {
+            0 => agent.does("toggle", "{}", "ok"),
+            _ => agent.does("look", "{}", of(turn)),
+        });
+        let told = told(turns.collect::<Vec<_>>().into_iter());
+        let stopped = told.into_iter().find(|found| found.2 == Stopped);
+        stopped.map(|(at, pattern, ..)| (at, pattern))
+    };
+
+    let back_and_forth = results(|turn| ["on", "off"][turn / 2 % 2]);
+    assert_eq!(back_and_forth, Some((30, Cycle)));
+    let once = results(|turn| if turn < 18 { "on" } else { "off" });
+    assert_eq!(once, None);
+}
+
+#[test]
+fn five_calls_in_turn_are_no_cycle() {
+    let told = told(in_turn(&mut Agent::new(), "a b c d e", 49).into_iter());
+    assert_eq!(told, []);
+}
+
+#[test]
+fn a_new_result_begins_the_cycle_anew() {
+    let mut agent = Agent::new();
+    let mut turns = in_turn(&mut agent, "a b c", 28);
+    turns.push(agent.does("b", "{}", "changed"));
+    turns.extend(in_turn(&mut agent, "c a d", 28));
+
+    let told = told(turns.into_iter());
+
+    assert!(told.iter().all(|found| found.2 == Warned), "{told:?}");
+}
+
 #[test]
 fn two_calls_in_turn_that_change_something_are_no_loop() {
     let mut agent = Agent::new();
+    agent.exact = true;
 
     let told = told((0..40).map(|turn| match turn % 2 {
         0 => agent.does("edit", "{}", &format!("{turn}")),
@@ -179,6 +248,7 @@ fn a_tool_that_was_declared_when_it_was_called_is_known() {
 #[test]
 fn the_same_call_in_a_row_is_told_at_ten_and_twenty_and_ends_at_thirty_whatever_it_answers() {
     let mut agent = Agent::new();
+    agent.exact = true;
     let turns = (0..30).map(|turn| agent.does("search", "{}", &format!("{turn}")));
     assert_eq!(
         told(turns),
@@ -427,4 +497,90 @@ fn smaller_limits_tell_what_they_would_have_told_and_nothing_twice() {
             "{turns}"
         );
     }
+}
+
+fn waiting(agent: &mut Agent, result: &str) -> Vec<LoopFinding> {
+    agent.does("process_wait", r#"{"pid":7}"#, result)
+}
+
+fn poller() -> Agent {
+    let mut agent = Agent::new();
+    let polls = ["process_wait".into()];
+    agent.state.add_polls(&polls.into());
+    agent
+}
+
+#[test]
+fn a_polling_tool_is_told_at_thirty_and_ends_at_sixty() {
+    let mut agent = poller();
+    let told = told((0..60).map(|_| waiting(&mut agent, "running")));
+    assert_eq!(
+        told,
+        [(30, SameCall, Warned, 30), (60, SameCall, Stopped, 60)]
+    );
+}
+
+#[test]
+fn a_changed_result_of_a_polling_tool_begins_anew_even_if_it_was_there_before() {
+    let mut agent = poller();
+    let told = told((0..200).map(|turn| {
+        waiting(
+            &mut agent,
+            if turn % 25 == 24 {
+                "a line came"
+            } else {
+                "running"
+            },
+        )
+    }));
+    assert_eq!(told, []);
+}
+
+#[test]
+fn a_cycle_with_a_polling_tool_has_its_patience_and_other_tools_have_none() {
+    let mut agent = poller();
+    let turns = (0..90).map(|turn| match turn % 3 {
+        0 => waiting(&mut agent, "running"),
+        1 => agent.does("sleep", "{}", "ok"),
+        _ => agent.does("look", "{}", "nothing"),
+    });
+    let cycles: Vec<_> = told(turns.collect::<Vec<_>>().into_iter());
+    let cycles: Vec<_> = cycles
+        .into_iter()
+        .filter(|found| found.1 == Cycle)
+        .collect();
+    assert_eq!(
+        cycles,
+        [
+            (30, Cycle, Warned, 30),
+            (60, Cycle, Warned, 60),
+            (90, Cycle, Stopped, 90)
+        ]
+    );
+
+    let mut agent = poller();
+    let told = told((0..60).map(|turn| match turn % 3 {
+        0 => agent.does("status", "{}", "running"),
+        _ => agent.does("work", &format!("{{\"n\":{turn}}}"), "ok"),
+    }));
+    assert!(told.iter().all(|found| found.2 == Warned), "{told:?}");
+}
+
+#[test]
+fn a_polling_tool_is_no_sign_of_being_stuck() {
+    let mut agent = poller();
+    agent.acts("process_wait", "{}", "running");
+    assert_eq!(agent.effects(), [Effect::Moved]);
+}
+
+#[test]
+fn a_compaction_begins_anew() {
+    let mut agent = Agent::new();
+    let told = told((0..60).map(|turn| {
+        if turn % 9 == 0 {
+            agent.state.compacted();
+        }
+        agent.does("status", "{}", "running")
+    }));
+    assert_eq!(told, []);
 }

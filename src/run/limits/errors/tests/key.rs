@@ -2,13 +2,16 @@
 
 use proptest::{collection::vec, prelude::*};
 
-use crate::run::limits::errors::{ErrorKey, KEPT, PLACEHOLDER, normalise};
+use crate::{
+    llm::{cut, normalise},
+    run::limits::errors::{ErrorKey, KEPT, READ},
+};
 
 /// What is left of a message, a `#` for what was taken out.
 fn left(message: &str) -> String {
     let mut left = Vec::new();
-    normalise(message, |byte| {
-        left.push(if byte == PLACEHOLDER { b'#' } else { byte });
+    normalise(cut(message, READ), |byte| {
+        left.push(if byte == 0xfe { b'#' } else { byte });
     });
     String::from_utf8(left).unwrap()
 }
