@@ -61,7 +61,13 @@ use pin_project_lite::pin_project;
 use reqwest::{Client, ClientBuilder, Url};
 use tower_service::Service;
 
-use crate::{body::unframe, error::BoxError, llm::failure::TransportError, run::Run};
+use crate::{
+    body::{ReplayBody, unframe},
+    error::BoxError,
+    llm::failure::TransportError,
+    lock::Lock,
+    run::Run,
+};
 
 /// A reqwest client as a service of `http` requests: see the [module](self).
 #[derive(Clone)]
@@ -107,12 +113,12 @@ impl ReqwestService {
 
     fn build<B>(&self, request: Request<B>) -> Result<reqwest::Request, reqwest::Error>
     where
-        B: Body<Data = Bytes> + Send + Sync + 'static,
+        B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
         let Some(url) = self.known(request.uri()) else {
             let uri = request.uri().clone();
-            let request = reqwest::Request::try_from(request.map(reqwest::Body::wrap))?;
+            let request = reqwest::Request::try_from(request.map(wrap))?;
             if let Ok(mut last) = self.last.try_lock() {
                 *last = Some((uri, request.url().clone()));
             }
@@ -122,7 +128,7 @@ impl ReqwestService {
         let mut request = reqwest::Request::new(parts.method, url);
         *request.headers_mut() = parts.headers;
         *request.version_mut() = parts.version;
-        *request.body_mut() = Some(reqwest::Body::wrap(body));
+        *request.body_mut() = Some(wrap(body));
         Ok(request)
     }
 }
@@ -170,7 +176,7 @@ pin_project! {
 
 impl<B> Service<Request<B>> for ReqwestService
 where
-    B: Body<Data = Bytes> + Send + Sync + 'static,
+    B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
     type Response = Response<ReqwestBody>;
@@ -235,6 +241,41 @@ impl Body for ReqwestBody {
 
     fn size_hint(&self) -> SizeHint {
         self.inner.size_hint()
+    }
+}
+
+/// Converts a body for reqwest, which asks for a `Sync` one. A [`ReplayBody`] is `Sync` by itself.
+fn wrap<B>(body: B) -> reqwest::Body
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    match ReplayBody::try_from_body(body) {
+        Ok(body) => reqwest::Body::wrap(body),
+        Err(body) => reqwest::Body::wrap(SyncBody(Lock::new(Box::pin(body)))),
+    }
+}
+
+/// A body that several threads may share, though only one reads it.
+struct SyncBody<B>(Lock<Pin<Box<B>>>);
+
+impl<B: Body> Body for SyncBody<B> {
+    type Data = B::Data;
+    type Error = B::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<B::Data>, B::Error>>> {
+        self.get_mut().0.get_mut().as_mut().poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.0.lock().is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.0.lock().size_hint()
     }
 }
 

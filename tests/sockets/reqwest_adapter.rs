@@ -104,6 +104,20 @@ fn the_run_of_the_request_is_on_the_answer() {
     });
 }
 
+#[test]
+fn a_body_that_is_not_sync_is_sent() {
+    run(async {
+        let upstream = Upstream::bytes("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await;
+        // As an axum handler gets it.
+        let request = request_to(upstream.addr).map(axum::body::Body::new);
+        let answer = within(service().oneshot(request)).await.unwrap();
+        assert_eq!(answer.status(), StatusCode::OK);
+        let calls = upstream.calls();
+        assert_eq!(calls[0].body, "{}");
+        assert_eq!(calls[0].headers["content-length"], "2");
+    });
+}
+
 /// The service keeps the last URL, and each request still goes where and how it says.
 #[test]
 fn requests_in_turn_reach_their_own_urls() {
