@@ -99,7 +99,9 @@
 //! A layer acts on the node that it finds in the request's extensions. So its effect depends on
 //! its place: outside of retry and fallback layers it ends the call, inside of them it ends the
 //! attempt. [`Scope::Run`] makes it act on the whole run. The end of a node ends all nodes below
-//! it, and none above it.
+//! it, and none above it. So a step window outside of retry and fallback must be longer than the
+//! one inside: an equal one ends the call before another attempt can follow a silent one, and its
+//! first end is logged as a warning.
 //!
 //! # Around the layers
 //!

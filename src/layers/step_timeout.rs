@@ -61,8 +61,10 @@
 //! # Order
 //!
 //! Outside of a retry or fallback layer this layer measures the call; inside of one it
-//! measures an attempt, which another may follow. Use both. On servers, the layer belongs
-//! inside of a [`PumpLayer`](crate::PumpLayer).
+//! measures an attempt, which another may follow. Use both, the outer window the longer one: if it
+//! is not, it ends the call before another attempt can follow a silent one, and the first such end
+//! is logged as a warning. On servers, the layer belongs inside of a
+//! [`PumpLayer`](crate::PumpLayer).
 //!
 //! # Cancel safety
 //!

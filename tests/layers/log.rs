@@ -405,3 +405,33 @@ async fn a_run_that_ends_after_its_only_call_did_has_a_line_of_its_own() {
         ("aborted", "run")
     );
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_step_window_that_leaves_no_time_for_a_retry_is_warned_of_once() {
+    let heard = LogCapture::start();
+    let warnings = || heard.events("no retry follows: the step window outside of it is too short");
+    // The lengths occur in no other test, because each is warned of once in a process.
+    for (outer, scope, warned) in [
+        (7001, Scope::Found, 0),
+        (7000, Scope::Found, 1),
+        (7000, Scope::Run, 1),
+        (6999, Scope::Run, 2),
+    ] {
+        let upstream = Upstream::script(Script::before_head().never());
+        let service = ServiceBuilder::new()
+            .layer(StepTimeoutLayer::new(secs(outer)).scope(scope))
+            .layer(ModelFallbackLayer::new(["a"].map(Candidate::new)).budget(no_delay()))
+            .layer(RetryBudgetLayer::new(no_delay()))
+            .layer(StepTimeoutLayer::new(secs(7000)))
+            .service(upstream.clone());
+
+        Outcome::of(service.oneshot(prompt("any"))).await;
+
+        assert_eq!(warnings().len(), warned, "{outer} {scope:?}");
+    }
+    let [line, _] = &warnings()[..] else {
+        panic!("{:?}", warnings());
+    };
+    assert_eq!((&*line["level"], &*line["target"]), ("WARN", "tower_agent"));
+    assert_eq!((&*line["limit"], &*line["ended"]), ("7000s", "run"));
+}

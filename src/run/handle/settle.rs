@@ -2,14 +2,19 @@
 //!
 //! The end hook of a node's state applies the effects of an end to the rest of the run.
 
+use std::time::Duration;
+
 use super::Run;
-use crate::run::{
-    kinds::{NodeKind, ResetOn, Step, StepKind},
-    limits::{ErrorAllowance, ErrorCounts, ErrorKey},
-    reason::{ReasonClass, TerminalReason},
-    report::CallSummary,
-    state::{CallState, Failing, NodeState, RunState, Settlement},
-    tree::{End, EndHook, Node, PendingWakes},
+use crate::{
+    lock::Lock,
+    run::{
+        kinds::{NodeKind, ResetOn, Step, StepKind},
+        limits::{ErrorAllowance, ErrorCounts, ErrorKey},
+        reason::{ReasonClass, TerminalReason},
+        report::CallSummary,
+        state::{CallState, Failing, NodeState, RunState, Settlement},
+        tree::{End, EndHook, Node, PendingWakes},
+    },
 };
 
 impl Run {
@@ -219,9 +224,41 @@ fn is_failure(reason: &TerminalReason) -> bool {
     matches!(reason.class(), ReasonClass::Failure | ReasonClass::Timeout)
 }
 
+/// The number of lengths of step windows that are warned of in a process.
+const MAX_WARNED: usize = 16;
+
+impl Node<NodeState> {
+    /// Warns, once for each length, of a step window that ended this node no later than the window
+    /// of an attempt below it: no other attempt can follow a silent one.
+    #[cold]
+    fn warn_of_short_window(&self, end: &End) {
+        static WARNED: Lock<Vec<Duration>> = Lock::new(Vec::new());
+        let Some(limit) = end.limit().filter(|limit| self.has_attempt_window(*limit)) else {
+            return;
+        };
+        {
+            let mut warned = WARNED.lock();
+            if warned.len() >= MAX_WARNED || warned.contains(&limit) {
+                return;
+            }
+            warned.push(limit);
+        }
+        tracing::warn!(
+            target: "tower_agent",
+            run = %self.run_id(),
+            ended = end.kind.as_str(),
+            ?limit,
+            "no retry follows: the step window outside of it is too short"
+        );
+    }
+}
+
 impl EndHook for NodeState {
     fn ended(&self, node: &Node<Self>, end: &End, later: &mut PendingWakes<Self>) {
         node.judge_shadows(end);
+        if end.reason == TerminalReason::StepTimeout && end.origin == node.number() {
+            node.warn_of_short_window(end);
+        }
         if node.kind() == NodeKind::Call {
             *node.run_state().last_end.lock() = Some(end.reason.clone());
         }

@@ -124,6 +124,26 @@ impl<P: EndHook> Node<P> {
         nodes.filter_map(|node| node.clocks.get(clock)).min()
     }
 
+    /// Whether a step window of an attempt below this node counts, and is `limit` or longer.
+    pub(crate) fn has_attempt_window(&self, limit: Duration) -> bool {
+        let is_as_long = |node: &Self| {
+            let inner = node.lock();
+            let mut windows = node.clocks.own_window().into_iter().chain(inner.windows());
+            windows.any(|window| {
+                let counts = !window.is_callers() && window.due(&node.life).is_some();
+                counts && window.limit().limit >= Some(limit)
+            })
+        };
+        let mut below = self.children();
+        while let Some(node) = below.pop() {
+            if node.kind() == NodeKind::Attempt && is_as_long(&node) {
+                return true;
+            }
+            below.append(&mut node.children());
+        }
+        false
+    }
+
     /// The time at which the earliest step window from the root to here passes, if no sign of life
     /// comes. Nodes that are paused are left out.
     pub(crate) fn next_window(&self) -> Option<Nanos> {
