@@ -6,13 +6,15 @@ mod snapshot;
 mod summary;
 mod terminated;
 mod trajectory;
+mod verdict;
 
 pub use self::{
-    event::{Answer, RunEvent, RunEvents, RunNotice, Status, Verdict},
+    event::{RunEvent, RunEvents, RunNotice},
     snapshot::{Deadlines, RunAction, RunCheck, RunProgress, RunSnapshot},
     summary::{CallSummary, NotCounted},
     terminated::Terminated,
     trajectory::Trajectory,
+    verdict::{Answer, Status, Verdict},
 };
 
 pub(crate) use self::summary::{Hooks, OnEnd, ReportedUsage};

@@ -1,6 +1,6 @@
 use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
 
-use super::{event::Verdict, terminated::Terminated};
+use super::{terminated::Terminated, verdict::Verdict};
 use crate::{
     llm::{cut, dialect::Usage},
     run::{
