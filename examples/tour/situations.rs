@@ -74,13 +74,20 @@ pub(crate) const SITUATIONS: [Situation; 8] = [
         Caller::Leaves(ms(200)),
         1,
     ),
-    situation(
-        "the caller leaves in the wait before a retry",
-        // Asked for, so that the wait is no matter of luck.
-        Does::Refuses(429, Some(1)),
-        Caller::Leaves(ms(100)),
-        1,
-    ),
+    Situation {
+        limits: Limits {
+            // Another model would serve at once.
+            models: &[FIRST],
+            ..LIMITS
+        },
+        ..situation(
+            "the caller leaves in the wait before a retry",
+            // Asked for, so that the wait is no matter of luck.
+            Does::Refuses(429, Some(1)),
+            Caller::Leaves(ms(100)),
+            1,
+        )
+    },
     Situation {
         limits: Limits {
             total: ms(500),
