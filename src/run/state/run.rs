@@ -174,12 +174,16 @@ impl Steps {
     fn set(&mut self, step: Step, moved: bool) {
         // A step that completes the last one has that one's description, unless it has its own.
         let completes = self.kinds[LAST].is_some_and(|last| step.kind().completes(last));
-        let step = match self
-            .detail(LAST)
-            .filter(|_| completes && !step.has_detail())
-        {
-            Some(detail) => step.detail(detail.clone()),
-            None => step,
+        let step = match self.detail(LAST) {
+            Some(detail) if completes && !step.has_detail() => {
+                if !self.moved {
+                    self.kinds[LAST] = Some(step.kind());
+                    self.moved = moved;
+                    return;
+                }
+                step.detail(detail.clone())
+            }
+            _ => step,
         };
         if step.has_detail() || self.detail(LAST).is_none() {
             if std::mem::replace(&mut self.moved, moved) {
