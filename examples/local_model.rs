@@ -45,7 +45,7 @@ const INTERVAL: Duration = Duration::from_secs(1);
 const WARN: u32 = 3;
 const STOP: u32 = 6;
 
-type Model = BoxCloneService<Request<String>, Response<Body>, BoxError>;
+type LocalModel = BoxCloneService<Request<String>, Response<Body>, BoxError>;
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -76,7 +76,7 @@ async fn main() -> ExitCode {
 }
 
 /// The layers around one server, from the outside in.
-fn model(server: &Server) -> Result<Model, BoxError> {
+fn model(server: &Server) -> Result<LocalModel, BoxError> {
     let client = ReqwestService::new(reqwest::Client::builder().no_proxy())?;
     let health: Uri = format!("http://{}/health", server.address).parse()?;
     let stack = ServiceBuilder::new()
@@ -154,7 +154,7 @@ async fn play(condition: Condition) -> Result<Played, BoxError> {
 }
 
 /// The loop of an agent whose job never finishes.
-async fn work(run: &Run, model: &Model, server: &Server) -> Result<(), BoxError> {
+async fn work(run: &Run, model: &LocalModel, server: &Server) -> Result<(), BoxError> {
     let url = format!("http://{}/v1/chat/completions", server.address);
     let mut history = vec![json!({"role": "user", "content": "is job 7 done?"})];
     loop {

@@ -111,19 +111,19 @@ where
 struct RetryLayer;
 
 impl<S> Layer<S> for RetryLayer {
-    type Service = Retry<S>;
+    type Service = OwnRetry<S>;
 
-    fn layer(&self, inner: S) -> Retry<S> {
-        Retry { inner }
+    fn layer(&self, inner: S) -> OwnRetry<S> {
+        OwnRetry { inner }
     }
 }
 
 #[derive(Clone, Debug)]
-struct Retry<S> {
+struct OwnRetry<S> {
     inner: S,
 }
 
-impl<S, B> Service<Request<String>> for Retry<S>
+impl<S, B> Service<Request<String>> for OwnRetry<S>
 where
     S: Service<Request<String>, Response = Response<B>> + Clone + Send + 'static,
     S::Error: Into<BoxError> + Send,

@@ -1,6 +1,6 @@
 //! Tower layers that supervise an LLM agent's run, on a server or around a client.
 //!
-//! They give you
+//! The layers give you
 //!
 //! - two limits on time: a [step window](StepTimeoutLayer), which each token restarts, and a
 //!   [ceiling](HardCeilingLayer), which nothing restarts;

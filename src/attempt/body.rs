@@ -46,8 +46,8 @@ impl<B: Body> AttemptBody<B> {
     /// Drops the inner body, which settles the attempt; then settles the layer's node, if the layer
     /// owns it, and notifies the observer.
     ///
-    /// The node ends for the failure that the layer returned, or else as the attempt did. It ends
-    /// as aborted if the caller has not received all held bytes.
+    /// The node ends for the failure that the layer returned, or else as the attempt did. The node
+    /// ends as aborted if the caller has not received all held bytes.
     fn close(&mut self) {
         let content = self.content.take();
         let is_delivered = content

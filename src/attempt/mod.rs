@@ -110,7 +110,7 @@ impl Run {
     /// The method is for a retry, a hedge or a cache of the program's own. The attempt is a node
     /// below this one, and stands in the request that `call` gets, in place of this node: a layer
     /// further in acts on the attempt alone. The future and its body drop what `call` made as soon
-    /// as the attempt or a node above it ends. They settle the attempt by the answer, or as aborted
+    /// as the attempt or a node above it ends. Both settle the attempt by the answer, or as aborted
     /// if they are dropped before its end, and count it for the call's
     /// [summary](crate::CallSummary::attempts).
     ///
@@ -121,9 +121,9 @@ impl Run {
     /// # Errors
     ///
     /// The end of this node, or of a node above it, if it is over or closing; passed deadlines are
-    /// checked first. Then nothing may be tried any more: `call` is not called, and the caller hands
-    /// the error on. An attempt that merely failed, by its own step timeout for example, leaves
-    /// this node live, and another may follow.
+    /// checked first. Then nothing may be tried any more: `call` is not called, and the caller
+    /// hands the error on. An attempt that merely failed, by its own step timeout for example,
+    /// leaves this node live, and another may follow.
     #[allow(
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"

@@ -182,12 +182,7 @@ pub(super) struct AttemptsFailed {
 
 impl fmt::Display for AttemptsFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "failed attempts: {}: {}",
-            self.tries.listed(),
-            self.source
-        )
+        write!(f, "failed attempts: {}", self.tries.listed())
     }
 }
 

@@ -7,11 +7,11 @@
 //!
 //! # What is counted
 //!
-//! An action is a tool call together with its result. Two calls are the same if they have the
-//! same name and the same arguments, in any order of the keys. Two results of a history are the same
-//! if they differ only in words such as ids, times and durations, unless the layer compares
-//! [exact results](LoopGuardLayer::exact_results). The layer compares the run's last
-//! 30 actions, or more if a limit is larger:
+//! An action is a tool call together with its result. Two calls are the same if they have the same
+//! name and the same arguments, in any order of the keys. Two results of a history are the same if
+//! they differ only in words such as ids, times and durations, unless the layer compares [exact
+//! results](LoopGuardLayer::exact_results). The layer compares the run's last 30 actions, or more
+//! if a limit is larger:
 //!
 //! | pattern | notice to observers | end of the run |
 //! |---|---|---|
@@ -32,7 +32,7 @@
 //! The layer reads the requests and answers of OpenAI's chat and Responses APIs and of
 //! Anthropic's messages API. In each request it reads only the messages that follow those of the
 //! run's previous request. If the request has changed that history, the layer reads the whole
-//! request, and does not count calls again whose id it knows. It reads answers too, because
+//! request, and does not count calls again whose id it knows. The layer reads answers too, because
 //! requests with `previous_response_id` do not repeat the calls whose results they bring. A body
 //! that is not JSON, or is compressed, passes unread.
 //!
@@ -163,11 +163,10 @@ impl LoopGuardLayer {
 
     /// The number of calls of a pattern at which observers get a notice; 10 by default.
     ///
-    /// It counts the same call with the same result, two calls in turn with unchanged results, up to
-    /// four calls without a new result, and the same call in a row with any results; the first such
-    /// call is included. Each further
-    /// multiple of the number causes another notice. With 0 there are no notices. Like every
-    /// limit of this layer, the number is 1000 at most.
+    /// The number counts the same call with the same result, two calls in turn with unchanged
+    /// results, up to four calls without a new result, and the same call in a row with any results;
+    /// the first such call is included. Each further multiple of the number causes another notice.
+    /// With 0 there are no notices. Like every limit of this layer, the number is 1000 at most.
     #[must_use]
     pub const fn warn(mut self, times: u32) -> Self {
         self.limits.warn = LoopLimits::limit(times);

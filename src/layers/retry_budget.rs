@@ -10,15 +10,15 @@
 //!
 //! # What is repeated
 //!
-//! The layer repeats after failures that [`FailureClass::same`] allows to repeat, unless
-//! the upstream forbids it by `x-should-retry`: broken connections, overload, rate limits,
-//! errors of the server, also as the first event of a stream or in place of its end. An attempt
-//! that was silent for a step window is repeated once if it streams and no other candidate can
-//! serve, else never. Once the caller has got the first content, nothing is repeated. A compressed answer is classified by its
-//! status alone: without a [`ModelFallbackLayer`](crate::ModelFallbackLayer) outside, which asks
-//! for plain answers, set `accept-encoding: identity`. A redirect is never repeated. Without a
-//! candidate that has a base URL the caller gets the redirect like any answer: the program
-//! decides where its own service sends requests.
+//! The layer repeats after failures that [`FailureClass::same`] allows to repeat, unless the
+//! upstream forbids it by `x-should-retry`: broken connections, overload, rate limits, errors of
+//! the server, also as the first event of a stream or in place of its end. An attempt that was
+//! silent for a step window is repeated once if it streams and no other candidate can serve, else
+//! never. Once the caller has got the first content, nothing is repeated. A compressed answer is
+//! classified by its status alone: without a [`ModelFallbackLayer`](crate::ModelFallbackLayer)
+//! outside, which asks for plain answers, set `accept-encoding: identity`. A redirect is never
+//! repeated. Without a candidate that has a base URL the caller gets the redirect like any answer:
+//! the program decides where its own service sends requests.
 //!
 //! If the upstream sends `retry-after`, the layer waits exactly that long; if that is longer than
 //! [`max_retry_after`](crate::RetryBudget::max_retry_after), it does not repeat. Nor does it if

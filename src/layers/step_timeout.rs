@@ -37,11 +37,10 @@
 //! [`StepTimeout`](crate::TerminalReason::StepTimeout), and the message says that the heartbeats
 //! stopped.
 //!
-//! Deltas, and the bytes of an answer that is no event stream, do not start that clock, because
-//! the upstream need not send more of them in time. They restart the clock if it runs. The first
+//! Deltas, and the bytes of an answer that is no event stream, do not start that clock, because the
+//! upstream need not send more of them in time. Both restart the clock if it runs. The first
 //! ping of an Anthropic stream before its first content does not start it either, as that API
-//! begins every stream with one. A server that sends heartbeats less often needs a longer
-//! interval.
+//! begins every stream with one. A server that sends heartbeats less often needs a longer interval.
 //!
 //! # Shadow mode
 //!

@@ -23,7 +23,7 @@ pub(crate) use self::{
         digest, result,
     },
     prompt::Prompt,
-    volatile::{Counts, normalise},
+    volatile::{ShortNumbers, normalise},
 };
 
 /// Returns the first `most` bytes of `text`, in whole characters; `None` if there is none.

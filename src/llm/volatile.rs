@@ -2,7 +2,7 @@
 //!
 //! Error keys and the results of tool calls are compared without these words.
 
-/// The byte that stands for a volatile word. It never occurs in UTF-8, so no message contains it.
+/// The byte that stands for a volatile word. UTF-8 never has it, so no message contains it.
 const PLACEHOLDER: u8 = 0xfe;
 
 /// Prefixes of ids: a word with such a prefix is volatile even without a digit.
@@ -22,42 +22,44 @@ const UNITS: [&str; 28] = [
     "minute", "minutes", "h", "hr", "hrs", "hour", "hours", "d", "day", "days",
 ];
 
-/// What becomes of a number that is no time: part of an id in an error, often the news in a result.
+/// The treatment of a number that is short and no part of a time.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Counts {
+pub(crate) enum ShortNumbers {
+    /// The number is volatile: in an error it is mostly a part of an address or an id.
     Replaced,
+    /// The number stays: in a tool's result a page or a percentage is often the news.
     Kept,
 }
 
-/// The number of digits from which on a number is an id or a timestamp, not a count.
+/// The length from which on a number is an id or a timestamp, and not short.
 const LONG: usize = 10;
 
 /// Passes the bytes of `text` to `emit`, with a placeholder for each volatile word.
-pub(crate) fn normalise(text: &str, counts: Counts, mut emit: impl FnMut(u8)) {
+pub(crate) fn normalise(text: &str, short: ShortNumbers, mut emit: impl FnMut(u8)) {
     let mut rest = text.trim();
-    // Whether the next number belongs to a time, such as `10:31:07`.
+    // Whether the number before, and so the next one, is part of a time such as `10:31:07`.
     let mut in_time = false;
     while let Some(first) = rest.chars().next() {
         let (word, after) = rest.split_at(word_end(rest));
         let then = without_unit(word, after);
         let goes_on = matches!(after.as_bytes(), [b':', b'0'..=b'9', ..]);
-        let is_count = is_number(word) && word.len() < LONG && then == after;
-        let is_count = is_count && !goes_on && !in_time;
+        let is_short = is_number(word) && word.len() < LONG && then == after;
+        let stays = is_short && !goes_on && !in_time && short == ShortNumbers::Kept;
         if !word.is_empty() {
             in_time = goes_on && is_number(word);
         }
-        if is_volatile(word) && !(is_count && counts == Counts::Kept) {
+        if is_volatile(word) && !stays {
             emit(PLACEHOLDER);
             rest = then;
         } else if first.is_whitespace() {
             emit(b' ');
             rest = rest.trim_start();
         } else {
-            let stays = rest.split_at(word.len().max(first.len_utf8()));
-            for lower in stays.0.chars().flat_map(char::to_lowercase) {
+            let (kept, later) = rest.split_at(word.len().max(first.len_utf8()));
+            for lower in kept.chars().flat_map(char::to_lowercase) {
                 lower.encode_utf8(&mut [0; 4]).bytes().for_each(&mut emit);
             }
-            rest = stays.1;
+            rest = later;
         }
     }
 }

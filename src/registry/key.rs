@@ -21,8 +21,8 @@ impl EntryKey {
         Self { hash, owner, id }
     }
 
-    /// The number of the shard, of `shards`, in which the key's entry is stored. It comes from
-    /// other bits of the hash than the slot in the shard's table.
+    /// The number of the shard, of `shards`, in which the key's entry is stored. The number comes
+    /// from other bits of the hash than the slot in the shard's table.
     pub(super) const fn shard(&self, shards: usize) -> usize {
         (self.hash >> 32) as usize % shards
     }

@@ -9,13 +9,13 @@
 //!
 //! Ids belong to an [`Owner`]: the same id of two owners is two runs. Live runs stay in the
 //! registry. Ended runs stay for ten minutes, extended by each hit, and at most
-//! [`RunRegistry::ENDED`] of them. Beyond that number the registry forgets completed runs
-//! first. It forgets runs that a limit ended only after all others, so that a flood of new ids
+//! [`RunRegistry::ENDED`] of them. Beyond that number the registry forgets completed runs first.
+//! The registry forgets runs that a limit ended only after all others, so that a flood of new ids
 //! does not revive an old one.
 //!
 //! The registry works lazily: when the program or a layer uses it, or a task
 //! [waits](RunRegistry::wait), it ends idle runs and runs past a deadline, and forgets expired
-//! ones. It has no task of its own.
+//! ones. The registry has no task of its own.
 //!
 //! # Runs that were never used
 //!

@@ -47,8 +47,8 @@ impl RunRegistry {
     /// has ended, `new` is opened all the same.
     ///
     /// The method answers `None`, without any effect, if `new` is not a new id: the run of that id
-    /// lives, or ended other than as completed. It also answers `None` if the registry is shut
-    /// down.
+    /// lives, or ended other than as completed. The method also answers `None` if the registry is
+    /// shut down.
     ///
     /// ```
     /// use tower_agent::{Owner, RunRegistry, TerminalReason};

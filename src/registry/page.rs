@@ -54,11 +54,11 @@ impl RunRegistry {
 
     /// A page of the registry's live and remembered runs, newest first.
     ///
-    /// The page begins behind `after`. It holds at most `limit` runs, and at least one if there is
-    /// any. Only these runs cost a snapshot.
+    /// The page begins behind `after`. The page holds at most `limit` runs, and at least one if
+    /// there is any. Only these runs cost a snapshot.
     ///
-    /// Consecutive pages show each run at most once. They show no run that was opened after the
-    /// request for the first page, and leave out runs that are forgotten meanwhile.
+    /// Consecutive pages show each run at most once. The pages show no run that was opened after
+    /// the request for the first page, and leave out runs that are forgotten meanwhile.
     ///
     /// ```
     /// use tower_agent::{Owner, RunRegistry};

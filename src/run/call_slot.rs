@@ -12,9 +12,9 @@ use crate::lock::Lock;
 
 /// The slot in a request's extensions for the node of its call.
 ///
-/// The response layer stands outside of the layer that opens the call. It puts the slot into the
-/// request, and learns the call from it before the head of the answer. In the other direction
-/// the slot has the number of the response layer's own writes to the caller.
+/// The response layer stands outside of the layer that opens the call. The response layer puts the
+/// slot into the request, and learns the call from it before the head of the answer. In the other
+/// direction the slot has the number of the response layer's own writes to the caller.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallSlot(Arc<Shared>);
 

@@ -8,10 +8,10 @@ use super::{
 
 /// Measures how long one wrapper has waited without progress.
 ///
-/// The timer is the wrapper's half of an [`IdleWindow`], which the wrapper's node checks. The
-/// timer counts the time from a `Pending` to the next event. It leaves out the time from a frame to
-/// the next `Pending`, which belongs to the reader of the answer, and the time of pauses. The count
-/// is in the window.
+/// The timer is the wrapper's half of an [`IdleWindow`], which the wrapper's node checks. The timer
+/// counts the time from a `Pending` to the next event. The timer leaves out the time from a frame
+/// to the next `Pending`, which belongs to the reader of the answer, and the time of pauses. The
+/// count is in the window.
 #[derive(Debug)]
 pub(crate) struct IdleTimer {
     length: u64,

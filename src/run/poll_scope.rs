@@ -35,8 +35,8 @@ struct DriverState {
     /// The number of the node that the innermost enforcing wrapper around the running poll checks;
     /// zero if none.
     enforced: Cell<u64>,
-    /// The instant at which a tree was opened: `now` and `next` count from it. They are numbers and
-    /// not instants, because each poll compares them with the numbers of its node.
+    /// The instant at which a tree was opened: `now` and `next` count from it. The two are numbers
+    /// and not instants, because each poll compares them with the numbers of its node.
     clock: Cell<Option<Instant>>,
     /// The time that the innermost pending wrapper read, for the wrappers around it; `NEVER`
     /// before.

@@ -10,7 +10,7 @@ pub(crate) struct Claim {
     pub(crate) run: Run,
     /// Whether this layer settles the node.
     ///
-    /// A layer settles a node that it has opened. It also settles a node that the caller
+    /// A layer settles a node that it has opened. A layer also settles a node that the caller
     /// attached for this call, if no other layer has claimed it before.
     pub(crate) owns: bool,
 }

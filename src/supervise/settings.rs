@@ -175,7 +175,7 @@ impl LayerPart {
     #[inline]
     pub(super) fn head(&mut self, run: &Run, headers: &mut HeaderMap) {
         match self {
-            // The head is a sign of life, but no content. It stops the count of silence,
+            // The head is a sign of life, but no content. The head stops the count of silence,
             // because the time until the first poll of the body belongs to the reader.
             Self::Window(window) => {
                 window.frame(run, false);

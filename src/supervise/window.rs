@@ -61,8 +61,8 @@ impl StepWindow {
 
     /// Starts or continues the count of silence at a `Pending` of the inner future or body.
     ///
-    /// The result is the time at which the window passes. It is `None` during a pause, after
-    /// the notice to observers, and while a window that needs a heartbeat has had none.
+    /// The result is the time at which the window passes. The result is `None` during a pause,
+    /// after the notice to observers, and while a window that needs a heartbeat has had none.
     pub(super) fn pending(
         &mut self,
         run: &Run,

@@ -44,7 +44,7 @@ pub(crate) use self::{
     run::RunLimits,
     secret::Secret,
     server::ServerLimits,
-    watchdog::Watchdog,
+    watchdog::WatchdogServices,
 };
 
 /// A configuration in which every value is usable as it stands.
@@ -73,7 +73,7 @@ pub struct Config {
     /// The upstream whose restarts are waited for.
     pub(crate) health: Option<Health>,
     /// The services that examine runs that look stuck.
-    pub(crate) watchdog: Option<Watchdog>,
+    pub(crate) watchdog: Option<WatchdogServices>,
     /// The keys of which a caller must show one; `None` serves every caller.
     pub(crate) auth: Option<Auth>,
     /// The other origins from which pages may call.

@@ -48,7 +48,7 @@ struct Stacks {
 
 type Stack = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 
-type Gate = HealthGateLayer<HttpProbe<ReqwestService>>;
+type UpstreamGate = HealthGateLayer<HttpProbe<ReqwestService>>;
 
 /// The parts that all stacks share.
 struct StackParts<'a> {
@@ -56,7 +56,7 @@ struct StackParts<'a> {
     registry: RunRegistry,
     metrics: Metrics,
     client: ReqwestService,
-    health: Option<Gate>,
+    health: Option<UpstreamGate>,
     fallback: ModelFallbackLayer,
     budget: RetryBudget,
 }
@@ -220,7 +220,7 @@ const fn step_timeout(run: &RunLimits) -> StepTimeoutLayer {
     }
 }
 
-fn health_gate(health: &Health, client: ReqwestService) -> Gate {
+fn health_gate(health: &Health, client: ReqwestService) -> UpstreamGate {
     let mut layer = HealthGateLayer::get(client, health.url.clone());
     if let Some(authority) = health.url.authority() {
         layer = layer.upstream(authority.clone());

@@ -17,7 +17,7 @@ const MOST: usize = 64 * 1024;
 ///
 /// If the HTTP client cannot be built.
 pub(crate) fn watchdog(
-    config: &config::Watchdog,
+    config: &config::WatchdogServices,
     registry: &RunRegistry,
 ) -> Result<Watchdog, BoxError> {
     let client = ReqwestService::new(reqwest::Client::builder())?;

@@ -88,7 +88,7 @@ impl RetryBudget {
     /// All runs together may make `ratio` repeats per first attempt (by default 0.2, kept
     /// to the thousandth), and `floor` repeats per second (by default 10) in any case.
     ///
-    /// Deposits are used first. They do not expire, and accumulate up to ten seconds of the
+    /// Deposits are used first. Deposits do not expire, and accumulate up to ten seconds of the
     /// floor, at least to 10 repeats; the floor accumulates up to one second. The budget
     /// starts with new buckets, which earlier clones do not share.
     ///
@@ -168,8 +168,8 @@ impl RetryBudget {
     /// A hook before every repeat and every fallback; `false` refuses the attempt.
     ///
     /// The layers call the hook after all other checks except the run's error limits and the shared
-    /// budget. It runs on the request path and must not block. A later hook replaces an earlier
-    /// one.
+    /// budget. The hook runs on the request path and must not block. A later hook replaces an
+    /// earlier one.
     #[must_use]
     pub fn before_attempt(
         self,

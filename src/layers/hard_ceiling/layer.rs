@@ -81,7 +81,7 @@ impl HardCeilingLayer {
     /// Sets whether limits in the caller's headers end the call too; false by default.
     ///
     /// See the [module](super#what-a-caller-announces). An announced limit can only end a call
-    /// earlier than the other limits. It ends the call, never its run, in any
+    /// earlier than the other limits. The deadline ends the call, never its run, in any
     /// [`scope`](Self::scope). The setting also works in a layer without a ceiling.
     #[must_use]
     pub const fn caller_deadline(mut self, honoured: bool) -> Self {

@@ -33,9 +33,9 @@
 //! also a ping. A [`pause`](crate::Run::pause) does not stop the count, because the caller does
 //! not know of the pause.
 //!
-//! An announced limit can only end a call earlier. It ends the call, never its run, in any scope:
-//! if the node in the request is a run, the layer opens a call in it. Inside of a retry layer too
-//! it is the deadline of the call, not of the attempt.
+//! An announced limit can only end a call earlier. Such a limit ends the call, never its run, in
+//! any scope: if the node in the request is a run, the layer opens a call in it. Inside of a retry
+//! layer too it is the deadline of the call, not of the attempt.
 //!
 //! The layer ignores a value that is unreadable, not a number or not above zero, and logs it at
 //! debug level: such a value neither refuses nor ends the call. If one header has several values,
@@ -46,7 +46,7 @@
 //! openai-python 3.54 and anthropic-python 2.12):
 //!
 //! - The SDKs for Node send `x-stainless-timeout`: Anthropic's with every request, OpenAI's only
-//!   if the request has a timeout of its own. They drop the fraction: a timeout below a second is
+//!   if the request has a timeout of its own. Those SDKs drop the fraction: a timeout below a second is
 //!   sent as `0`, which this layer ignores. The SDK's timer runs from `fetch` to the head, also
 //!   for a JSON answer, whose head mostly comes with its body. If a JSON answer trickles after an
 //!   early head, this layer ends the call, though the SDK would wait.

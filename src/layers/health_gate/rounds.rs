@@ -18,7 +18,7 @@ pub(super) struct SharedRounds {
 impl SharedRounds {
     /// Changes the state; wakes all subscribers if a probe is due sooner or the prober is gone.
     ///
-    /// It wakes all of them, because a single woken one may be dropped before it is polled.
+    /// The method wakes all of them, because a single woken one may be dropped before it is polled.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut Rounds) -> T) -> T {
         let mut rounds = self.rounds.lock();
         let Rounds { due, prober, .. } = *rounds;

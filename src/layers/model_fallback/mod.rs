@@ -1,10 +1,10 @@
 //! Moves a call to another model when an attempt fails, and never in a run that is over.
 //!
-//! A second model helps when the first one is down, overloaded, too small or gone. It does harm
-//! when no caller waits: a gateway that sees an error without its reason goes on to the next
-//! provider for a user who has closed the tab. It does harm when the prompt changes: a JSON
-//! library that parses and serializes it turns `1.0000000000000000001` into `1.0`. And a caller's
-//! key that goes to another provider is a leak.
+//! A second model helps when the first one is down, overloaded, too small or gone. A second model
+//! does harm when no caller waits: a gateway that sees an error without its reason goes on to the
+//! next provider for a user who has closed the tab. A fallback does harm when the prompt changes: a
+//! JSON library that parses and serializes it turns `1.0000000000000000001` into `1.0`. And a
+//! caller's key that goes to another provider is a leak.
 //!
 //! # Which candidates, and in which order
 //!

@@ -21,9 +21,9 @@
 //!
 //! # Order
 //!
-//! The pump belongs inside of [`RunLayer`](crate::RunLayer), outside of the timed layers. It does
-//! the work of a [`ClientDisconnectLayer`](crate::ClientDisconnectLayer), so none is needed; one
-//! further out ends a call that the pump would drain. The pump is for servers only.
+//! The pump belongs inside of [`RunLayer`](crate::RunLayer), outside of the timed layers. The pump
+//! does the work of a [`ClientDisconnectLayer`](crate::ClientDisconnectLayer), so none is needed;
+//! one further out ends a call that the pump would drain. The pump is for servers only.
 //!
 //! # Cancel safety
 //!

@@ -35,7 +35,7 @@ pub struct TerminalResponseLayer {
 impl TerminalResponseLayer {
     /// Makes a layer that answers with the statuses of [`TerminalReason::status`].
     ///
-    /// It sends no notices, no keep-alive comments and no early head.
+    /// The new layer sends no notices, no keep-alive comments and no early head.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -108,8 +108,8 @@ impl TerminalResponseLayer {
 
     /// Sets the function that decides which requests are for a stream, for an early head.
     ///
-    /// It replaces the rule of [`early_head`](Self::early_head). A caller that expects no stream
-    /// would not understand an early head.
+    /// The function replaces the rule of [`early_head`](Self::early_head). A caller that expects no
+    /// stream would not understand an early head.
     #[must_use]
     pub const fn streams_by(mut self, streams: fn(&Parts) -> bool) -> Self {
         self.keep_alive.streams = Some(streams);

@@ -1,7 +1,7 @@
 //! Turns an error or the end of a run into an HTTP answer, or into an error event of its stream.
 //!
 //! A client must be able to distinguish a cut answer from a finished one. Official SDKs take a
-//! stream that ends cleanly without its terminator for a success. They also retry a 504 twice,
+//! stream that ends cleanly without its terminator for a success. SDKs also retry a 504 twice,
 //! which starts the run that was just stopped two more times. For a run that has ended, this
 //! layer answers with the reason's status, an error in the shape of the caller's dialect, and
 //! `x-should-retry`, which is `false` for all reasons but a shutdown. A cut stream never ends
@@ -67,7 +67,7 @@
 //!
 //! # Order
 //!
-//! This layer is the outermost. It opens no run. The layer that opens the call names it in the
+//! This layer is the outermost, and opens no run. The layer that opens the call names it in the
 //! extensions of the request, or else the answer or its error does; before that, notices go to
 //! the log alone.
 //!

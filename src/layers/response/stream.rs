@@ -43,8 +43,9 @@ pub(super) struct Events {
 enum EventSource {
     /// The marks, and the boundaries, come from a layer further in, which observes the stream.
     Marks(ResponseMarks),
-    /// The marks come from a layer further in, but this layer finds the boundaries itself. It does
-    /// so once that layer has read another number of bytes, or an event was too long to be held.
+    /// The marks come from a layer further in, but this layer finds the boundaries itself. The
+    /// layer does so once that layer has read another number of bytes, or an event was too long to
+    /// be held.
     Split(ResponseMarks, Box<Splitter>),
     /// This layer observes the stream itself.
     Own(Box<Stream>),

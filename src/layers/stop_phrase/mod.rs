@@ -12,17 +12,17 @@
 //! OpenAI's chat and Responses and of Anthropic's messages. Without phrases it passes all
 //! requests.
 //!
-//! The request needs a session, see [`RunLayer`](crate::RunLayer); without one it passes. The
-//! layer ends all other live runs of that session with the same owner, as
-//! [`Aborted`](crate::TerminalReason::Aborted). It answers the request itself with 200 and one
-//! assistant message, in the request's dialect, as a stream if the request asked for one. It
-//! makes no inner call, and the run of the request goes on. Where owners have caps, the stop
-//! phrase opens no run and is no turn.
+//! The request needs a session, see [`RunLayer`](crate::RunLayer); without one it passes. The layer
+//! ends all other live runs of that session with the same owner, as
+//! [`Aborted`](crate::TerminalReason::Aborted). The layer answers the request itself with 200 and
+//! one assistant message, in the request's dialect, as a stream if the request asked for one. It
+//! makes no inner call, and the run of the request goes on. Where owners have caps, the stop phrase
+//! opens no run and is no turn.
 //!
 //! # Order
 //!
 //! This layer belongs inside of [`RunLayer`](crate::RunLayer) and of the layers that
-//! limit the call: their deadlines then bound the reading of the request. It belongs
+//! limit the call: their deadlines then bound the reading of the request. The layer belongs
 //! outside of all layers that count or call, such as
 //! [`OwnerCapLayer`](crate::OwnerCapLayer) and [`TurnCapLayer`](crate::TurnCapLayer):
 //! inside of those, a caller at a cap would get a 422 and its other runs would go on. The

@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::llm::{
-    Counts, excerpt,
+    ShortNumbers, excerpt,
     json::{Scan, Scanner, Text},
     normalise,
 };
@@ -300,7 +300,7 @@ fn normalised(span: &[u8]) -> u64 {
     let text = text.map_or(Cow::Borrowed(span), Text::decoded);
     let (head, rest) = text.split_at(text.len().min(NORMALISED));
     let mut hasher = DefaultHasher::new();
-    normalise(&String::from_utf8_lossy(head), Counts::Kept, |byte| {
+    normalise(&String::from_utf8_lossy(head), ShortNumbers::Kept, |byte| {
         hasher.write_u8(byte)
     });
     hasher.write(rest);

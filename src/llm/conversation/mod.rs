@@ -9,9 +9,9 @@
 //!
 //! # Cost
 //!
-//! The reader walks a request from the last [`HistoryPlace`] whose message has the same bytes
-//! as in an earlier request, so that only the new part of a conversation costs time. It does
-//! not compare the messages before that place.
+//! The reader walks a request from the last [`HistoryPlace`] whose message has the same bytes as in
+//! an earlier request, so that only the new part of a conversation costs time. The reader does not
+//! compare the messages before that place.
 
 mod item;
 mod request;

@@ -96,8 +96,8 @@ impl std::error::Error for Truncated {}
 
 /// Finds the error object in the data of a failure event, in any known shape.
 ///
-/// The result may also be an error text. It is null if the data has neither inside: then the
-/// data itself is the error.
+/// The result may also be an error text. The result is null if the data has neither inside: then
+/// the data itself is the error.
 pub(crate) fn error_in(event: &Value) -> &Value {
     let event = first(event);
     let choices = event["choices"].as_array().into_iter().flatten();

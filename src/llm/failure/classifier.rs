@@ -169,7 +169,7 @@ impl fmt::Debug for Classifier {
 
 /// The classification of one failure of an upstream, with the details that matter for a retry.
 ///
-/// It contains nothing about the run: a layer that retries first checks whether its own node
+/// A failure contains nothing about the run: a layer that retries first checks whether its own node
 /// has ended.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -65,8 +65,8 @@ pub(crate) fn is_broken_json(headers: &HeaderMap, body: &[u8]) -> bool {
 pub(crate) struct JsonOutline {
     first: Option<u8>,
     last: Option<u8>,
-    /// The number of objects and lists that are open. It is -1, and stays so, after a surplus
-    /// closing bracket.
+    /// The number of objects and lists that are open. The number is -1, and stays so, after a
+    /// surplus closing bracket.
     open: i64,
     in_string: bool,
     /// Whether the next byte of the string is escaped.

@@ -53,7 +53,7 @@ pub enum EventKind {
     /// The event comes before the answer, or has no part of it, such as an empty delta. It
     /// neither commits the attempt nor is progress.
     Prelude,
-    /// The event only shows that the connection is alive, such as a ping. It is no progress.
+    /// The event only shows that the connection is alive, such as a ping, which is no progress.
     Life,
     /// The event reports a failure of the upstream.
     Error,

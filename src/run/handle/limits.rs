@@ -27,8 +27,8 @@ use crate::{
 };
 
 impl Run {
-    /// Sets the longest time that a tool at or below this node may take, if the tool has no
-    /// [window](crate::tool::Tool::window) of its own.
+    /// Sets the longest time that a [tool](Self::tool) at or below this node may take, if the tool
+    /// has no window of its own.
     ///
     /// Of several nodes above a tool the nearest with such a window decides. Zero sets no window:
     /// then the step window of the run applies to the tool, as without this method. The value holds
@@ -242,7 +242,7 @@ impl Run {
     /// loop.
     ///
     /// The limits are those of [`LoopGuardLayer::new`](crate::LoopGuardLayer::new). The method is
-    /// for a run with tools that report their [arguments](crate::tool::Tool::arguments), and with
+    /// for a run with [tools](Self::tool) that report their arguments, and with
     /// model calls that pass no such layer. Either the method or a layer is enough; of two limits
     /// the smaller holds.
     ///
@@ -320,7 +320,7 @@ impl Run {
     /// Lets the checker of a [`Watchdog`](crate::Watchdog) read the beginning of what the nearest
     /// run does: up to `max_bytes` of the arguments of each of its last actions, and of its task.
     ///
-    /// The arguments are those of [tools](crate::tool::Tool::arguments), and of the calls that a
+    /// The arguments are those of [tools](Self::tool) that report them, and of the calls that a
     /// [`LoopGuardLayer`](crate::LoopGuardLayer) reads in requests. The task is the message of the
     /// user with which the run begins, if such a layer reads it and the program does not
     /// [set](Self::set_task) one. The limit is 1 KiB at most, holds for actions from now on, and 0,

@@ -148,10 +148,10 @@ impl Run {
 
     /// Moves the deadlines of the nearest run by `by`, once: its ceiling and its timeout.
     ///
-    /// The method is for work that may not be cut, such as the compaction of a context. It answers
-    /// whether the deadlines were moved. They are not, if a deadline has passed, the run is over or
-    /// closing, has no such deadline, or they were moved before. A layer that sets a deadline of the
-    /// run later sets the moved one.
+    /// The method is for work that may not be cut, such as the compaction of a context. The method
+    /// answers whether the deadlines were moved. None is moved if a deadline has passed, the run is
+    /// over or closing, has no such deadline, or they were moved before. A layer that sets a
+    /// deadline of the run later sets the moved one.
     ///
     /// Deadlines of calls, attempts and tools stay, and so do those that a caller announced.
     ///
@@ -290,8 +290,8 @@ impl Run {
         Self(node)
     }
 
-    /// A random number that all nodes of this tree share. It seeds values that must differ between
-    /// trees.
+    /// A random number that all nodes of this tree share. The number seeds values that must differ
+    /// between trees.
     pub(crate) fn seed(&self) -> u64 {
         self.0.payload.tree
     }

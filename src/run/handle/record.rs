@@ -135,7 +135,7 @@ impl Run {
     /// Marks that this call had effects that must not happen twice: a sent message, say.
     ///
     /// From now on the call is neither repeated nor moved to another candidate. The method acts as
-    /// [`SideEffects`](crate::attempt::SideEffects) in a request does, for effects that become
+    /// the `SideEffects` extension of a request does, for effects that become
     /// known only later.
     pub fn mark_side_effects(&self) {
         for node in self.up_to_call() {
@@ -216,7 +216,7 @@ impl Run {
     ///
     /// The layer that classifies an answer counts its tokens once, when the answer's body ended or
     /// was dropped. A layer of your own that turns a stream into another answer should keep the
-    /// [`ResponseMarks`](crate::supervise::ResponseMarks) extension, else the new answer is
+    /// `ResponseMarks` extension, else the new answer is
     /// classified, and counted, as a stream of its own. An answer that costs nothing is marked as
     /// [`NotCounted`](crate::run::NotCounted).
     #[must_use]

@@ -31,7 +31,7 @@ impl Run {
     /// tokens, running work and deadlines are each run's own.
     ///
     /// Under a run that is over the sub-agent's run is opened alive. If this run is in a
-    /// [`RunRegistry`](crate::registry::RunRegistry), the child is too, under a generated id, with
+    /// [`RunRegistry`](crate::RunRegistry), the child is too, under a generated id, with
     /// the same owner and session: the child ends when the session is aborted or the registry shut
     /// down, and completes when it is idle.
     #[must_use]
@@ -42,8 +42,8 @@ impl Run {
     /// Opens a sub-agent's run that is asked to stop when this run ends.
     ///
     /// Once its parent has ended, the sub-agent's run starts no work, and its running work goes on.
-    /// It ends with its parent's reason when the last work is done, at the latest `grace` after the
-    /// parent. Its own end leaves this run alone.
+    /// The child ends with its parent's reason when the last work is done, at the latest `grace`
+    /// after the parent. Its own end leaves this run alone.
     ///
     /// Otherwise the run is like a [detached](Self::child_detached) one. Under a run that is over
     /// the sub-agent's run is over from its birth.

@@ -43,7 +43,7 @@ impl Run {
     ///
     /// While the future waits, it checks the clocks of the node. So a run with a deadline ends
     /// on time even if no other task polls it, and a run that a
-    /// [`RunRegistry`](crate::registry::RunRegistry) completes when it is idle completes on
+    /// [`RunRegistry`](crate::RunRegistry) completes when it is idle completes on
     /// time.
     ///
     /// # Cancel safety

@@ -9,7 +9,7 @@ mod tests;
 use std::hash::{DefaultHasher, Hasher};
 
 use crate::{
-    llm::{Counts, cut, normalise},
+    llm::{ShortNumbers, cut, normalise},
     lock::Lock,
 };
 
@@ -77,8 +77,8 @@ impl ErrorCounts {
         counted.per_run = smaller(counted.per_run, per_run);
     }
 
-    /// Lowers the limit on failures in a row, whatever failed, like [`tighten`](Self::tighten). With
-    /// a limit of n, failure n in a row reaches it.
+    /// Lowers the limit on failures in a row, whatever failed, like [`tighten`](Self::tighten).
+    /// With a limit of n, failure n in a row reaches it.
     pub fn tighten_in_a_row(&self, limit: Option<u32>) {
         let mut counted = self.0.lock();
         counted.in_a_row = smaller(counted.in_a_row, limit);
@@ -161,8 +161,8 @@ fn smaller(ours: Option<u32>, theirs: Option<u32>) -> Option<u32> {
 /// The maximum length in bytes of a subject, and of a normalised message, in a key.
 const KEPT: usize = 4096;
 
-/// The maximum length of a message that is read, in bytes. It exceeds `KEPT`, because volatile
-/// words may be longer than their placeholder.
+/// The maximum length of a message that is read, in bytes. This length exceeds `KEPT`, because
+/// volatile words may be longer than their placeholder.
 const READ: usize = 8192;
 
 /// The kind of a failure: a digest of the subject that failed and of the message.
@@ -192,7 +192,7 @@ impl ErrorKey {
         // The byte separates the subject from the message: it never occurs in UTF-8.
         digest.write_u8(0xff);
         let mut left = KEPT;
-        normalise(cut(message, READ), Counts::Replaced, |byte| {
+        normalise(cut(message, READ), ShortNumbers::Replaced, |byte| {
             if left > 0 {
                 digest.write_u8(byte);
                 left -= 1;

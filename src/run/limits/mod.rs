@@ -34,7 +34,7 @@ use super::{
 };
 use crate::{llm::stream::Partial, lock::Lock};
 
-/// The number of turns of a run. It stands behind a lock, so that concurrent calls cannot exceed
+/// The number of turns of a run, behind a lock, so that concurrent calls cannot exceed
 /// the cap.
 #[derive(Debug, Default)]
 pub(crate) struct TurnCount {
@@ -129,7 +129,7 @@ impl RunWindows {
 
 /// The counts of shadow mode: how often limits would have ended a node, and how often wrongly.
 ///
-/// [`RunRegistry::shadow`](crate::registry::RunRegistry::shadow) answers the counts of a registry.
+/// [`RunRegistry::shadow`](crate::RunRegistry::shadow) answers the counts of a registry.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ShadowReport {

@@ -197,7 +197,7 @@ impl RunEvent {
 /// An observer of the events of one run or of a registry.
 ///
 /// [`Run::subscribe`](crate::run::Run::subscribe) opens one for a run,
-/// [`RunRegistry::subscribe`](crate::registry::RunRegistry::subscribe) one for all runs of a
+/// [`RunRegistry::subscribe`](crate::RunRegistry::subscribe) one for all runs of a
 /// registry.
 #[derive(Debug)]
 pub struct RunEvents {

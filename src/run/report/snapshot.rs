@@ -79,8 +79,8 @@ pub struct RunSnapshot {
     /// [allowed](Run::keep_excerpts). Only a snapshot that a watchdog hands on has it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<Arc<str>>,
-    /// The last ten actions of the run, oldest first: calls of tools that report their
-    /// [arguments](crate::tool::Tool::arguments), or that a
+    /// The last ten actions of the run, oldest first: calls of [tools](crate::Run::tool)
+    /// that report their arguments, or that a
     /// [`LoopGuardLayer`](crate::LoopGuardLayer) reads in requests. Only a snapshot that a watchdog
     /// hands on has them.
     #[serde(skip_serializing_if = "Vec::is_empty")]

@@ -164,9 +164,9 @@ pub(crate) struct ReportedUsage {
 /// layer stands.
 ///
 /// Without a [`ModelFallbackLayer`](crate::ModelFallbackLayer) or a
-/// [`RetryBudgetLayer`](crate::RetryBudgetLayer), and without [`Run::attempt`](crate::Run::attempt),
-/// there are no attempts, so such an answer looks like that of the inner service: it counts unless
-/// it is marked.
+/// [`RetryBudgetLayer`](crate::RetryBudgetLayer), and without
+/// [`Run::attempt`](crate::Run::attempt), there are no attempts, so such an answer looks like that
+/// of the inner service: it counts unless it is marked.
 ///
 /// ```
 /// use tower_agent::NotCounted;

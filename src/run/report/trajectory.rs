@@ -29,7 +29,7 @@ const REFUSALS: u8 = 8;
 /// Records each run that a limit or a clock ended as a line of JSON, for a writer.
 ///
 /// A trajectory is cheap to clone; all clones write to the same writer.
-/// [`RunRegistry::trajectory`](crate::registry::RunRegistry::trajectory) sets it for all runs of a
+/// [`RunRegistry::trajectory`](crate::RunRegistry::trajectory) sets it for all runs of a
 /// registry, [`Run::record_to`] for one run.
 ///
 /// ```json
@@ -44,11 +44,11 @@ const REFUSALS: u8 = 8;
 /// The second kind of line says that a tool was not started because of that end. The line is
 /// written for the first eight such tools of a run.
 ///
-/// The third kind of line has a `cap` and no `name`. It says that a cap of
-/// [`OwnerCaps`](crate::registry::OwnerCaps) refused requests, of whichever runs. The first refusal
+/// The third kind of line has a `cap` and no `name`. Such a line says that a cap of
+/// [`OwnerCaps`](crate::OwnerCaps) refused requests, of whichever runs. The first refusal
 /// is written at once; after that a line comes with a later refusal, at most once a minute for each
 /// owner and cap. `refused` counts the refusals since the line before, this one included. `run` is
-/// the run of this request, or null if none was opened. The [`Owner`](crate::registry::Owner)
+/// the run of this request, or null if none was opened. The [`Owner`](crate::Owner)
 /// appears as its `Display` prints it. A count without a line for an hour may be forgotten.
 ///
 /// # When it is written

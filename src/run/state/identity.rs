@@ -26,7 +26,7 @@ pub(crate) struct Identity {
     pub(crate) generation: u64,
     /// The number of the event that announced the run's end; 0 until then.
     pub(crate) end_event: AtomicU64,
-    /// The place of the run in the registry. It spares the run's end a lookup by key.
+    /// The place of the run in the registry. The place spares the run's end a lookup by key.
     pub(crate) place: Place,
     /// The slot of the run among the live runs of its session, once it is enrolled.
     pub(crate) session_slot: OnceLock<usize>,

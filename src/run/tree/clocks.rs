@@ -65,8 +65,8 @@ pub(super) struct RareClocks {
     extension: AtomicU64,
     /// The earliest deadline of `announcements`.
     announced: AtomicU64,
-    /// All announced deadlines, one per layer that reads them from a request. They change under the
-    /// lock, together with `announced`.
+    /// All announced deadlines, one per layer that reads them from a request. The deadlines change
+    /// under the lock, together with `announced`.
     announcements: Lock<Vec<Nanos>>,
     /// The pauses that began at this node; `pauses` adds those that began below it.
     pub(super) own_pauses: Pauses,
@@ -343,7 +343,8 @@ pub(crate) struct IdleWindow {
     /// node stores it. For the [window in the node](Clocks::own_window): 0 while a timer has taken
     /// it, else `usize::MAX`.
     key: AtomicUsize,
-    /// The count of silence of the owner's timer. It stands here so that the timer stays small.
+    /// The count of silence of the owner's timer. The count stands here so that the timer stays
+    /// small.
     pub(crate) count: SilenceCount,
 }
 
@@ -555,7 +556,8 @@ impl IdleWindow {
             WindowKind::Callers => 0,
         };
         let length = self.length.load(Ordering::Relaxed);
-        // A window without an end: the request has a limit before its first content alone, or after.
+        // A window without an end: the request has a limit before its first content alone, or
+        // after.
         (length < NEVER - 1).then(|| since.max(last).saturating_add(length))
     }
 
@@ -588,7 +590,7 @@ impl TaskId {
 }
 
 /// The pauses at one node, or at it and below: how many run, since when, and how long the ended
-/// ones lasted. They change under the node's lock, and are read without it.
+/// ones lasted. The fields change under the node's lock, and are read without it.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     count: AtomicU32,

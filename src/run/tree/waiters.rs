@@ -4,7 +4,7 @@ use std::task::Waker;
 
 use slab::Slab;
 
-/// The wakers of the tasks that wait at one node. They are called when the node ends, closes,
+/// The wakers of the tasks that wait at one node. The wakers are called when the node ends, closes,
 /// settles, pauses or resumes, or when a watched deadline becomes earlier.
 #[derive(Debug)]
 pub(crate) struct Waiters(SmallSlab<Waiter>);

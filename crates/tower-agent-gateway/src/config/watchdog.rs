@@ -13,7 +13,7 @@ use super::{file, number};
 
 /// `[watchdog]`; it has a checker, a question, or both.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Watchdog {
+pub(crate) struct WatchdogServices {
     /// The URL that answers a run's snapshot with a verdict.
     pub(crate) checker: Option<Uri>,
     /// The longest that a check may take; `None` is the library's default.
@@ -38,7 +38,7 @@ const MOST_EXCERPT: u32 = 1024;
 pub(super) fn watchdog(
     table: Spanned<file::WatchdogTable>,
     loops: bool,
-) -> Result<Watchdog, Problem> {
+) -> Result<WatchdogServices, Problem> {
     let needs = |what: &str, there: bool, need: &str, span: Option<Range<usize>>| match span {
         Some(span) if !there => {
             Err(Problem::new(format!("{what} is of no use without {need}")).at(span))
@@ -66,7 +66,7 @@ pub(super) fn watchdog(
         text.map(url).transpose()
     };
     let excerpts = number::count("watchdog.excerpts", table.excerpts, 0..=MOST_EXCERPT)?;
-    Ok(Watchdog {
+    Ok(WatchdogServices {
         checker: url("watchdog.checker", table.checker)?,
         check_within: Limit::above_zero("watchdog.check_within", table.check_within)?,
         question: url("watchdog.question", table.question)?,

@@ -76,7 +76,7 @@ struct SharedCooldowns {
     windows: Lock<CooldownWindows>,
     /// The candidates of all layers that use the windows, each once.
     candidates: Lock<Vec<CooldownIdentity>>,
-    /// The number of stored windows. It is mostly 0, and then no call takes the lock.
+    /// The number of stored windows: mostly 0, and then no call takes the lock.
     known: AtomicUsize,
 }
 

@@ -1,8 +1,8 @@
 //! The actions of a run, and the detection of loops among these actions.
 //!
 //! Two sources report actions: the history in each request, see
-//! [`conversation`](crate::llm::conversation), and the program's tools that report their arguments,
-//! [`Tool::arguments`](crate::tool::Tool::arguments). An action counts when its result is there. So
+//! [`conversation`](crate::llm::conversation), and the program's [tools](crate::Run::tool) that
+//! report their arguments. An action counts when its result is there. So
 //! a refused action does not count, and interrupts no row.
 //!
 //! # Nothing counts twice

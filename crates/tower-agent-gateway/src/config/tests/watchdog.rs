@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::Watchdog;
+use super::super::WatchdogServices;
 use super::{message, with_candidate};
 
 const CHECKER: &str = "checker = \"http://127.0.0.1:7/check\"\n";
@@ -12,7 +12,7 @@ fn each_key_is_its_own() {
     let text = "[loops]\n[watchdog]\nchecker = \"http://127.0.0.1:7/check\"\ncheck_within = \"1s\"\n\
                 question = \"https://host/ask\"\nanswer_within = \"2s\"\nends = true\n\
                 observe = true\nexcerpts = 200";
-    let watchdog = Watchdog {
+    let watchdog = WatchdogServices {
         checker: Some("http://127.0.0.1:7/check".parse().unwrap()),
         check_within: Some(Duration::from_secs(1)),
         question: Some("https://host/ask".parse().unwrap()),

@@ -3,14 +3,14 @@
 use proptest::{collection::vec, prelude::*};
 
 use crate::{
-    llm::{Counts, cut, normalise},
+    llm::{ShortNumbers, cut, normalise},
     run::limits::errors::{ErrorKey, KEPT, READ},
 };
 
 /// What is left of a message, a `#` for what was taken out.
 fn left(message: &str) -> String {
     let mut left = Vec::new();
-    normalise(cut(message, READ), Counts::Replaced, |byte| {
+    normalise(cut(message, READ), ShortNumbers::Replaced, |byte| {
         left.push(if byte == 0xfe { b'#' } else { byte });
     });
     String::from_utf8(left).unwrap()
