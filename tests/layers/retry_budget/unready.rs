@@ -48,7 +48,8 @@ async fn it_uses_up_an_attempt() {
         let error = service.oneshot(request).await.unwrap_err();
 
         assert!(TransportError::is_in(&*error), "{error}");
-        assert!(error.to_string().ends_with("the pool is gone"), "{error}");
+        let last = error.source().unwrap().to_string();
+        assert!(last.ends_with("the pool is gone"), "{last}");
         let transport = TerminalReason::Failed(FailureClass::Transport);
         assert_eq!(call.terminal_reason(), Some(transport));
         assert_eq!(upstream.calls(), 1);
