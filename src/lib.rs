@@ -175,6 +175,7 @@ pub mod llm;
 mod lock;
 pub mod registry;
 pub mod run;
+pub mod stack;
 pub mod supervise;
 pub mod tool;
 pub mod watchdog;
@@ -217,6 +218,7 @@ pub use self::{
         ProgressNotices, ResetOn, Run, RunEvent, RunId, RunNotice, RunSnapshot, Scope, Step,
         StepKind, TerminalReason, Terminated, Trajectory,
     },
+    stack::AgentStack,
     tool::ToolError,
     watchdog::Watchdog,
 };

@@ -132,6 +132,7 @@ use crate::{
 pub struct LoopGuardLayer {
     limits: LoopLimits,
     polls: Option<Arc<[Box<str>]>>,
+    counts: bool,
     exact: bool,
     ends: bool,
     max_body: usize,
@@ -155,10 +156,19 @@ impl LoopGuardLayer {
         Self {
             limits: LoopLimits::DEFAULT,
             polls: None,
+            counts: true,
             exact: false,
             ends: true,
             max_body: MAX_BODY,
         }
+    }
+
+    /// Makes a layer that counts nothing, and passes each request on once its body is buffered.
+    #[must_use]
+    pub const fn off() -> Self {
+        let mut layer = Self::new();
+        layer.counts = false;
+        layer
     }
 
     /// The number of calls of a pattern at which observers get a notice; 10 by default.
@@ -289,24 +299,31 @@ where
         let LoopGuardLayer {
             limits,
             ref polls,
+            counts,
             exact,
             ends,
             max_body,
         } = self.layer;
         let entry = Claim::of_call(&mut request);
         let run = entry.run.clone();
-        if let Some(polls) = polls {
-            run.add_polls(polls);
-        }
-        run.limit_loops(limits, ends);
+        let settings = if counts {
+            if let Some(polls) = polls {
+                run.add_polls(polls);
+            }
+            run.limit_loops(limits, ends);
+            let answer = AnswerReader::nothing();
+            LayerSettings::hooks(CallsReader { answer })
+                .reading()
+                .frames()
+        } else {
+            LayerSettings::passive()
+        };
         // The service that was polled ready takes the call; a clone of it stays for later calls.
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
-        let answer = AnswerReader::nothing();
-        let settings = LayerSettings::hooks(CallsReader { answer });
-        let settings = settings.reading().frames();
+        let reader = HistoryReader { run, counts, exact };
         SupervisedFuture::new(entry, settings, request, |request| {
-            ReadRequest::new(service, HistoryReader { run, exact }, request, max_body)
+            ReadRequest::new(service, reader, request, max_body)
         })
     }
 }
@@ -357,6 +374,7 @@ impl LayerHooks for CallsReader {
 #[doc(hidden)]
 pub struct HistoryReader {
     run: Run,
+    counts: bool,
     exact: bool,
 }
 
@@ -370,6 +388,9 @@ impl<A> RequestReader<A> for HistoryReader {
     /// Records the calls and results, which may end the run; `ReadRequest` then checks for that
     /// end.
     fn read(&self, request: &Request<ReplayBody>) -> Option<A> {
+        if !self.counts {
+            return None;
+        }
         let body = request.body().gathered();
         let dialect = dialect_of(request);
         if let Some(history) = History::read(&dialect, &body, &self.run.places()) {

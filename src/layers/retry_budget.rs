@@ -183,6 +183,10 @@ impl RetryBudgetLayer {
         self.settings.max_body = bytes;
         self
     }
+
+    pub(crate) const fn budget(&self) -> &RetryBudget {
+        &self.settings.budget
+    }
 }
 
 impl<S> Layer<S> for RetryBudgetLayer {

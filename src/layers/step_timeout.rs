@@ -213,8 +213,9 @@ impl StepTimeoutLayer {
 
     /// Sets another window for the time until the first content.
     ///
-    /// For an answer that is no event stream this window covers the whole wait. The setting has
-    /// no effect on a layer without a window, such as one made by [local](Self::local).
+    /// For an answer that is no event stream this window covers the whole wait. A layer without
+    /// another window limits that time alone. The setting has no effect on a
+    /// [local](Self::local) layer.
     ///
     /// # Panics
     ///
@@ -222,9 +223,15 @@ impl StepTimeoutLayer {
     #[must_use]
     pub const fn first(mut self, window: Duration) -> Self {
         assert!(!window.is_zero(), "a first window must be longer than zero");
-        if let Some(windows) = &mut self.windows {
-            if let Limit::Step { first, .. } = &mut windows.limit {
-                *first = window;
+        match &mut self.windows {
+            Some(windows) => {
+                if let Limit::Step { first, .. } = &mut windows.limit {
+                    *first = window;
+                }
+            }
+            None => {
+                let (first, step) = (window, Duration::MAX);
+                self.windows = Some(Windows::new(Limit::Step { first, step }));
             }
         }
         self
@@ -258,6 +265,18 @@ impl StepTimeoutLayer {
     pub const fn scope(mut self, scope: Scope) -> Self {
         self.scope = scope;
         self
+    }
+
+    /// The windows for the first content and for each later one, if they end anything.
+    pub(crate) const fn windows(&self) -> Option<(Duration, Duration)> {
+        match self.windows {
+            Some(Windows {
+                limit: Limit::Step { first, step },
+                observes: false,
+                ..
+            }) => Some((first, step)),
+            _ => None,
+        }
     }
 }
 

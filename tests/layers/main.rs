@@ -6,6 +6,7 @@
     reason = "these are tests"
 )]
 
+mod agent_stack;
 mod alone;
 mod attempts;
 mod caller_deadline;

@@ -12,10 +12,10 @@ use http::Request;
 use http_body_util::Full;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
-    Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
-    ModelFallbackLayer, OwnerCapLayer, OwnerCaps, PumpLayer, RetryBudgetLayer, Run, RunLayer,
-    RunRegistry, StepTimeoutLayer, StopPhraseLayer, TerminalReason, TerminalResponseLayer,
-    TurnCapLayer,
+    AgentStack, Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer,
+    LoopGuardLayer, ModelFallbackLayer, OwnerCapLayer, OwnerCaps, PumpLayer, RetryBudgetLayer, Run,
+    RunLayer, RunRegistry, StepTimeoutLayer, StopPhraseLayer, TerminalReason,
+    TerminalResponseLayer, TurnCapLayer,
 };
 
 use crate::support::{Outcome, Script, Upstream, no_delay, secs};
@@ -108,6 +108,14 @@ fn the_tables_of_layers_show_the_one_order() {
     for path in ["README.md", "src/lib.rs"] {
         assert_eq!(table(&text(path)), ORDER, "{path}");
     }
+}
+
+/// A health gate stands around the transport, outside of the builder.
+#[test]
+fn the_stack_builder_is_the_one_order() {
+    let layers = format!("{:?}", AgentStack::server(&RunRegistry::new()).layer());
+    let names: Vec<&str> = names(&layers).collect();
+    assert_eq!(names, ORDER[..ORDER.len() - 1]);
 }
 
 #[test]

@@ -109,6 +109,13 @@ impl HardCeilingLayer {
         self.scope = scope;
         self
     }
+
+    /// The limit that passes first, if it ends anything.
+    pub(crate) fn earliest(&self) -> Option<Duration> {
+        let limits = [self.limits.ceiling, self.limits.timeout];
+        let earliest = limits.into_iter().flatten().min();
+        earliest.filter(|_| !self.observes)
+    }
 }
 
 impl<S> Layer<S> for HardCeilingLayer {

@@ -1,0 +1,435 @@
+//! The layers of an agent's stack, in their one order, from named settings.
+//!
+//! [`AgentStack::server`] answers other programs' requests; [`AgentStack::client`] sends an
+//! agent's own. From the outside in:
+//!
+//! | layer | where | setting | without the setting |
+//! |---|---|---|---|
+//! | [`TerminalResponseLayer`] | server | [`responses`](AgentStack::responses) | its defaults |
+//! | [`RunLayer`] | server | [`runs`](AgentStack::runs) | its defaults |
+//! | [`PumpLayer`] | server | [`pump`](AgentStack::pump) | its defaults |
+//! | [`ClientDisconnectLayer`] | server | | |
+//! | [`HardCeilingLayer`] of the run | both | [`ceiling`](AgentStack::ceiling) | no limit |
+//! | [`StepTimeoutLayer`] of the run | both | [`run_step`](AgentStack::run_step) | no limit |
+//! | [`StopPhraseLayer`] | server | [`stop_phrases`](AgentStack::stop_phrases) | no phrase |
+//! | [`OwnerCapLayer`] | server | [`owner_caps`](AgentStack::owner_caps) | no cap |
+//! | [`TurnCapLayer`] | both | [`max_turns`](AgentStack::max_turns) | no cap |
+//! | [`LoopGuardLayer`] | both | [`loops`](AgentStack::loops) | counts nothing |
+//! | [`ModelFallbackLayer`] | both | [`fallback`](AgentStack::fallback) | the caller's model alone |
+//! | [`RetryBudgetLayer`] | both | [`retry`](AgentStack::retry) | one attempt |
+//! | [`HardCeilingLayer`] of the attempt | both | [`attempt_ceiling`](AgentStack::attempt_ceiling) | no limit |
+//! | [`StepTimeoutLayer`] of the attempt | both | [`step`](AgentStack::step), [`first`](AgentStack::first) | no limit |
+//!
+//! A [`HealthGateLayer`](crate::HealthGateLayer), and layers of the program's own around each
+//! attempt, stand around the service that [`service`](AgentStack::service) takes. That service
+//! takes a [`ReplayBody`](crate::ReplayBody), and needs `Clone`.
+//!
+//! # Contradictions
+//!
+//! Some settings turn off others: see [`contradictions`](AgentStack::contradictions). The stack
+//! logs each of them as a warning when its layers are made.
+//!
+//! # Examples
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_agent::BoxError> {
+//! use std::{convert::Infallible, time::Duration};
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::Full;
+//! use tower::{ServiceExt, service_fn};
+//! use tower_agent::{AgentStack, Candidate, ReplayBody, RetryBudget, RunRegistry};
+//!
+//! let model = service_fn(|_: Request<ReplayBody>| async {
+//!     Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(r#"{"choices":[]}"#)))
+//! });
+//! let stack = AgentStack::server(&RunRegistry::new())
+//!     .step(Duration::from_secs(120))
+//!     .first(Duration::from_secs(240))
+//!     .ceiling(Duration::from_secs(1800))
+//!     .fallback([Candidate::new("large"), Candidate::new("small")])
+//!     .retry(RetryBudget::new())
+//!     .service(model);
+//!
+//! let request = Request::post("/v1/chat/completions").body(Full::from(r#"{"model":"large"}"#))?;
+//! let answer = stack.oneshot(request).await?;
+//! assert_eq!(answer.headers()["x-served-model"], "large");
+//! # Ok(())
+//! # }
+//! ```
+
+use std::time::Duration;
+
+use tower_layer::{Layer, Stack};
+
+use crate::{
+    attempt::{Candidate, RetryBudget},
+    layers::{
+        client_disconnect::ClientDisconnectLayer, hard_ceiling::HardCeilingLayer,
+        loop_guard::LoopGuardLayer, model_fallback::ModelFallbackLayer, owner_cap::OwnerCapLayer,
+        pump::PumpLayer, response::TerminalResponseLayer, retry_budget::RetryBudgetLayer,
+        run::RunLayer, step_timeout::StepTimeoutLayer, stop_phrase::StopPhraseLayer,
+        turn_cap::TurnCapLayer,
+    },
+    registry::{OwnerCaps, RunRegistry},
+    run::Scope,
+};
+
+/// The settings of an agent's stack: see the [module](self).
+#[derive(Clone, Debug)]
+pub struct AgentStack<Side> {
+    side: Side,
+    ceiling: HardCeilingLayer,
+    run_step: StepTimeoutLayer,
+    turns: TurnCapLayer,
+    loops: LoopGuardLayer,
+    fallback: Option<ModelFallbackLayer>,
+    retry: Option<RetryBudgetLayer>,
+    attempt_ceiling: HardCeilingLayer,
+    step: StepTimeoutLayer,
+    first: Option<Duration>,
+}
+
+/// The layers that only a server has.
+#[derive(Clone, Debug)]
+pub struct Server {
+    registry: RunRegistry,
+    responses: TerminalResponseLayer,
+    runs: RunLayer,
+    pump: PumpLayer,
+    stop: StopPhraseLayer,
+    owners: OwnerCapLayer,
+}
+
+/// The mark of a stack whose requests the program itself sends.
+#[derive(Clone, Copy, Debug)]
+pub struct Client;
+
+/// The layers of a client, outermost last.
+pub type ClientLayers = Stack<CallLayers, RunLimits>;
+
+/// The layers of a server, outermost last.
+pub type ServerLayers = Stack<
+    CallLayers,
+    Stack<
+        OwnerCapLayer,
+        Stack<
+            StopPhraseLayer,
+            Stack<
+                RunLimits,
+                Stack<
+                    ClientDisconnectLayer,
+                    Stack<PumpLayer, Stack<RunLayer, TerminalResponseLayer>>,
+                >,
+            >,
+        >,
+    >,
+>;
+
+/// The limits of a run on time.
+pub type RunLimits = Stack<StepTimeoutLayer, HardCeilingLayer>;
+
+/// The layers around a call's attempts, and those of each attempt.
+pub type CallLayers = Stack<
+    RunLimits,
+    Stack<RetryBudgetLayer, Stack<ModelFallbackLayer, Stack<LoopGuardLayer, TurnCapLayer>>>,
+>;
+
+impl AgentStack<Client> {
+    /// Makes a stack for the requests that the program itself sends.
+    ///
+    /// The program opens its run and [attaches](crate::Run::attach) it to each request.
+    #[must_use]
+    pub const fn client() -> Self {
+        Self::new(Client)
+    }
+
+    /// Makes the layers.
+    #[must_use]
+    pub fn layer(&self) -> ClientLayers {
+        Stack::new(self.calls(), self.run_limits())
+    }
+
+    /// Puts the layers around the service that sends an attempt.
+    #[must_use]
+    pub fn service<S>(&self, transport: S) -> <ClientLayers as Layer<S>>::Service
+    where
+        ClientLayers: Layer<S>,
+    {
+        self.layer().layer(transport)
+    }
+}
+
+impl AgentStack<Server> {
+    /// Makes a stack that answers requests, with its runs in `registry`.
+    #[must_use]
+    pub fn server(registry: &RunRegistry) -> Self {
+        Self::new(Server {
+            responses: TerminalResponseLayer::new(),
+            runs: RunLayer::new(registry.clone()),
+            pump: PumpLayer::new(),
+            stop: StopPhraseLayer::new(registry.clone(), [""; 0]),
+            owners: OwnerCapLayer::optional(registry.clone(), None),
+            registry: registry.clone(),
+        })
+    }
+
+    /// Changes how answers and errors reach the caller.
+    #[must_use]
+    pub fn responses(
+        mut self,
+        change: impl FnOnce(TerminalResponseLayer) -> TerminalResponseLayer,
+    ) -> Self {
+        self.side.responses = change(self.side.responses);
+        self
+    }
+
+    /// Changes how a request finds its run, and the hook at the end of its call.
+    #[must_use]
+    pub fn runs(mut self, change: impl FnOnce(RunLayer) -> RunLayer) -> Self {
+        self.side.runs = change(self.side.runs);
+        self
+    }
+
+    /// Changes how an answer is read when its caller is slow or leaves.
+    #[must_use]
+    pub fn pump(mut self, change: impl FnOnce(PumpLayer) -> PumpLayer) -> Self {
+        self.side.pump = change(self.side.pump);
+        self
+    }
+
+    /// Sets the phrases by which a user ends the other runs of a session.
+    #[must_use]
+    pub fn stop_phrases(mut self, phrases: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
+        self.side.stop = StopPhraseLayer::new(self.side.registry.clone(), phrases);
+        self
+    }
+
+    /// Sets the caps of each owner over all its runs.
+    #[must_use]
+    pub fn owner_caps(mut self, caps: OwnerCaps) -> Self {
+        self.side.owners = OwnerCapLayer::new(self.side.registry.clone(), caps);
+        self
+    }
+
+    /// Makes the layers.
+    #[must_use]
+    pub fn layer(&self) -> ServerLayers {
+        let side = self.side.clone();
+        let layers = Stack::new(side.runs, side.responses);
+        let layers = Stack::new(side.pump, layers);
+        let layers = Stack::new(ClientDisconnectLayer::new(), layers);
+        let layers = Stack::new(self.run_limits(), layers);
+        let layers = Stack::new(side.stop, layers);
+        Stack::new(self.calls(), Stack::new(side.owners, layers))
+    }
+
+    /// Puts the layers around the service that sends an attempt.
+    #[must_use]
+    pub fn service<S>(&self, transport: S) -> <ServerLayers as Layer<S>>::Service
+    where
+        ServerLayers: Layer<S>,
+    {
+        self.layer().layer(transport)
+    }
+}
+
+impl<Side> AgentStack<Side> {
+    const fn new(side: Side) -> Self {
+        Self {
+            side,
+            ceiling: HardCeilingLayer::optional(None),
+            run_step: StepTimeoutLayer::optional(None),
+            turns: TurnCapLayer::optional(None),
+            loops: LoopGuardLayer::off(),
+            fallback: None,
+            retry: None,
+            attempt_ceiling: HardCeilingLayer::optional(None),
+            step: StepTimeoutLayer::optional(None),
+            first: None,
+        }
+    }
+
+    /// Ends a run at this age, also if it makes progress.
+    #[must_use]
+    pub fn ceiling(mut self, limit: impl Into<HardCeilingLayer>) -> Self {
+        self.ceiling = limit.into();
+        self
+    }
+
+    /// Ends a run in which neither a call nor a tool makes progress for this long.
+    ///
+    /// A window that is not longer than those of [`step`](Self::step) and [`first`](Self::first)
+    /// ends the run before another attempt can follow a silent one.
+    #[must_use]
+    pub fn run_step(mut self, window: impl Into<StepTimeoutLayer>) -> Self {
+        self.run_step = window.into();
+        self
+    }
+
+    /// Ends a run at its first turn beyond this number.
+    #[must_use]
+    pub fn max_turns(mut self, turns: impl Into<TurnCapLayer>) -> Self {
+        self.turns = turns.into();
+        self
+    }
+
+    /// Ends a run that makes the same tool calls again and again.
+    #[must_use]
+    pub fn loops(mut self, limits: LoopGuardLayer) -> Self {
+        self.loops = limits;
+        self
+    }
+
+    /// Sets the models that a call may move to when an attempt fails.
+    ///
+    /// The steps between them draw on the budget of [`retry`](Self::retry).
+    #[must_use]
+    pub fn fallback(mut self, candidates: impl Into<ModelFallbackLayer>) -> Self {
+        self.fallback = Some(candidates.into());
+        self
+    }
+
+    /// Repeats a failed attempt if this budget allows.
+    #[must_use]
+    pub fn retry(mut self, budget: impl Into<RetryBudgetLayer>) -> Self {
+        self.retry = Some(budget.into());
+        self
+    }
+
+    /// Ends an attempt at this age; another may follow.
+    #[must_use]
+    pub fn attempt_ceiling(mut self, limit: impl Into<HardCeilingLayer>) -> Self {
+        self.attempt_ceiling = limit.into();
+        self
+    }
+
+    /// Ends an attempt that makes no progress for this long; another may follow.
+    #[must_use]
+    pub fn step(mut self, window: impl Into<StepTimeoutLayer>) -> Self {
+        self.step = window.into();
+        self
+    }
+
+    /// Sets another window for an attempt's first content, which for an answer that does not
+    /// stream is the whole wait.
+    ///
+    /// # Panics
+    ///
+    /// If `window` is zero.
+    #[must_use]
+    pub fn first(mut self, window: Duration) -> Self {
+        assert!(!window.is_zero(), "a first window must be longer than zero");
+        self.first = Some(window);
+        self
+    }
+
+    /// Names the settings that turn off others, with the reason and the cure of each.
+    ///
+    /// If attempts may be repeated: a limit of the run that is not longer than a limit of an
+    /// attempt ends the run first, so that no other attempt follows. In any stack: a limit of an
+    /// attempt that is longer than the run's ceiling never applies.
+    #[must_use]
+    pub fn contradictions(&self) -> Vec<String> {
+        let repeats = self.retry.is_some() || self.fallback.is_some();
+        let ends_first =
+            |run: Duration, attempt: Duration| attempt > run || (attempt == run && repeats);
+        let windows = self.attempt_step().windows();
+        let attempts = [
+            ("step", windows.map(|(_, step)| step)),
+            ("first", self.first.and(windows).map(|(first, _)| first)),
+            ("attempt_ceiling", self.attempt_ceiling.earliest()),
+        ];
+        let run_step = self.run_step.windows().map(|(_, step)| step);
+        let mut found = Vec::new();
+        for (name, limit) in attempts {
+            let Some(limit) = limit.filter(|limit| *limit < Duration::MAX) else {
+                continue;
+            };
+            if let Some(ceiling) = self.ceiling.earliest().filter(|it| ends_first(*it, limit)) {
+                found.push(format!(
+                    "the ceiling of {ceiling:?} ends the run before `{name}` of {limit:?} can end \
+                     an attempt: make the ceiling longer"
+                ));
+            }
+            let is_window = name != "attempt_ceiling";
+            let window = run_step.filter(|it| is_window && repeats && *it <= limit);
+            if let Some(window) = window {
+                found.push(format!(
+                    "`run_step` of {window:?} ends the run before `{name}` of {limit:?} can end an \
+                     attempt, so no attempt follows a silent one: make `run_step` longer"
+                ));
+            }
+        }
+        found
+    }
+
+    fn run_limits(&self) -> RunLimits {
+        for contradiction in self.contradictions() {
+            tracing::warn!(contradiction, "a setting of the stack turns off another");
+        }
+        let (step, ceiling) = (self.run_step, self.ceiling);
+        Stack::new(step.scope(Scope::Run), ceiling.scope(Scope::Run))
+    }
+
+    fn calls(&self) -> CallLayers {
+        let retry = self.retry.clone().unwrap_or_else(|| once().into());
+        let fallback = self.fallback.clone().unwrap_or_else(|| [].into());
+        let fallback = fallback.budget(retry.budget().clone());
+        let layers = Stack::new(self.loops.clone(), self.turns.clone());
+        let layers = Stack::new(retry, Stack::new(fallback, layers));
+        Stack::new(
+            Stack::new(self.attempt_step(), self.attempt_ceiling),
+            layers,
+        )
+    }
+
+    const fn attempt_step(&self) -> StepTimeoutLayer {
+        match self.first {
+            Some(first) => self.step.first(first),
+            None => self.step,
+        }
+    }
+}
+
+/// A budget for one attempt that counts nothing.
+fn once() -> RetryBudget {
+    let budget = RetryBudget::new().max_attempts_per_candidate(1);
+    budget.per_error_key(None).per_run(None).unshared()
+}
+
+impl From<Duration> for StepTimeoutLayer {
+    fn from(window: Duration) -> Self {
+        Self::new(window)
+    }
+}
+
+impl From<Duration> for HardCeilingLayer {
+    fn from(limit: Duration) -> Self {
+        Self::new(limit)
+    }
+}
+
+impl From<u32> for TurnCapLayer {
+    fn from(turns: u32) -> Self {
+        Self::new(turns)
+    }
+}
+
+impl From<RetryBudget> for RetryBudgetLayer {
+    fn from(budget: RetryBudget) -> Self {
+        Self::new(budget)
+    }
+}
+
+impl<const N: usize> From<[Candidate; N]> for ModelFallbackLayer {
+    fn from(candidates: [Candidate; N]) -> Self {
+        Self::new(candidates)
+    }
+}
+
+impl From<Vec<Candidate>> for ModelFallbackLayer {
+    fn from(candidates: Vec<Candidate>) -> Self {
+        Self::new(candidates)
+    }
+}

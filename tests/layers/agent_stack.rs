@@ -1,0 +1,172 @@
+//! The stack builder: each setting is the layer it names, and an unset one does nothing.
+
+use std::time::Duration;
+
+use http::Request;
+use http_body_util::Full;
+use tower::ServiceExt;
+use tower_agent::{
+    AgentStack, Candidate, HardCeilingLayer, LoopGuardLayer, ModelFallbackLayer, OwnerCaps,
+    RetryBudget, Run, RunRegistry, StepTimeoutLayer, TerminalReason,
+};
+
+use crate::support::{
+    LogCapture, Outcome, Script, Upstream, failure, healthy, healthy_text, no_delay, prompt, secs,
+    with_header,
+};
+
+/// covers: H9
+#[tokio::test(start_paused = true)]
+async fn a_server_with_nothing_set_passes_every_request_on() {
+    let upstream = Upstream::scripts([healthy(), Script::of("text/plain").data("text")]);
+    let service = AgentStack::server(&RunRegistry::new()).service(upstream.clone());
+
+    let streamed = Outcome::of(service.clone().oneshot(prompt("a"))).await;
+    let text = Request::post("/tool").body(Full::from("no json")).unwrap();
+    let plain = Outcome::of(service.oneshot(text)).await;
+
+    assert_eq!((streamed.status, streamed.whole()), (200, &*healthy_text()));
+    assert_eq!((plain.status, plain.whole()), (200, "text"));
+    assert_eq!(upstream.calls(), 2);
+}
+
+/// A failure is repeated, then the silence of the repeat moves the call to the other model.
+#[tokio::test(start_paused = true)]
+async fn a_call_goes_through_its_attempts() {
+    let upstream = Upstream::scripts([failure(503), Script::before_head().never(), healthy()]);
+    let service = AgentStack::server(&RunRegistry::new())
+        .first(secs(60))
+        .step(secs(20))
+        .attempt_ceiling(secs(300))
+        .ceiling(secs(1800))
+        .run_step(secs(600))
+        .fallback(["a", "b"].map(Candidate::new))
+        .retry(no_delay())
+        .service(upstream.clone());
+
+    let outcome = Outcome::of(service.oneshot(prompt("a"))).await;
+
+    assert_eq!(outcome.whole(), healthy_text());
+    assert_eq!(upstream.models(), ["a", "a", "b"]);
+    assert_eq!(outcome.at, secs(60));
+}
+
+/// The ceiling and the step window are those of the run: its next call is refused.
+#[tokio::test(start_paused = true)]
+async fn the_outer_limits_end_the_run() {
+    type Set = fn(AgentStack<tower_agent::stack::Server>) -> AgentStack<tower_agent::stack::Server>;
+    let limits: [(Set, TerminalReason); 2] = [
+        (|stack| stack.ceiling(secs(9)), TerminalReason::HardCeiling),
+        (|stack| stack.run_step(secs(9)), TerminalReason::StepTimeout),
+    ];
+    for (set, reason) in limits {
+        let upstream = Upstream::script(Script::before_head().never());
+        let stack = set(AgentStack::server(&RunRegistry::new()));
+        let service = stack.service(upstream.clone());
+        let ask = || with_header(prompt("a"), "x-run-id", "mine");
+
+        let cut = Outcome::of(service.clone().oneshot(ask())).await;
+        let next = Outcome::of(service.oneshot(ask())).await;
+
+        assert_eq!(cut.header("x-terminal-reason"), Some(reason.as_str()));
+        assert_eq!(cut.at, secs(9));
+        assert_eq!(next.header("x-terminal-reason"), Some(reason.as_str()));
+        assert_eq!(upstream.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_has_the_same_limits_on_the_programs_run() {
+    let upstream = Upstream::scripts([failure(503), healthy()]);
+    let service = AgentStack::client()
+        .step(secs(20))
+        .max_turns(1)
+        .loops(LoopGuardLayer::new())
+        .retry(no_delay())
+        .service(upstream.clone());
+    let run = Run::open();
+
+    let served = Outcome::of(service.clone().oneshot(run.attach(prompt("a")))).await;
+    let refused = service.oneshot(run.attach(prompt("a"))).await;
+
+    assert_eq!(served.whole(), healthy_text());
+    let error = refused.err().unwrap();
+    assert_eq!(
+        TerminalReason::find(&*error),
+        Some(&TerminalReason::TurnCap)
+    );
+    assert_eq!(upstream.calls(), 2);
+}
+
+#[test]
+fn debug_prints_every_number() {
+    let stack = AgentStack::server(&RunRegistry::new())
+        .responses(|it| it.keep_alive(Some(secs(11))))
+        .runs(|it| it.idle(secs(12)))
+        .pump(|it| it.drain(Some(secs(13))))
+        .owner_caps(OwnerCaps::new().max_open_runs(14))
+        .ceiling(HardCeilingLayer::new(secs(15)).timeout(Some(secs(16))))
+        .run_step(secs(17))
+        .max_turns(18)
+        .loops(LoopGuardLayer::new().stop(19))
+        .fallback([Candidate::new("large").context_window(20)])
+        .retry(RetryBudget::new().max_attempts_per_candidate(21))
+        .attempt_ceiling(secs(22))
+        .step(secs(23))
+        .first(secs(24));
+
+    let text = format!("{stack:?}");
+
+    for number in 11..=24 {
+        assert!(text.contains(&number.to_string()), "{number}: {text}");
+    }
+}
+
+/// covers: A3
+#[tokio::test]
+async fn settings_that_turn_off_others_are_named() {
+    let base = AgentStack::client().retry(RetryBudget::new());
+    let named = |stack: &AgentStack<_>| -> Vec<String> {
+        let found = stack.contradictions();
+        let words = found.iter().map(|it| {
+            let names = it.split('`').skip(1).step_by(2);
+            names.take(2).collect::<Vec<_>>().join(" ")
+        });
+        words.collect()
+    };
+    let none: [&str; 0] = [];
+    assert_eq!(named(&base), none);
+    let longer = base.clone().step(secs(20)).run_step(secs(21));
+    assert_eq!(named(&longer.clone().ceiling(secs(60))), none);
+    assert_eq!(named(&longer.clone().ceiling(secs(19))), ["step"]);
+    let equal = base.clone().step(secs(20)).run_step(secs(20));
+    assert_eq!(named(&equal), ["run_step step"]);
+    let first = longer.clone().first(secs(21));
+    assert_eq!(named(&first), ["run_step first"]);
+    let ceilings = base.clone().ceiling(secs(9)).attempt_ceiling(secs(10));
+    assert_eq!(named(&ceilings), ["attempt_ceiling"]);
+
+    // Nothing follows the only attempt, and a limit that is observed ends nothing.
+    let once = AgentStack::client().step(secs(20)).run_step(secs(20));
+    assert_eq!(named(&once), none);
+    let observed = equal.run_step(StepTimeoutLayer::new(secs(20)).observe());
+    assert_eq!(named(&observed), none);
+}
+
+#[tokio::test]
+async fn a_contradiction_is_a_warning_once_the_layers_are_made() {
+    let log = LogCapture::start();
+    let stack = AgentStack::client()
+        .fallback(ModelFallbackLayer::new([Candidate::new("a")]))
+        .step(Duration::from_secs(120))
+        .run_step(Duration::from_secs(120));
+    let warnings = || log.events("a setting of the stack turns off another");
+    assert!(warnings().is_empty());
+
+    let _ = stack.layer();
+
+    let warnings = warnings();
+    assert_eq!(warnings.len(), 1);
+    let says = &warnings[0]["contradiction"];
+    assert!(says.contains("make `run_step` longer"), "{says}");
+}
