@@ -193,7 +193,7 @@ pub struct Readme;
 
 #[doc(no_inline)]
 pub use self::{
-    attempt::{Candidate, CandidateDialect, IdleBreaker, RetryBudget},
+    attempt::{Candidate, CandidateDialect, IdleBreaker, Jitter, RetryBudget, Tries},
     body::ReplayBody,
     error::BoxError,
     layers::{
@@ -211,11 +211,12 @@ pub use self::{
         stop_phrase::StopPhraseLayer,
         turn_cap::TurnCapLayer,
     },
+    llm::failure::FailureClass,
     registry::{Owner, OwnerCaps, RunRegistry},
     run::{
-        CallSummary, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind, NotCounted,
-        ProgressNotices, ResetOn, Run, RunEvent, RunId, RunNotice, RunSnapshot, Scope, Step,
-        StepKind, TerminalReason, Terminated, Trajectory,
+        CallSummary, CustomReason, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind,
+        NotCounted, ProgressNotices, ReasonClass, ResetOn, Run, RunEvent, RunId, RunNotice,
+        RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, Trajectory,
     },
     tool::ToolError,
     watchdog::Watchdog,
