@@ -82,6 +82,10 @@ impl AttemptTarget for Candidate {
 
 impl Candidate {
     /// Makes a candidate of a model, by the name that its upstream uses.
+    ///
+    /// Without a [`base_url`](Self::base_url), an [`api_key`](Self::api_key) or a
+    /// [`credential`](Self::credential) of their own, all candidates are one account, the caller's:
+    /// an answer for which the account is at fault, such as 401 or 402, goes to none of the others.
     pub fn new(model: impl Into<String>) -> Self {
         Self {
             model: model.into(),
