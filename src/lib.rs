@@ -150,6 +150,17 @@
 //! have been woken. A tracing subscriber that panics does not disturb the call. If no subscriber
 //! is interested in the event, its fields are not read.
 //!
+//! # Compile errors
+//!
+//! `docs/errors.md`, beside the README, has the compile errors that a first program meets, with
+//! their cures, and recipes. Two of them:
+//!
+//! - The method `oneshot` exists, but its trait bounds were not satisfied: inside of a layer that
+//!   reads the request, such as [`RetryBudgetLayer`], the service takes a request with a [`ReplayBody`].
+//! - Implementation of `From` is not general enough: at a `tokio::spawn` of a call whose innermost
+//!   service answers with a body with [`BoxError`] as its error. Box the body before it is read
+//!   (`answer.into_body().boxed_unsync()`), or box the stack (`ServiceBuilder::boxed_clone_sync`).
+//!
 //! # Features
 //!
 //! All layers are in the default build. The feature `axum` adds an extractor for [`Run`], the
@@ -192,9 +203,15 @@ mod tests;
 #[derive(Debug)]
 pub struct Readme;
 
+/// Compiles the programs of `docs/errors.md`, and sees that its wrong ones do not compile.
+#[cfg(all(doctest, feature = "reqwest"))]
+#[doc = include_str!("../docs/errors.md")]
+#[derive(Debug)]
+pub struct Errors;
+
 #[doc(no_inline)]
 pub use self::{
-    attempt::{Candidate, CandidateDialect, IdleBreaker, RetryBudget},
+    attempt::{Candidate, CandidateDialect, IdleBreaker, Jitter, RetryBudget, Tries},
     body::ReplayBody,
     error::BoxError,
     layers::{
@@ -212,11 +229,12 @@ pub use self::{
         stop_phrase::StopPhraseLayer,
         turn_cap::TurnCapLayer,
     },
+    llm::failure::FailureClass,
     registry::{Owner, OwnerCaps, RunRegistry},
     run::{
-        CallSummary, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind, NotCounted,
-        ProgressNotices, ResetOn, Run, RunEvent, RunId, RunNotice, RunSnapshot, Scope, Step,
-        StepKind, TerminalReason, Terminated, Trajectory,
+        CallSummary, CustomReason, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind,
+        NotCounted, ProgressNotices, ReasonClass, ResetOn, Run, RunEvent, RunId, RunNotice,
+        RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, Trajectory,
     },
     stack::AgentStack,
     tool::ToolError,

@@ -8,24 +8,15 @@
 use std::{
     env,
     process::{Command, ExitCode, Termination},
-    sync::Arc,
 };
 
 use http::StatusCode;
-use tower_agent::{
-    Run, Step, StepKind, TerminalReason,
-    llm::failure::FailureClass,
-    run::{CustomReason, ReasonClass},
-};
+use tower_agent::{FailureClass, ReasonClass, Run, Step, StepKind, TerminalReason};
 
 const REASON: &str = "EXIT_TEST_REASON";
 
 fn custom(class: ReasonClass) -> TerminalReason {
-    TerminalReason::Custom(Arc::new(CustomReason {
-        name: "out_of_money".into(),
-        class,
-        status: StatusCode::PAYMENT_REQUIRED,
-    }))
+    TerminalReason::custom("out_of_money", class, StatusCode::PAYMENT_REQUIRED)
 }
 
 fn reasons() -> Vec<(TerminalReason, i32)> {

@@ -15,7 +15,8 @@
 //! seen the request then.
 //!
 //! The service sets no timeout, because a timeout of the client would count as a failure of the
-//! provider. A timeout that the program set on the builder stays.
+//! provider. A timeout that the program set on the client's builder stays; that of a single request,
+//! made by reqwest's `RequestBuilder`, is dropped.
 //!
 //! # Cancel safety
 //!
@@ -118,7 +119,10 @@ impl ReqwestService {
     {
         let Some(url) = self.known(request.uri()) else {
             let uri = request.uri().clone();
-            let request = reqwest::Request::try_from(request.map(wrap))?;
+            let mut request = request.map(wrap);
+            // With its extensions goes a timeout of reqwest's builder.
+            request.extensions_mut().clear();
+            let request = reqwest::Request::try_from(request)?;
             if let Ok(mut last) = self.last.try_lock() {
                 *last = Some((uri, request.url().clone()));
             }
@@ -285,4 +289,28 @@ fn broken(error: reqwest::Error) -> BoxError {
         return error.into();
     }
     TransportError::new(error).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use http_body_util::Full;
+
+    use super::*;
+
+    #[test]
+    #[allow(clippy::unwrap_used, reason = "a test")]
+    fn a_timeout_of_reqwests_builder_is_dropped_from_each_request() {
+        let _ = rustls::crypto::ring::default_provider().install_default();
+        let service = ReqwestService::new(Client::builder()).unwrap();
+        for _ in 0..2 {
+            let asked = Client::new().post("http://h/v1").timeout(Duration::ZERO);
+            let asked = Request::<reqwest::Body>::try_from(asked.build().unwrap()).unwrap();
+
+            let sent = service.build(asked.map(|_| Full::<Bytes>::default()));
+
+            assert_eq!(sent.unwrap().timeout(), None);
+        }
+    }
 }

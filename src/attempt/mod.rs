@@ -72,7 +72,7 @@ mod tries;
 pub use self::{
     body::AttemptBody,
     budget::{Count, IdleBreaker, Jitter, NextAttempt, Permit, RetryBudget},
-    candidate::{Candidate, CandidateDialect, InvalidBaseUrl},
+    candidate::{Candidate, CandidateDialect, InvalidCandidate},
     future::Attempts,
     policy::SideEffects,
     tries::{Tried, Tries},

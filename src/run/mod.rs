@@ -57,7 +57,7 @@ pub use self::{
         ErrorAllowance, ErrorCounts, ErrorKey, LoopPattern, LoopVerdict, ProgressNotices,
         ShadowReport,
     },
-    reason::{CustomReason, ReasonClass, TerminalReason},
+    reason::{CustomReason, ReasonClass, TerminalReason, UnknownReason},
     report::{
         Answer, CallSummary, Deadlines, NotCounted, RunAction, RunCheck, RunEvent, RunEvents,
         RunNotice, RunProgress, RunSnapshot, Status, Terminated, Trajectory, Verdict,

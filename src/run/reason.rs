@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc};
+use std::{error::Error, fmt, str::FromStr, sync::Arc};
 
 use http::StatusCode;
 
@@ -43,7 +43,7 @@ pub enum TerminalReason {
     Stuck,
     /// The run had more silent attempts in a row than its limit allows.
     IdleCircuitOpen,
-    /// A reason that the program defines.
+    /// A reason that the program defines; see [`custom`](Self::custom).
     Custom(Arc<CustomReason>),
 }
 
@@ -75,6 +75,30 @@ pub enum ReasonClass {
 }
 
 impl TerminalReason {
+    /// Makes a reason that the program defines, with its name on the wire, in `snake_case`.
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use tower_agent::{ReasonClass, Run, TerminalReason};
+    ///
+    /// let spent = TerminalReason::custom(
+    ///     "out_of_money",
+    ///     ReasonClass::Limit,
+    ///     StatusCode::PAYMENT_REQUIRED,
+    /// );
+    /// let run = Run::open();
+    /// run.end(spent.clone());
+    /// assert_eq!(run.terminal_reason(), Some(spent));
+    /// ```
+    pub fn custom(name: impl Into<String>, class: ReasonClass, status: StatusCode) -> Self {
+        let name = name.into();
+        Self::Custom(Arc::new(CustomReason {
+            name,
+            class,
+            status,
+        }))
+    }
+
     /// The name of the reason on the wire and in logs; `completed` never goes over the wire.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -117,30 +141,8 @@ impl TerminalReason {
     /// The reason with this wire name. Any other name gives a custom reason of class `Limit`; so do
     /// `completed` and `upstream_failed`.
     pub(crate) fn named(name: &str) -> Self {
-        let known = [
-            Self::StepTimeout,
-            Self::HardCeiling,
-            Self::CallerDeadline,
-            Self::ClientDisconnect,
-            Self::Aborted,
-            Self::Superseded,
-            Self::Shutdown,
-            Self::TurnCap,
-            Self::RetryBudget,
-            Self::RunErrors,
-            Self::ConsecutiveErrors,
-            Self::LoopDetected,
-            Self::Stuck,
-            Self::IdleCircuitOpen,
-        ];
-        let found = known.into_iter().find(|reason| reason.as_str() == name);
-        found.unwrap_or_else(|| {
-            Self::Custom(Arc::new(CustomReason {
-                name: name.to_owned(),
-                class: ReasonClass::Limit,
-                status: StatusCode::UNPROCESSABLE_ENTITY,
-            }))
-        })
+        let unknown = |_| Self::custom(name, ReasonClass::Limit, StatusCode::UNPROCESSABLE_ENTITY);
+        name.parse().unwrap_or_else(unknown)
     }
 
     /// The class of the reason.
@@ -164,6 +166,60 @@ impl TerminalReason {
         matches!(self, Self::Shutdown)
     }
 }
+
+/// Reads the wire name of a cut, for example from an error that a client library made of an answer.
+///
+/// ```
+/// use tower_agent::TerminalReason;
+///
+/// assert_eq!("step_timeout".parse(), Ok(TerminalReason::StepTimeout));
+/// ```
+///
+/// # Errors
+///
+/// If the name is that of no cut. So are `completed`, `upstream_failed`, whose failure class is not
+/// in the name, and the names of custom reasons.
+impl FromStr for TerminalReason {
+    type Err = UnknownReason;
+
+    fn from_str(name: &str) -> Result<Self, UnknownReason> {
+        let known = [
+            Self::StepTimeout,
+            Self::HardCeiling,
+            Self::CallerDeadline,
+            Self::ClientDisconnect,
+            Self::Aborted,
+            Self::Superseded,
+            Self::Shutdown,
+            Self::TurnCap,
+            Self::RetryBudget,
+            Self::RunErrors,
+            Self::ConsecutiveErrors,
+            Self::LoopDetected,
+            Self::Stuck,
+            Self::IdleCircuitOpen,
+        ];
+        let found = known.into_iter().find(|reason| reason.as_str() == name);
+        found.ok_or_else(|| UnknownReason {
+            name: name.chars().take(40).collect(),
+        })
+    }
+}
+
+/// The error for a text that is the wire name of no cut.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct UnknownReason {
+    /// The beginning of the text.
+    name: String,
+}
+
+impl fmt::Display for UnknownReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?} is the name of no cut", self.name)
+    }
+}
+
+impl Error for UnknownReason {}
 
 impl fmt::Display for TerminalReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

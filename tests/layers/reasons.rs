@@ -1,13 +1,12 @@
 //! Reasons, their names, statuses and messages.
 
-use std::{error::Error, io, sync::Arc};
+use std::{error::Error, io};
 
 use http::StatusCode;
 use tokio::time::advance;
 use tower_agent::{
-    BoxError, HardCeilingLayer, Run, Step, StepKind, TerminalReason, Terminated,
-    llm::failure::FailureClass,
-    run::{CustomReason, ReasonClass},
+    BoxError, FailureClass, HardCeilingLayer, ReasonClass, Run, Step, StepKind, TerminalReason,
+    Terminated,
 };
 
 use crate::support::{
@@ -16,11 +15,7 @@ use crate::support::{
 
 pub(crate) fn all() -> Vec<(TerminalReason, &'static str, u16, ReasonClass)> {
     use ReasonClass::{Cancelled, Failure, Limit, Success, Timeout};
-    let custom = TerminalReason::Custom(Arc::new(CustomReason {
-        name: "too_dear".to_owned(),
-        class: Limit,
-        status: StatusCode::PAYMENT_REQUIRED,
-    }));
+    let custom = TerminalReason::custom("too_dear", Limit, StatusCode::PAYMENT_REQUIRED);
     vec![
         (TerminalReason::Completed, "completed", 499, Success),
         (
@@ -81,6 +76,23 @@ fn names_statuses_and_classes_are_those_of_the_table() {
         assert_eq!(reason.class(), class, "{name}");
         assert_eq!(reason.is_retryable(), name == "shutdown");
     }
+}
+
+#[test]
+fn a_cut_is_read_back_from_its_wire_name() {
+    let nameless = ["completed", "upstream_failed", "too_dear"];
+    for (reason, name, ..) in all() {
+        let read = name.parse::<TerminalReason>();
+        match nameless.contains(&name) {
+            false => assert_eq!(read, Ok(reason)),
+            true => assert_eq!(
+                read.unwrap_err().to_string(),
+                format!("{name:?} is the name of no cut")
+            ),
+        }
+    }
+    let long = "Stuck\n".repeat(100).parse::<TerminalReason>();
+    assert!(long.unwrap_err().to_string().len() < 100);
 }
 
 #[derive(Debug)]

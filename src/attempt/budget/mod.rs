@@ -455,6 +455,8 @@ impl Drop for Permit<'_> {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Jitter {
+    /// A wait is the base, which doubles with each repeat up to the longest wait.
+    None,
     /// A wait lies between zero and the base, which doubles with each repeat up to the longest
     /// wait.
     #[default]
@@ -503,11 +505,11 @@ impl Backoff {
     /// The wait before the next repeat; longer if `slowly`, for an overloaded upstream.
     pub(crate) fn next(&mut self, slowly: bool) -> Duration {
         let base = self.base.saturating_mul(if slowly { SLOWLY } else { 1 });
+        let doubled = 1_u64.checked_shl(self.repeats).unwrap_or(Nanos::MAX);
+        let doubled = base.saturating_mul(doubled).min(self.max);
         let wait = match self.jitter {
-            Jitter::Full => {
-                let doubled = 1_u64.checked_shl(self.repeats).unwrap_or(Nanos::MAX);
-                self.rng.u64(0..=base.saturating_mul(doubled).min(self.max))
-            }
+            Jitter::None => doubled,
+            Jitter::Full => self.rng.u64(0..=doubled),
             Jitter::Decorrelated => {
                 let most = self.last.saturating_mul(3).max(base);
                 self.rng.u64(base..=most).min(self.max)

@@ -1,51 +1,14 @@
 //! The URL of an upstream, to which the path of an operation is joined.
 
-use std::{error::Error, fmt};
+use std::fmt;
 
 use http::{
     Uri,
     uri::{Authority, Scheme},
 };
 
-use super::operation::Operation;
+use super::{InvalidCandidate, operation::Operation};
 use crate::error::InvalidRequest;
-
-/// The reason why a base URL is not usable.
-///
-/// The error's text never repeats the URL, which may hold a password.
-///
-/// ```
-/// use http::Uri;
-/// use tower_agent::{Candidate, attempt::InvalidBaseUrl};
-///
-/// let relative = Candidate::new("small").base_url(Uri::from_static("/v1"));
-/// assert_eq!(relative.unwrap_err(), InvalidBaseUrl::Scheme);
-/// ```
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InvalidBaseUrl {
-    /// The URL is not absolute, or neither `http` nor `https`.
-    Scheme,
-    /// The URL names no host, or an invalid port.
-    Host,
-    /// The URL holds a user or a password.
-    UserInfo,
-    /// The URL has a query.
-    Query,
-}
-
-impl fmt::Display for InvalidBaseUrl {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Scheme => "base URL is not an absolute http or https URL",
-            Self::Host => "base URL names no host, or a port that is none",
-            Self::UserInfo => "base URL holds credentials, which belong into the API key",
-            Self::Query => "base URL has a query",
-        })
-    }
-}
-
-impl Error for InvalidBaseUrl {}
 
 /// The URL of an upstream, up to the path of the operation: `https://host/v1`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -59,25 +22,25 @@ pub(crate) struct BaseUrl {
 }
 
 impl BaseUrl {
-    pub(crate) fn new(url: &Uri) -> Result<Self, InvalidBaseUrl> {
+    pub(crate) fn new(url: &Uri) -> Result<Self, InvalidCandidate> {
         let (scheme, own_port) = match url.scheme_str() {
             Some(name) if name.eq_ignore_ascii_case("http") => (Scheme::HTTP, 80),
             Some(name) if name.eq_ignore_ascii_case("https") => (Scheme::HTTPS, 443),
-            _ => return Err(InvalidBaseUrl::Scheme),
+            _ => return Err(InvalidCandidate::Scheme),
         };
-        let authority = url.authority().ok_or(InvalidBaseUrl::Host)?;
+        let authority = url.authority().ok_or(InvalidCandidate::Host)?;
         if authority.as_str().contains('@') {
-            return Err(InvalidBaseUrl::UserInfo);
+            return Err(InvalidCandidate::UserInfo);
         }
         if url.query().is_some() {
-            return Err(InvalidBaseUrl::Query);
+            return Err(InvalidCandidate::Query);
         }
         let (host, port) = (authority.host(), authority.port_u16());
         if host.is_empty() || (port.is_none() && host != authority.as_str()) {
-            return Err(InvalidBaseUrl::Host);
+            return Err(InvalidCandidate::Host);
         }
         let authority = if port == Some(own_port) {
-            host.parse().map_err(|_| InvalidBaseUrl::Host)?
+            host.parse().map_err(|_| InvalidCandidate::Host)?
         } else {
             authority.clone()
         };

@@ -1,6 +1,6 @@
 //! One model at one upstream: its URL, its account, and the requests that it gets.
 //!
-//! This file holds the candidate and its API key.
+//! This file holds the candidate, its errors and its API key.
 
 mod base_url;
 mod headers;
@@ -8,20 +8,17 @@ mod operation;
 #[cfg(test)]
 mod tests;
 
-pub use self::{base_url::InvalidBaseUrl, operation::CandidateDialect};
+pub use self::operation::CandidateDialect;
 
 pub(crate) use self::{
     headers::{strip_hop, undress},
     operation::{Operation, generates},
 };
 
-use std::{any::Any, borrow::Cow, fmt};
+use std::{any::Any, borrow::Cow, error::Error, fmt};
 
 use bytes::Bytes;
-use http::{
-    HeaderMap, HeaderName, HeaderValue, Request, Uri,
-    header::{self, InvalidHeaderValue},
-};
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header};
 
 use self::base_url::BaseUrl;
 use crate::{
@@ -40,13 +37,13 @@ use crate::{
 /// set.
 ///
 /// ```
-/// use http::{HeaderName, HeaderValue, Uri};
+/// use http::{HeaderName, HeaderValue};
 /// use tower_agent::{Candidate, CandidateDialect};
 ///
-/// # fn main() -> Result<(), tower_agent::BoxError> {
+/// # fn main() -> Result<(), tower_agent::attempt::InvalidCandidate> {
 /// let candidate = Candidate::new("claude-sonnet")
 ///     .name("backup")
-///     .base_url(Uri::from_static("https://api.example.com/v1"))?
+///     .base_url("https://api.example.com/v1")?
 ///     .dialect(CandidateDialect::Anthropic)
 ///     .api_key("secret")?
 ///     .header(
@@ -85,6 +82,10 @@ impl AttemptTarget for Candidate {
 
 impl Candidate {
     /// Makes a candidate of a model, by the name that its upstream uses.
+    ///
+    /// Without a [`base_url`](Self::base_url), an [`api_key`](Self::api_key) or a
+    /// [`credential`](Self::credential) of their own, all candidates are one account, the caller's:
+    /// an answer for which the account is at fault, such as 401 or 402, goes to none of the others.
     pub fn new(model: impl Into<String>) -> Self {
         Self {
             model: model.into(),
@@ -120,9 +121,10 @@ impl Candidate {
     ///
     /// # Errors
     ///
-    /// If the URL is not absolute, is neither `http` nor `https`, names no host or an invalid port,
+    /// If the text is no URL, or the URL is not absolute, is neither `http` nor `https`, names no host or an invalid port,
     /// or has credentials or a query.
-    pub fn base_url(mut self, url: Uri) -> Result<Self, InvalidBaseUrl> {
+    pub fn base_url(mut self, url: impl TryInto<Uri>) -> Result<Self, InvalidCandidate> {
+        let url = url.try_into().map_err(|_| InvalidCandidate::Url)?;
         self.base_url = Some(BaseUrl::new(&url)?);
         Ok(self)
     }
@@ -153,7 +155,7 @@ impl Candidate {
     /// # Errors
     ///
     /// If the key holds bytes that no header can hold.
-    pub fn api_key(mut self, key: &str) -> Result<Self, InvalidHeaderValue> {
+    pub fn api_key(mut self, key: &str) -> Result<Self, InvalidCandidate> {
         self.api_key = Some(ApiKey::new(key)?);
         Ok(self)
     }
@@ -365,6 +367,48 @@ impl Candidate {
     }
 }
 
+/// The reason why a setting of a [`Candidate`] is not usable.
+///
+/// The error's text repeats neither the URL, which may hold a password, nor the API key.
+///
+/// ```
+/// use tower_agent::{Candidate, attempt::InvalidCandidate};
+///
+/// let relative = Candidate::new("small").base_url("/v1");
+/// assert_eq!(relative.unwrap_err(), InvalidCandidate::Scheme);
+/// ```
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InvalidCandidate {
+    /// The text of the base URL is no URL.
+    Url,
+    /// The base URL is not absolute, or neither `http` nor `https`.
+    Scheme,
+    /// The base URL names no host, or an invalid port.
+    Host,
+    /// The base URL holds a user or a password.
+    UserInfo,
+    /// The base URL has a query.
+    Query,
+    /// The API key holds bytes that no header can hold.
+    ApiKey,
+}
+
+impl fmt::Display for InvalidCandidate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Url => "base URL is no URL",
+            Self::Scheme => "base URL is not an absolute http or https URL",
+            Self::Host => "base URL names no host, or a port that is none",
+            Self::UserInfo => "base URL holds credentials, which belong into the API key",
+            Self::Query => "base URL has a query",
+            Self::ApiKey => "API key holds bytes that no header can hold",
+        })
+    }
+}
+
+impl Error for InvalidCandidate {}
+
 /// Headers that select a part of an account; an upstream refuses them with another account's key.
 pub(crate) static WITHIN_ACCOUNT: [HeaderName; 2] = [
     HeaderName::from_static("openai-organization"),
@@ -387,9 +431,9 @@ pub(crate) struct ApiKey {
 }
 
 impl ApiKey {
-    pub(crate) fn new(key: &str) -> Result<Self, InvalidHeaderValue> {
+    pub(crate) fn new(key: &str) -> Result<Self, InvalidCandidate> {
         let sensitive = |text: &str| {
-            let mut value = HeaderValue::from_str(text)?;
+            let mut value = HeaderValue::from_str(text).map_err(|_| InvalidCandidate::ApiKey)?;
             value.set_sensitive(true);
             Ok(value)
         };

@@ -125,7 +125,6 @@
 //! Candidates at upstreams of their own, and repeats of each attempt by a layer inside:
 //!
 //! ```
-//! use http::Uri;
 //! use tower::ServiceBuilder;
 //! use tower_agent::{
 //!     Candidate, CandidateDialect, ModelFallbackLayer, RetryBudget, RetryBudgetLayer,
@@ -135,10 +134,10 @@
 //! let budget = RetryBudget::new();
 //! let candidates = [
 //!     Candidate::new("gpt-large")
-//!         .base_url(Uri::from_static("https://api.example.com/v1"))?
+//!         .base_url("https://api.example.com/v1")?
 //!         .api_key("secret")?,
 //!     Candidate::new("local-small")
-//!         .base_url(Uri::from_static("http://localhost:8000/v1"))?
+//!         .base_url("http://localhost:8000/v1")?
 //!         .dialect(CandidateDialect::OpenAi),
 //! ];
 //! let stack = ServiceBuilder::new()

@@ -74,7 +74,7 @@ impl Route {
 /// The candidates that one request may go to, in order; an extension of the request.
 ///
 /// The program sets it. The candidate that the request names as its `model` still goes first, even
-/// if the list lacks it. With an empty list the request goes to the named candidate only; if it
+/// if the list lacks it. With [no name](Self::none) the request goes to the named candidate only; if it
 /// names none that can serve, to the first that can. A name that no candidate has is an error, an
 /// [`InvalidRequest`](crate::error::InvalidRequest).
 ///
@@ -90,6 +90,12 @@ impl Route {
 pub struct CandidateOrder(Arc<[String]>);
 
 impl CandidateOrder {
+    /// The empty list: the request goes to one candidate only.
+    #[must_use]
+    pub fn none() -> Self {
+        Self::default()
+    }
+
     /// Makes the list from the [labels](Candidate::label) of candidates, in order.
     pub fn new<T: Into<String>>(names: impl IntoIterator<Item = T>) -> Self {
         Self(names.into_iter().map(Into::into).collect())

@@ -257,8 +257,7 @@ impl Failure {
     /// hosts.
     #[must_use]
     pub fn of_error(error: &(dyn Error + 'static)) -> Self {
-        let cooling = chain(error).find_map(|error| error.downcast_ref::<CoolingDown>());
-        match cooling {
+        match CoolingDown::find(error) {
             Some(cooling) => Self {
                 retry_after: Some(cooling.soonest()),
                 ..Self::new(cooling.class())

@@ -118,6 +118,12 @@ pub struct Cooling {
 }
 
 impl CoolingDown {
+    /// Finds the cooldowns in a call's error, or in one of its sources.
+    #[must_use]
+    pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        chain(error).find_map(|error| error.downcast_ref())
+    }
+
     /// The time left until the earliest end of a candidate's cooldown.
     #[must_use]
     pub fn soonest(&self) -> Duration {

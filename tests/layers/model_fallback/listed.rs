@@ -57,7 +57,9 @@ async fn an_empty_list_leaves_the_requested_model_or_the_first_alone() {
 
     let upstream = Upstream::script(failure(500).header("x-request-id", "r"));
     let stack = Stack::default().candidates(["a", "b"]).build(&upstream);
-    let outcome = stack.ask(listing("a", [])).await;
+    let mut request = prompt("a");
+    request.extensions_mut().insert(CandidateOrder::none());
+    let outcome = stack.ask(request).await;
     assert_eq!(outcome.status, 500);
     assert_eq!(outcome.headers["x-request-id"], "r");
     assert_eq!(outcome.whole(), ERROR);

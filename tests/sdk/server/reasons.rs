@@ -1,15 +1,9 @@
 //! Every terminal reason there is. `tests/sdk/cases_reasons.py` compares the list with the variants in
 //! the source of the crate, since nothing outside of it can match on them all.
 
-use std::sync::Arc;
-
 use http::StatusCode;
 use serde_json::{Value, json};
-use tower_agent::{
-    TerminalReason,
-    llm::failure::FailureClass,
-    run::{CustomReason, ReasonClass},
-};
+use tower_agent::{FailureClass, ReasonClass, TerminalReason};
 
 fn all() -> [TerminalReason; 18] {
     [
@@ -29,26 +23,18 @@ fn all() -> [TerminalReason; 18] {
         TerminalReason::LoopDetected,
         TerminalReason::Stuck,
         TerminalReason::IdleCircuitOpen,
-        custom(
+        TerminalReason::custom(
             "budget_of_the_day",
             ReasonClass::Limit,
             StatusCode::UNPROCESSABLE_ENTITY,
         ),
         // A status that SDKs would try again if nothing forbade it.
-        custom(
+        TerminalReason::custom(
             "maintenance",
             ReasonClass::Cancelled,
             StatusCode::SERVICE_UNAVAILABLE,
         ),
     ]
-}
-
-fn custom(name: &str, class: ReasonClass, status: StatusCode) -> TerminalReason {
-    TerminalReason::Custom(Arc::new(CustomReason {
-        name: name.to_owned(),
-        class,
-        status,
-    }))
 }
 
 pub(crate) fn named(name: &str) -> Option<TerminalReason> {

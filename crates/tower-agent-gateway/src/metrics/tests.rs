@@ -39,14 +39,9 @@ async fn a_run_counts_once_and_what_was_lost_is_told() {
 
 #[test]
 fn reasons_that_others_make_up_are_one() {
-    use tower_agent::run::{CustomReason, ReasonClass};
     let custom = |name: &str| {
-        let custom = CustomReason {
-            name: name.to_owned(),
-            class: ReasonClass::Limit,
-            status: http::StatusCode::UNPROCESSABLE_ENTITY,
-        };
-        reason(&TerminalReason::Custom(Arc::new(custom)))
+        let status = http::StatusCode::UNPROCESSABLE_ENTITY;
+        reason(&TerminalReason::custom(name, ReasonClass::Limit, status))
     };
     assert_eq!(custom("a"), custom("b"));
     assert_eq!(reason(&TerminalReason::Stuck), "stuck");

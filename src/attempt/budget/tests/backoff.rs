@@ -65,6 +65,15 @@ fn decorrelated_jitter_grows_from_the_base_by_threes() {
 }
 
 #[test]
+fn without_jitter_the_base_doubles_up_to_the_maximum() {
+    let [one, two, four, eight] = [1, 2, 4, 8].map(|times| BASE * times);
+    let doubled = vec![one, two, four, eight, MAX, MAX, MAX, MAX];
+    assert_eq!(waits(Jitter::None, 1, false), doubled);
+    assert_eq!(waits(Jitter::None, 2, false), doubled);
+    assert_eq!(waits(Jitter::None, 1, true)[..2], [four, eight]);
+}
+
+#[test]
 fn an_overloaded_upstream_is_given_four_times_the_base() {
     let (_, longest) = extremes(Jitter::Full, 0, true);
     assert!(fills(longest, BASE * 4), "{longest:?}");
@@ -74,7 +83,7 @@ fn an_overloaded_upstream_is_given_four_times_the_base() {
 
 #[test]
 fn nothing_overflows() {
-    for jitter in [Jitter::Full, Jitter::Decorrelated] {
+    for jitter in [Jitter::None, Jitter::Full, Jitter::Decorrelated] {
         let mut backoff = Backoff::new(delays(jitter), 1);
         assert!((0..10_000).all(|_| backoff.next(true) <= MAX));
 
@@ -98,7 +107,7 @@ fn nothing_overflows() {
 
 #[test]
 fn a_base_above_the_maximum_counts_as_the_maximum() {
-    for jitter in [Jitter::Full, Jitter::Decorrelated] {
+    for jitter in [Jitter::None, Jitter::Full, Jitter::Decorrelated] {
         let reversed = Delays {
             base: MAX,
             max: BASE,

@@ -53,17 +53,5 @@ pub fn reason_of(error: &OpenAIError) -> Option<TerminalReason> {
         OpenAIError::Boxed(error) => return TerminalReason::find(&**error).cloned(),
         _ => return None,
     };
-    let reasons = [
-        TerminalReason::StepTimeout,
-        TerminalReason::HardCeiling,
-        TerminalReason::CallerDeadline,
-        TerminalReason::ClientDisconnect,
-        TerminalReason::Aborted,
-        TerminalReason::Shutdown,
-        TerminalReason::TurnCap,
-        TerminalReason::RetryBudget,
-        TerminalReason::RunErrors,
-        TerminalReason::LoopDetected,
-    ];
-    reasons.into_iter().find(|reason| reason.as_str() == code)
+    code.parse().ok()
 }
