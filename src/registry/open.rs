@@ -205,7 +205,7 @@ impl RunRegistry {
         self.announce(run);
         // The run may have ended before the registry knew it: then no end was published.
         if run.terminal_reason().is_some() {
-            self.shared.ended(run.node());
+            self.shared.ended(run.node(), None);
         }
         true
     }

@@ -14,7 +14,7 @@ use crate::run::{
     kinds::Step,
     limits::{LoopPattern, LoopVerdict},
     reason::TerminalReason,
-    state::NodeState,
+    state::{Identity, NodeState},
     tree::Node,
 };
 
@@ -29,9 +29,11 @@ pub enum RunEvent {
         run: RunId,
         /// The session of the run; `None` if the run has none.
         session: Option<Arc<str>>,
-        /// The number of the event: one more than the event before. The registry counts its events,
-        /// or the run itself if it is in no registry.
+        /// The number of the event among the run's events, from 1: one more than the event before.
         sequence: u64,
+        /// The number of the event among the events of all runs of the registry, likewise; `None`
+        /// if the run is in no registry.
+        registry_sequence: Option<u64>,
         /// The news of the run.
         notice: RunNotice,
     },
@@ -41,8 +43,11 @@ pub enum RunEvent {
         run: RunId,
         /// The session of the run; `None` if the run has none.
         session: Option<Arc<str>>,
-        /// The number of the event: one more than the event before.
+        /// The number of the event among the run's events, from 1: one more than the event before.
         sequence: u64,
+        /// The number of the event among the events of all runs of the registry, likewise; `None`
+        /// if the run was in no registry.
+        registry_sequence: Option<u64>,
         /// The reason of the run's end.
         reason: TerminalReason,
         /// The message about the end, for people.
@@ -158,16 +163,23 @@ impl RunNotice {
 }
 
 impl RunEvent {
-    pub(crate) fn notice(node: &Node<NodeState>, notice: &RunNotice, sequence: u64) -> Self {
+    pub(crate) fn notice(
+        node: &Node<NodeState>,
+        notice: &RunNotice,
+        sequence: u64,
+        registry_sequence: Option<u64>,
+    ) -> Self {
         Self::Notice {
             run: node.run_id(),
             session: node.session(),
             sequence,
+            registry_sequence,
             notice: notice.clone(),
         }
     }
 
-    pub(crate) fn ended(node: &Node<NodeState>, sequence: u64) -> Self {
+    /// The end of the run, without its numbers.
+    pub(crate) fn ended(node: &Node<NodeState>) -> Self {
         let end = Terminated::of(node);
         let at = node.nearest_end().map(|end| end.at()).unwrap_or_default();
         let snapshot = Arc::new(RunSnapshot::of(node, at, Some(&end)));
@@ -176,7 +188,8 @@ impl RunEvent {
             message: snapshot.message.clone().unwrap_or_else(|| end.message()),
             run: end.run,
             session: snapshot.session.clone(),
-            sequence,
+            sequence: 0,
+            registry_sequence: None,
             partial: node
                 .partial()
                 .filter(|_| end.reason != TerminalReason::Completed),
@@ -185,10 +198,16 @@ impl RunEvent {
         }
     }
 
-    /// The event with this number.
-    pub(crate) fn numbered(mut self, number: u64) -> Self {
-        if let Self::Notice { sequence, .. } | Self::Ended { sequence, .. } = &mut self {
-            *sequence = number;
+    /// The end of the run with its numbers.
+    pub(crate) fn numbered(mut self, node: &Node<NodeState>) -> Self {
+        if let Self::Ended {
+            sequence,
+            registry_sequence,
+            ..
+        } = &mut self
+        {
+            *sequence = node.payload.last_event();
+            *registry_sequence = node.payload.identity().and_then(Identity::end_event);
         }
         self
     }

@@ -111,16 +111,20 @@ fn every_run_of_an_id_is_told_of_however_quickly_it_is_opened_anew() {
     let (mut ended, mut last) = (0, 0);
     runtime().block_on(async {
         while let Some(event) = events.next().await {
-            let sequence = match event {
-                RunEvent::Notice { sequence, .. } => sequence,
-                RunEvent::Ended { sequence, .. } => {
+            let number = match event {
+                RunEvent::Notice {
+                    registry_sequence, ..
+                } => registry_sequence,
+                RunEvent::Ended {
+                    registry_sequence, ..
+                } => {
                     ended += 1;
-                    sequence
+                    registry_sequence
                 }
                 other => panic!("{other:?}"),
             };
-            assert_eq!(sequence, last + 1);
-            last = sequence;
+            assert_eq!(number, Some(last + 1));
+            last += 1;
         }
     });
     assert_eq!(ended, runs, "as often as it was opened");
