@@ -214,8 +214,8 @@ pub use self::{
     registry::{Owner, OwnerCaps, RunRegistry},
     run::{
         CallSummary, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind, NotCounted,
-        ProgressNotices, ResetOn, Run, RunEvent, RunId, RunNotice, RunSnapshot, Scope, Step,
-        StepKind, TerminalReason, Terminated, Trajectory,
+        ProgressNotices, ResetOn, Run, RunEvent, RunEvents, RunId, RunNotice, RunSnapshot, Scope,
+        Step, StepKind, TerminalReason, Terminated, Trajectory,
     },
     tool::ToolError,
     watchdog::Watchdog,

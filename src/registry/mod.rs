@@ -219,7 +219,7 @@ impl RunRegistry {
     /// learns how many it lost.
     #[must_use]
     pub fn subscribe(&self) -> RunEvents {
-        RunEvents::new(self.shared.events.subscribe())
+        RunEvents::new(&self.shared.events)
     }
 
     /// The counts of shadow mode: how often limits would have ended a node, and how often wrongly.

@@ -12,10 +12,11 @@ mod waits;
 
 use std::time::Duration;
 
+use futures_util::{FutureExt, StreamExt};
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Owner, Run, RunEvent, RunId, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
+    Owner, Run, RunEvent, RunEvents, RunId, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
 };
 
 use crate::support::{DONE, ReadExt, Script, Stack, Upstream, request, secs};
@@ -365,5 +366,72 @@ async fn who_comes_late_is_told_the_same_numbers_each_time() {
             let all = registered.then_some(3);
             assert_eq!(end["registry_sequence"].as_u64(), all, "{end}");
         }
+    }
+}
+
+/// covers: C8
+#[tokio::test(start_paused = true)]
+async fn an_observer_is_a_stream_of_the_same_events() {
+    fn sent_anywhere<T: Send + Sync + Unpin + 'static>(observer: T) -> T {
+        observer
+    }
+    let registry = RunRegistry::new();
+    let mut stream = sent_anywhere(registry.subscribe());
+    let number =
+        |event: RunEvent| serde_json::to_value(event).unwrap()["registry_sequence"].as_u64();
+    assert!(StreamExt::next(&mut stream).now_or_never().is_none());
+
+    // A waiting stream is woken, and can be cloned and read by `next`.
+    let cloned = stream.clone();
+    let waiting = tokio::spawn(async move {
+        let first = stream.next().await;
+        (first, stream)
+    });
+    tokio::task::yield_now().await;
+    let runs: Vec<_> = (0..2)
+        .map(|n| registry.open(us(), id(&n.to_string())))
+        .collect();
+    let (first, mut stream) = waiting.await.unwrap();
+    assert_eq!(first.and_then(number), Some(1));
+    assert_eq!(StreamExt::next(&mut stream).await.and_then(number), Some(2));
+    assert!(StreamExt::next(&mut stream).now_or_never().is_none());
+    let late = stream.clone();
+
+    // Each waits by itself, until the registry is gone.
+    let read = |stream: RunEvents| tokio::spawn(stream.map(number).collect::<Vec<_>>());
+    let all = [cloned, stream, late].map(read);
+    tokio::task::yield_now().await;
+    runs[0].end(TerminalReason::Aborted);
+    drop((registry, runs));
+    let mut told = Vec::new();
+    for read in all {
+        told.push(read.await.unwrap());
+    }
+    let [one, two, three] = [1, 2, 3].map(Some);
+    assert_eq!(told, [vec![one, two, three], vec![three], vec![three]]);
+}
+
+/// covers: C8
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_too_slow_is_told_how_much_it_lost_and_ends_after_the_runs_end() {
+    let registry = RunRegistry::new();
+    let mut stream = registry.subscribe();
+    assert!(StreamExt::next(&mut stream).now_or_never().is_none());
+    for n in 0..RunRegistry::EVENTS + 10 {
+        drop(registry.open(us(), id(&n.to_string())));
+    }
+    let lost = StreamExt::next(&mut stream).await;
+    assert!(
+        matches!(lost, Some(RunEvent::Lost { events: 10 })),
+        "{lost:?}"
+    );
+
+    let run = Run::open();
+    let mut stream = run.subscribe();
+    assert!(StreamExt::next(&mut stream).now_or_never().is_none());
+    run.end(TerminalReason::Aborted);
+    let (late, cloned) = (run.subscribe(), stream.clone());
+    for (stream, events) in [(stream, 1), (late, 1), (cloned, 0)] {
+        assert_eq!(stream.count().await, events);
     }
 }

@@ -18,7 +18,7 @@ use axum::{
 };
 use futures_util::{FutureExt, Stream, StreamExt, future, stream};
 use tokio::{sync::watch, task::unconstrained};
-use tower_agent::{RunEvent, RunRegistry, run::RunEvents};
+use tower_agent::{RunEvent, RunEvents, RunRegistry};
 
 #[cfg(test)]
 mod tests;

@@ -34,14 +34,15 @@ impl Run {
         fence(Ordering::SeqCst);
         // Before that the ending thread still finds the new observer.
         if node.payload.has_last_event() {
-            let (sender, receiver) = broadcast::channel(1);
+            let sender = broadcast::Sender::new(1);
+            let events = RunEvents::new(&sender);
             // `send` cannot fail: the receiver exists.
             let _ = sender.send(RunEvent::ended(node).numbered(node));
-            return RunEvents::new(receiver);
+            return events;
         }
         let sender = &mut observed.sender;
         let sender = sender.get_or_insert_with(|| broadcast::Sender::new(EVENTS));
-        RunEvents::new(sender.subscribe())
+        RunEvents::new(sender)
     }
 
     /// Sets the interval at which the streams of the nearest run are expected to show a heartbeat.

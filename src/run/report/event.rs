@@ -1,7 +1,15 @@
 //! The events and notices of a run.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
+use futures_core::Stream;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{
@@ -217,22 +225,41 @@ impl RunEvent {
 ///
 /// [`Run::subscribe`](crate::run::Run::subscribe) opens one for a run,
 /// [`RunRegistry::subscribe`](crate::RunRegistry::subscribe) one for all runs of a
-/// registry.
-#[derive(Debug)]
+/// registry. [`next`](Self::next) waits for an event. The observer is also a [`Stream`], which costs
+/// one more allocation for each event; both may be used in turn.
 pub struct RunEvents {
-    receiver: broadcast::Receiver<RunEvent>,
+    channel: broadcast::WeakSender<RunEvent>,
+    /// `None` while `received` has the receiver.
+    receiver: Option<broadcast::Receiver<RunEvent>>,
+    /// The wait for the next event, if the stream was polled: a poll has to leave its waker.
+    received: Option<Pin<Box<dyn Future<Output = Received> + Send + Sync>>>,
+}
+
+/// The next event, and the receiver for those after it.
+type Received = (Option<RunEvent>, broadcast::Receiver<RunEvent>);
+
+impl fmt::Debug for RunEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunEvents").finish_non_exhaustive()
+    }
 }
 
 /// The clone receives the events from now on.
 impl Clone for RunEvents {
     fn clone(&self) -> Self {
-        Self::new(self.receiver.resubscribe())
+        // Without its sender the channel is closed, and so is the clone's.
+        let channel = self.channel.upgrade();
+        Self::new(&channel.unwrap_or_else(|| broadcast::Sender::new(1)))
     }
 }
 
 impl RunEvents {
-    pub(crate) const fn new(receiver: broadcast::Receiver<RunEvent>) -> Self {
-        Self { receiver }
+    pub(crate) fn new(channel: &broadcast::Sender<RunEvent>) -> Self {
+        Self {
+            channel: channel.downgrade(),
+            receiver: Some(channel.subscribe()),
+            received: None,
+        }
     }
 
     /// Waits for the next event; `None` after the run's end, or once the registry is gone.
@@ -241,10 +268,37 @@ impl RunEvents {
     ///
     /// If the future is dropped, no event is lost.
     pub async fn next(&mut self) -> Option<RunEvent> {
-        match self.receiver.recv().await {
-            Ok(event) => Some(event),
-            Err(RecvError::Lagged(events)) => Some(RunEvent::Lost { events }),
-            Err(RecvError::Closed) => None,
+        match &mut self.receiver {
+            Some(receiver) => receive(receiver).await,
+            None => poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await,
         }
+    }
+}
+
+/// The stream ends after the run's end, or once the registry is gone.
+impl Stream for RunEvents {
+    type Item = RunEvent;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<RunEvent>> {
+        if let Some(mut receiver) = self.receiver.take() {
+            self.received = Some(Box::pin(
+                async move { (receive(&mut receiver).await, receiver) },
+            ));
+        }
+        let Some(received) = &mut self.received else {
+            return Poll::Ready(None);
+        };
+        let (event, receiver) = ready!(received.as_mut().poll(cx));
+        self.received = None;
+        self.receiver = Some(receiver);
+        Poll::Ready(event)
+    }
+}
+
+async fn receive(receiver: &mut broadcast::Receiver<RunEvent>) -> Option<RunEvent> {
+    match receiver.recv().await {
+        Ok(event) => Some(event),
+        Err(RecvError::Lagged(events)) => Some(RunEvent::Lost { events }),
+        Err(RecvError::Closed) => None,
     }
 }
