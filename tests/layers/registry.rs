@@ -16,7 +16,8 @@ use futures_util::{FutureExt, StreamExt};
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Owner, Run, RunEvent, RunEvents, RunId, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
+    Owner, Run, RunEvent, RunEvents, RunId, RunLayer, RunRegistry, RunSnapshot, StepTimeoutLayer,
+    TerminalReason, registry::WaitOutcome,
 };
 
 use crate::support::{DONE, ReadExt, Script, Stack, Upstream, request, secs};
@@ -29,6 +30,15 @@ fn id(text: &str) -> RunId {
 
 fn us() -> Owner {
     Owner::default()
+}
+
+/// The reason and the snapshot of a run that ended within the limit of a wait.
+fn ended(waited: WaitOutcome) -> (TerminalReason, RunSnapshot) {
+    let WaitOutcome::Ended { reason, snapshot } = waited else {
+        panic!("{waited:?}")
+    };
+    assert_eq!(snapshot.reason.as_ref(), Some(&reason));
+    (reason, *snapshot)
 }
 
 /// A run of a session, opened by a request that was answered.

@@ -13,7 +13,7 @@ use tower::{Layer as _, ServiceExt};
 use tower_agent::{HardCeilingLayer, Owner, Run, RunEvent, RunRegistry, Scope, TerminalReason};
 use tracing_subscriber::layer::{Context as Spans, Layer, SubscriberExt};
 
-use super::{id, opened, us};
+use super::{ended, id, opened, us};
 use crate::support::{DONE, LogCapture, ReadExt, Script, Upstream, request, secs};
 
 const LIMIT: std::time::Duration = RunRegistry::WAIT;
@@ -216,12 +216,12 @@ async fn who_knows_the_former_run_of_an_id_never_touches_the_next() {
     let registry = RunRegistry::new();
     let mut events = registry.subscribe();
     let first = registry.open(us(), id("r"));
-    let waiting = tokio::spawn(registry.wait(us(), &id("r"), LIMIT).unwrap());
+    let waiting = tokio::spawn(registry.wait(us(), &id("r"), LIMIT));
     tokio::task::yield_now().await;
     first.end(TerminalReason::Aborted);
     let second = registry.reopen(us(), &id("r")).unwrap();
 
-    let waited = waiting.await.unwrap().unwrap();
+    let (_, waited) = ended(waiting.await.unwrap());
     assert_eq!(waited.generation, 1, "one answer, of the run it waited for");
     assert!(!first.end(TerminalReason::Shutdown));
     // What was remembered of the first is due, the second is busy.
