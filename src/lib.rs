@@ -233,7 +233,7 @@ pub use self::{
     registry::{Owner, OwnerCaps, RunRegistry},
     run::{
         CallSummary, CustomReason, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind,
-        NotCounted, ProgressNotices, ReasonClass, ResetOn, Run, RunEvent, RunId, RunNotice,
+        NotCounted, ProgressNotices, ReasonClass, ResetOn, Run, RunEvent, RunEvents, RunId, RunNotice,
         RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, Trajectory,
     },
     stack::AgentStack,

@@ -17,7 +17,8 @@ impl RunRegistry {
     /// Ends the owner's run of this id as aborted. Answers whether this call ended it.
     ///
     /// The answer is false, without any effect, if the id is unknown, another owner's, or its run
-    /// has ended. A deadline of the run that has passed by now ends it first.
+    /// has ended. A deadline of the run that has passed by now ends it first. Runs of requests
+    /// without a credential are those of [`Owner::anonymous`].
     ///
     /// Observers have received the end before any waiter of the run wakes; by then the run has also
     /// left the live runs.
@@ -40,7 +41,8 @@ impl RunRegistry {
     /// use tower_agent::{Owner, RunRegistry};
     ///
     /// let registry = RunRegistry::new();
-    /// assert!(registry.abort_session(Owner::default(), "chat-7").is_empty());
+    /// // The session of requests without a credential.
+    /// assert!(registry.abort_session(Owner::anonymous(), "chat-7").is_empty());
     /// ```
     #[allow(
         clippy::must_use_candidate,

@@ -75,6 +75,7 @@ pub use self::{
 pub(crate) use self::admission::{Finder, Uncounted};
 
 use std::{
+    future::Future,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -82,7 +83,7 @@ use std::{
 use tokio::time::Instant;
 
 use self::shared::Shared;
-use crate::run::{Run, RunEvents, RunId, RunSnapshot, RunWait, ShadowReport, Trajectory};
+use crate::run::{Run, RunEvents, RunId, RunSnapshot, ShadowReport, TerminalReason, Trajectory};
 
 /// A registry of runs by owner and id. Cheap to clone; all clones are the same registry.
 #[derive(Clone, Debug)]
@@ -187,39 +188,54 @@ impl RunRegistry {
 
     /// Waits for the end of the owner's run of this id, as [`Run::wait`] does.
     ///
-    /// [`RunRegistry::WAIT`] is the usual limit. For a remembered run the future resolves at once.
-    /// The method answers `None` if the id is unknown, or another owner's.
+    /// [`RunRegistry::WAIT`] is the usual limit. For a remembered run, or an unknown id, the future
+    /// resolves at once.
     ///
     /// The future resolves with the end of the run that has the id now, even if the id is
     /// opened anew right after.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
-    /// use tower_agent::{Owner, RunRegistry, TerminalReason};
+    /// use tower_agent::{Owner, RunRegistry, registry::WaitOutcome};
     ///
     /// let (registry, us) = (RunRegistry::new(), Owner::default());
-    /// let id = "nightly".parse().unwrap();
-    /// assert!(registry.wait(us, &id, RunRegistry::WAIT).is_none(), "unknown");
+    /// let run = registry.open(us, "nightly".parse().unwrap());
     ///
-    /// let run = registry.open(us, id.clone());
-    /// let wait = registry.wait(us, &id, RunRegistry::WAIT).unwrap();
-    /// assert!(wait.await.is_none(), "it goes on after 30 seconds");
-    ///
-    /// run.end(TerminalReason::Completed);
-    /// let ended = registry.wait(us, &id, RunRegistry::WAIT).unwrap().await.unwrap();
-    /// assert_eq!(ended.reason, Some(TerminalReason::Completed));
+    /// match registry.wait(us, &run.id(), RunRegistry::WAIT).await {
+    ///     WaitOutcome::Ended { reason, snapshot } => println!("{reason} at {:?}", snapshot.elapsed),
+    ///     WaitOutcome::Open => println!("it goes on after 30 seconds"),
+    ///     WaitOutcome::Unknown => println!("no such run of ours"),
+    /// }
     /// # }
     /// ```
-    #[must_use]
-    pub fn wait(&self, owner: Owner, id: &RunId, limit: Duration) -> Option<RunWait> {
-        Some(self.get(owner, id)?.wait(limit))
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future only removes its waker.
+    pub fn wait(
+        &self,
+        owner: Owner,
+        id: &RunId,
+        limit: Duration,
+    ) -> impl Future<Output = WaitOutcome> + Send + use<> {
+        let wait = self.get(owner, id).map(|run| run.wait(limit));
+        async {
+            let Some(wait) = wait else {
+                return WaitOutcome::Unknown;
+            };
+            let ended = wait.await.map(Box::new);
+            match ended.and_then(|snapshot| Some((snapshot.reason.clone()?, snapshot))) {
+                Some((reason, snapshot)) => WaitOutcome::Ended { reason, snapshot },
+                None => WaitOutcome::Open,
+            }
+        }
     }
 
     /// Subscribes to the events of all runs from now on. Each observer receives every event, or
     /// learns how many it lost.
     #[must_use]
     pub fn subscribe(&self) -> RunEvents {
-        RunEvents::new(self.shared.events.subscribe())
+        RunEvents::new(&self.shared.events)
     }
 
     /// The counts of shadow mode: how often limits would have ended a node, and how often wrongly.
@@ -237,6 +253,22 @@ impl RunRegistry {
         }
         runs
     }
+}
+
+/// The outcome of a wait for the end of a run: see [`RunRegistry::wait`].
+#[derive(Clone, Debug)]
+pub enum WaitOutcome {
+    /// The run has ended.
+    Ended {
+        /// The reason of the run's end.
+        reason: TerminalReason,
+        /// The state of the run at its end.
+        snapshot: Box<RunSnapshot>,
+    },
+    /// The limit has passed, and the run goes on.
+    Open,
+    /// The registry knows no run of this id, or it is another owner's.
+    Unknown,
 }
 
 /// A handle on a registry that does not keep the registry alive.

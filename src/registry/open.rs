@@ -35,7 +35,32 @@ impl RunRegistry {
     /// new run is over from its birth.
     #[must_use]
     pub fn open(&self, owner: Owner, id: RunId) -> Run {
-        let run = self.find_with(owner, id, None, Self::IDLE, Finder::Program);
+        self.find_or_open(owner, id, None)
+    }
+
+    /// Finds or opens the owner's run of this id, as [`open`](Self::open) does, and opens a new run
+    /// in this session.
+    ///
+    /// An abort of the session then ends the run too. A run that exists stays in the session in
+    /// which it was opened, or in none: [`Run::session`] answers it.
+    ///
+    /// ```
+    /// use tower_agent::{Owner, RunRegistry, TerminalReason};
+    ///
+    /// let (registry, us) = (RunRegistry::new(), Owner::default());
+    /// let run = registry.open_in(us, "nightly".parse()?, "chat-7".parse()?);
+    ///
+    /// assert_eq!(registry.abort_session(us, "chat-7"), [run.id()]);
+    /// assert_eq!(run.terminal_reason(), Some(TerminalReason::Aborted));
+    /// # Ok::<_, tower_agent::InvalidRunId>(())
+    /// ```
+    #[must_use]
+    pub fn open_in(&self, owner: Owner, id: RunId, session: RunId) -> Run {
+        self.find_or_open(owner, id, Some(session.to_string().into()))
+    }
+
+    fn find_or_open(&self, owner: Owner, id: RunId, session: Option<Arc<str>>) -> Run {
+        let run = self.find_with(owner, id, session, Self::IDLE, Finder::Program);
         drop(run.check());
         run
     }
@@ -205,7 +230,7 @@ impl RunRegistry {
         self.announce(run);
         // The run may have ended before the registry knew it: then no end was published.
         if run.terminal_reason().is_some() {
-            self.shared.ended(run.node());
+            self.shared.ended(run.node(), None);
         }
         true
     }

@@ -22,16 +22,26 @@ static KEYS: LazyLock<[RandomState; 3]> =
 
 /// The owner of a run: a digest of the caller's credential.
 ///
-/// The default owner is the program itself. The digest has a new key in each process, and is never
-/// printed. Records and logs show `program`, `anonymous`, or `owner-` and 16 digits that are
+/// The default owner is the program itself. Callers without a credential are another owner,
+/// [`anonymous`](Self::anonymous): so no request without a key finds, joins or ends a run of the
+/// program by its id. The program names that owner for runs of a server without keys.
+///
+/// The digest has a new key in each process, and is never printed. Records and logs show `program`, `anonymous`, or `owner-` and 16 digits that are
 /// derived from the digest with another key; these texts only distinguish owners.
 ///
 /// ```
+/// # use tower_agent::{RunRegistry, TerminalReason};
 /// use tower_agent::Owner;
+///
+/// # let registry = RunRegistry::new();
+/// # let _run = registry.open(Owner::anonymous(), "r-1".parse()?);
+/// // A run that a request without a key opened.
+/// assert!(registry.abort(Owner::anonymous(), &"r-1".parse()?));
 ///
 /// let (one, two) = (Owner::of(b"sk-one"), Owner::of(b"sk-two"));
 /// assert!(one.to_string().starts_with("owner-"));
 /// assert_ne!(one.to_string(), two.to_string());
+/// # Ok::<_, tower_agent::InvalidRunId>(())
 /// ```
 #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Owner(pub(crate) u128);

@@ -23,8 +23,8 @@ use super::{
 use crate::{
     lock::Lock,
     run::{
-        End, Identity, Nanos, Node, NodeState, Place, Registration, Run, RunEvent, RunId,
-        RunNotice, ShadowReport, TerminalReason, Trajectory, nanos,
+        End, EventChannel, Identity, Nanos, Node, NodeState, Place, Registration, Run, RunEvent,
+        RunId, RunNotice, ShadowReport, TerminalReason, Trajectory, nanos,
     },
 };
 
@@ -53,7 +53,7 @@ pub(crate) struct Shared {
     /// Whether the registry is shut down. Set before the walk over the shards, and read under a
     /// shard's lock, so that the walk finds every run opened before.
     closed: AtomicBool,
-    /// The number of the last event of the registry. Its lock is held while an event is sent, so
+    /// The number of the registry's last event. Its lock is held while an event is sent, so
     /// that events come in the order of their numbers.
     sequence: Lock<u64>,
     pub(crate) events: broadcast::Sender<RunEvent>,
@@ -223,49 +223,73 @@ impl Shared {
         left
     }
 
-    fn send(&self, sequence: &mut u64, event: impl FnOnce(u64) -> RunEvent) -> u64 {
-        *sequence += 1;
+    /// Numbers a notice, and sends it to the observers of the registry and of the run.
+    fn send(
+        &self,
+        last: &mut u64,
+        node: &Node<NodeState>,
+        notice: &RunNotice,
+        own: Option<&EventChannel>,
+    ) {
+        let Some(number) = node.payload.next_event() else {
+            return;
+        };
+        *last += 1;
+        let event = || RunEvent::notice(node, notice, number, Some(*last));
+        if let Some(own) = own.filter(|own| own.is_open()) {
+            own.send(event());
+        }
         if self.events.receiver_count() > 0 {
             // `send` fails only if no receiver is left.
-            let _ = self.events.send(event(*sequence));
-        }
-        *sequence
-    }
-
-    /// Sends `Opened` for a run that was not announced yet, before other events of the run.
-    fn announce(&self, sequence: &mut u64, node: &Node<NodeState>, identity: &Identity) {
-        if identity.admission.announce() {
-            self.send(sequence, |number| {
-                RunEvent::notice(node, &RunNotice::Opened, number)
-            });
+            let _ = self.events.send(event());
         }
     }
 }
 
 impl Registration for Shared {
-    fn ended(&self, node: &Node<NodeState>) -> Option<u64> {
-        let identity = node.payload.identity()?;
+    fn ended(&self, node: &Node<NodeState>, own: Option<&EventChannel>) {
+        let Some(identity) = node.payload.identity() else {
+            return;
+        };
         let (place, now) = (identity.place, Instant::now());
-        let named = self.with_entry(place, |entries| entries.ended(place, now))?;
+        let Some(named) = self.with_entry(place, |entries| entries.ended(place, now)) else {
+            return;
+        };
         self.leave_session(identity);
         self.remember(place, node.nearest_end(), named);
         // The snapshot in the event is taken without the lock.
-        let event = (self.events.receiver_count() > 0).then(|| RunEvent::ended(node, 0));
+        let event = (self.events.receiver_count() > 0).then(|| RunEvent::ended(node));
         let mut sequence = self.sequence.lock();
-        self.announce(&mut sequence, node, identity);
-        let number = self.send(&mut sequence, |number| match event {
-            Some(event) => event.numbered(number),
-            None => RunEvent::ended(node, number),
-        });
-        identity.end_event.store(number, Ordering::Release);
-        Some(number)
+        if identity.admission.announce() {
+            self.send(&mut sequence, node, &RunNotice::Opened, own);
+        }
+        *sequence += 1;
+        // Stored before the run's own number, with which the end is ready for late observers.
+        identity.end_event.store(*sequence, Ordering::Release);
+        node.payload.last_event();
+        if self.events.receiver_count() > 0 {
+            let event = event.unwrap_or_else(|| RunEvent::ended(node));
+            // `send` fails only if no receiver is left.
+            let _ = self.events.send(event.numbered(node));
+        }
     }
 
-    fn notified(&self, node: &Node<NodeState>, notice: &RunNotice, last: bool) -> Option<u64> {
-        let identity = node.payload.identity()?;
+    fn notified(
+        &self,
+        node: &Node<NodeState>,
+        notice: &RunNotice,
+        last: bool,
+        own: Option<&EventChannel>,
+    ) -> bool {
+        let Some(identity) = node.payload.identity() else {
+            return true;
+        };
         let mut sequence = self.sequence.lock();
         if !last && node.nearest_end().is_some() {
-            return None;
+            return true;
+        }
+        if own.is_none() && node.payload.features_if_any().is_some() {
+            return false;
         }
         match notice {
             RunNotice::WouldHaveEnded { .. } => {
@@ -274,10 +298,11 @@ impl Registration for Shared {
             RunNotice::FalsePositive { .. } => self.completed.fetch_add(1, Ordering::Relaxed),
             _ => 0,
         };
-        self.announce(&mut sequence, node, identity);
-        Some(self.send(&mut sequence, |number| {
-            RunEvent::notice(node, notice, number)
-        }))
+        if identity.admission.announce() {
+            self.send(&mut sequence, node, &RunNotice::Opened, own);
+        }
+        self.send(&mut sequence, node, notice, own);
+        true
     }
 
     fn trajectory(&self) -> Option<Trajectory> {

@@ -73,8 +73,8 @@ pub(crate) use self::{
     poll_scope::{PollScope, Role, TaskGuard},
     report::OnEnd,
     state::{
-        Admission, AttemptTarget, Failing, HEARTBEAT, Identity, NodeState, Place, Registration,
-        RunGuard, Settlement,
+        Admission, AttemptTarget, EventChannel, Failing, HEARTBEAT, Identity, NodeState, Place,
+        Registration, RunGuard, Settlement,
     },
     tree::{Announcement, Clock, End, IdleWindow, NEVER, Nanos, Node, TaskId, WindowKind, nanos},
 };

@@ -7,7 +7,10 @@ use std::sync::Arc;
 
 use http::Request;
 use tower::{Layer, ServiceExt};
-use tower_agent::{Owner, Run, RunEvent, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason};
+use tower_agent::{
+    Owner, Run, RunEvent, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
+    registry::WaitOutcome,
+};
 
 use crate::support::{
     DONE, FINISH, PRELUDE, ReadExt, Script, Summaries, Upstream, chat, content_block, later,
@@ -184,7 +187,10 @@ async fn a_late_wait_is_given_the_last_text_of_a_run_that_keeps_it() {
             drop((run, bodies));
 
             let wait = registry.wait(Owner::anonymous(), &"r".parse().unwrap(), secs(1));
-            let snapshot = serde_json::to_value(wait.unwrap().await.unwrap()).unwrap();
+            let WaitOutcome::Ended { snapshot, .. } = wait.await else {
+                panic!("it has ended")
+            };
+            let snapshot = serde_json::to_value(snapshot).unwrap();
 
             let found = snapshot.get("text").and_then(|text| text.as_str());
             assert_eq!(found, text.filter(|_| max > 0), "{reason:?}");

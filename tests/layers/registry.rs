@@ -12,10 +12,12 @@ mod waits;
 
 use std::time::Duration;
 
+use futures_util::{FutureExt, StreamExt};
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Owner, Run, RunEvent, RunId, RunLayer, RunNotice, RunRegistry, StepTimeoutLayer, TerminalReason,
+    Owner, Run, RunEvent, RunEvents, RunId, RunLayer, RunRegistry, RunSnapshot, StepTimeoutLayer,
+    TerminalReason, registry::WaitOutcome,
 };
 
 use crate::support::{DONE, ReadExt, Script, Stack, Upstream, request, secs};
@@ -28,6 +30,15 @@ fn id(text: &str) -> RunId {
 
 fn us() -> Owner {
     Owner::default()
+}
+
+/// The reason and the snapshot of a run that ended within the limit of a wait.
+fn ended(waited: WaitOutcome) -> (TerminalReason, RunSnapshot) {
+    let WaitOutcome::Ended { reason, snapshot } = waited else {
+        panic!("{waited:?}")
+    };
+    assert_eq!(snapshot.reason.as_ref(), Some(&reason));
+    (reason, *snapshot)
 }
 
 /// A run of a session, opened by a request that was answered.
@@ -178,57 +189,41 @@ async fn a_call_ended_by_its_own_window_also_counts_as_work_until_then() {
 
 /// covers: B6
 #[tokio::test(start_paused = true)]
-async fn every_run_has_one_event_at_its_beginning_and_one_at_its_end_and_numbers_go_up_by_one() {
+async fn every_run_counts_its_events_from_one_beside_the_registrys_count() {
     let registry = RunRegistry::new();
     let mut events = registry.subscribe();
-    for name in ["a", "b", "c"] {
-        let run = registry.open(us(), id(name));
+    let [a, b] = ["a", "b"].map(|name| registry.open(us(), id(name)));
+    let mut events_of_b = b.subscribe();
+    for run in [&a, &b] {
         run.end(TerminalReason::Aborted);
         run.end(TerminalReason::Shutdown);
-        registry.abort(us(), &id(name));
+        registry.abort(us(), &run.id());
     }
     drop(registry);
 
     let mut seen = Vec::new();
     while let Some(event) = events.next().await {
-        if let RunEvent::Notice {
-            run,
-            sequence,
-            notice,
-            ..
-        } = event
-        {
-            assert_eq!(notice, RunNotice::Opened);
-            seen.push((run.to_string(), sequence));
-            continue;
-        }
-        let RunEvent::Ended {
-            run,
-            sequence,
-            reason,
-            message,
-            snapshot,
-            ..
-        } = event
-        else {
-            panic!()
-        };
-        assert_eq!(reason, TerminalReason::Aborted);
-        assert!(message.contains("it was aborted (aborted)"));
-        assert_eq!(snapshot.reason, Some(reason));
-        seen.push((run.to_string(), sequence));
+        seen.push(serde_json::to_value(event).unwrap());
     }
-    assert_eq!(
-        seen,
-        [
-            ("a".to_owned(), 1),
-            ("a".to_owned(), 2),
-            ("b".to_owned(), 3),
-            ("b".to_owned(), 4),
-            ("c".to_owned(), 5),
-            ("c".to_owned(), 6)
-        ]
-    );
+    let numbers = |event: &serde_json::Value| {
+        let number = |name: &str| event[name].as_u64();
+        let run = event["run"].as_str().unwrap().to_owned();
+        (run, number("sequence"), number("registry_sequence"))
+    };
+    let expected = [("a", 1, 1), ("b", 1, 2), ("a", 2, 3), ("b", 2, 4)];
+    let expected = expected.map(|(run, own, all)| (run.to_owned(), Some(own), Some(all)));
+    assert_eq!(seen.iter().map(numbers).collect::<Vec<_>>(), expected);
+    for opened in &seen[..2] {
+        assert_eq!(opened["notice"]["kind"], "opened");
+    }
+    for end in &seen[2..] {
+        assert_eq!(end["reason"], "aborted");
+        let message = end["message"].as_str().unwrap();
+        assert!(message.contains("it was aborted (aborted)"), "{message}");
+        assert_eq!(end["snapshot"]["reason"], "aborted");
+    }
+    let end = serde_json::to_value(events_of_b.next().await.unwrap()).unwrap();
+    assert_eq!(end, seen[3], "the run's observers see the same event");
 }
 
 /// covers: C8
@@ -364,7 +359,7 @@ async fn a_run_has_observers_of_its_own_and_its_end_comes_last() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_comes_late_is_told_the_same_number_each_time() {
+async fn who_comes_late_is_told_the_same_numbers_each_time() {
     for registered in [false, true] {
         let registry = RunRegistry::new();
         let _first = registry.open(us(), id("another"));
@@ -375,10 +370,78 @@ async fn who_comes_late_is_told_the_same_number_each_time() {
         run.end(TerminalReason::Aborted);
 
         for _ in 0..3 {
-            let Some(RunEvent::Ended { sequence, .. }) = run.subscribe().next().await else {
-                panic!()
-            };
-            assert_eq!(sequence, if registered { 3 } else { 1 });
+            let end = serde_json::to_value(run.subscribe().next().await.unwrap()).unwrap();
+            assert_eq!(end["event"], "ended");
+            assert_eq!(end["sequence"], if registered { 2 } else { 1 });
+            let all = registered.then_some(3);
+            assert_eq!(end["registry_sequence"].as_u64(), all, "{end}");
         }
+    }
+}
+
+/// covers: C8
+#[tokio::test(start_paused = true)]
+async fn an_observer_is_a_stream_of_the_same_events() {
+    fn sent_anywhere<T: Send + Sync + Unpin + 'static>(observer: T) -> T {
+        observer
+    }
+    let registry = RunRegistry::new();
+    let mut stream = sent_anywhere(registry.subscribe());
+    let number =
+        |event: RunEvent| serde_json::to_value(event).unwrap()["registry_sequence"].as_u64();
+    assert!(StreamExt::next(&mut stream).now_or_never().is_none());
+
+    // A waiting stream is woken, and can be cloned and read by `next`.
+    let cloned = stream.clone();
+    let waiting = tokio::spawn(async move {
+        let first = stream.next().await;
+        (first, stream)
+    });
+    tokio::task::yield_now().await;
+    let runs: Vec<_> = (0..2)
+        .map(|n| registry.open(us(), id(&n.to_string())))
+        .collect();
+    let (first, mut stream) = waiting.await.unwrap();
+    assert_eq!(first.and_then(number), Some(1));
+    assert_eq!(StreamExt::next(&mut stream).await.and_then(number), Some(2));
+    assert!(StreamExt::next(&mut stream).now_or_never().is_none());
+    let late = stream.clone();
+
+    // Each waits by itself, until the registry is gone.
+    let read = |stream: RunEvents| tokio::spawn(stream.map(number).collect::<Vec<_>>());
+    let all = [cloned, stream, late].map(read);
+    tokio::task::yield_now().await;
+    runs[0].end(TerminalReason::Aborted);
+    drop((registry, runs));
+    let mut told = Vec::new();
+    for read in all {
+        told.push(read.await.unwrap());
+    }
+    let [one, two, three] = [1, 2, 3].map(Some);
+    assert_eq!(told, [vec![one, two, three], vec![three], vec![three]]);
+}
+
+/// covers: C8
+#[tokio::test(start_paused = true)]
+async fn a_stream_that_is_too_slow_is_told_how_much_it_lost_and_ends_after_the_runs_end() {
+    let registry = RunRegistry::new();
+    let mut stream = registry.subscribe();
+    assert!(StreamExt::next(&mut stream).now_or_never().is_none());
+    for n in 0..RunRegistry::EVENTS + 10 {
+        drop(registry.open(us(), id(&n.to_string())));
+    }
+    let lost = StreamExt::next(&mut stream).await;
+    assert!(
+        matches!(lost, Some(RunEvent::Lost { events: 10 })),
+        "{lost:?}"
+    );
+
+    let run = Run::open();
+    let mut stream = run.subscribe();
+    assert!(StreamExt::next(&mut stream).now_or_never().is_none());
+    run.end(TerminalReason::Aborted);
+    let (late, cloned) = (run.subscribe(), stream.clone());
+    for (stream, events) in [(stream, 1), (late, 1), (cloned, 0)] {
+        assert_eq!(stream.count().await, events);
     }
 }

@@ -1,17 +1,24 @@
 //! `GET /events`: the events of all runs, as server-sent events.
 
-use std::{convert::Infallible, pin::pin, time::Duration};
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    pin::pin,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use axum::{
     extract::State,
+    http::{HeaderMap, StatusCode},
     response::{
         IntoResponse, Response,
         sse::{Event, KeepAlive, Sse},
     },
 };
-use futures_util::{Stream, future, stream};
-use tokio::sync::watch;
-use tower_agent::{RunEvent, RunRegistry, run::RunEvents};
+use futures_util::{FutureExt, Stream, StreamExt, future, stream};
+use tokio::{sync::watch, task::unconstrained};
+use tower_agent::{RunEvent, RunEvents, RunRegistry};
 
 #[cfg(test)]
 mod tests;
@@ -19,33 +26,130 @@ mod tests;
 /// The silence after which a comment is sent: proxies close silent connections.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
+/// The number of events that are kept for observers that come back.
+const KEPT: usize = RunRegistry::EVENTS;
+
 /// The source of the events, and the signal that ends their stream.
 #[derive(Clone, Debug)]
 pub(crate) struct Events {
     registry: RunRegistry,
+    log: Arc<Mutex<EventLog>>,
     /// True, or closed, once the server shuts down.
     stopping: watch::Receiver<bool>,
 }
 
+/// The last events of the registry, oldest first and without a gap in their numbers.
+///
+/// An observer that comes back moves the events from the subscription to the list. In between the
+/// subscription keeps as many, so an event costs no task of its own.
+#[derive(Debug)]
+struct EventLog {
+    events: RunEvents,
+    kept: VecDeque<RunEvent>,
+}
+
+impl EventLog {
+    /// Moves all events that were sent so far to the list, and answers the newest one's number.
+    fn catch_up(&mut self) -> u64 {
+        // Outside of tokio's coop budget: without budget, a read finds no event.
+        while let Some(Some(event)) = unconstrained(self.events.next()).now_or_never() {
+            if number(&event).is_none() {
+                // Events were lost here, and at least `KEPT` newer ones follow.
+                self.kept.clear();
+                continue;
+            }
+            if self.kept.len() == KEPT {
+                self.kept.pop_front();
+            }
+            self.kept.push_back(event);
+        }
+        self.kept.back().and_then(number).unwrap_or(0)
+    }
+}
+
 impl Events {
-    pub(crate) const fn new(registry: RunRegistry, stopping: watch::Receiver<bool>) -> Self {
-        Self { registry, stopping }
+    pub(crate) fn new(registry: RunRegistry, stopping: watch::Receiver<bool>) -> Self {
+        let log = EventLog {
+            events: registry.subscribe(),
+            kept: VecDeque::new(),
+        };
+        Self {
+            registry,
+            log: Arc::new(Mutex::new(log)),
+            stopping,
+        }
     }
 
-    /// Streams the events from now on; at a shutdown, also those of the runs' ends.
-    fn stream(self) -> impl Stream<Item = RunEvent> + Send + 'static {
-        let start = (self.registry.subscribe(), self.stopping);
-        stream::unfold(start, |(mut events, mut stopping)| async move {
-            let event = next(&mut events, &mut stopping).await?;
-            Some((event, (events, stopping)))
+    /// Streams the events after the one of this number, or from now on; at a shutdown, also those
+    /// of the runs' ends.
+    fn stream(self, last: Option<u64>) -> impl Stream<Item = RunEvent> + Send + 'static {
+        // Subscribed before the look at the log: what happens in between is in both.
+        let live = self.registry.subscribe();
+        let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
+        let newest = log.catch_up();
+        // A greater number is of a gateway that ran before: the observer knows no event of this.
+        let last = last.map_or(newest, |last| if last > newest { 0 } else { last });
+        let kept = log.kept.iter();
+        let missed = kept.filter(|event| number(event) > Some(last));
+        let missed = missed.cloned().collect();
+        drop(log);
+        let start = Following {
+            missed,
+            live,
+            last,
+            stopping: self.stopping,
+        };
+        stream::unfold(start, |mut following| async move {
+            let event = following.next().await?;
+            Some((event, following))
         })
     }
 }
 
-pub(crate) async fn events(State(events): State<Events>) -> Response {
-    let events = futures_util::StreamExt::map(events.stream(), |event| {
-        Ok::<_, Infallible>(to_event(&event))
-    });
+/// The position of one observer in the events.
+struct Following {
+    /// The events that come before the live ones.
+    missed: VecDeque<RunEvent>,
+    live: RunEvents,
+    /// The number of the last event that the observer saw, or that it lost.
+    last: u64,
+    stopping: watch::Receiver<bool>,
+}
+
+impl Following {
+    /// The next event, or the count of those that were lost before it; `None` at a shutdown.
+    async fn next(&mut self) -> Option<RunEvent> {
+        loop {
+            let event = match self.missed.pop_front() {
+                Some(event) => event,
+                None => next(&mut self.live, &mut self.stopping).await?,
+            };
+            // The subscription's own count of lost events includes those that the log had.
+            let Some(number) = number(&event).filter(|number| *number > self.last) else {
+                continue;
+            };
+            let events = number - self.last - 1;
+            if events > 0 {
+                self.last = number - 1;
+                self.missed.push_front(event);
+                return Some(RunEvent::Lost { events });
+            }
+            self.last = number;
+            return Some(event);
+        }
+    }
+}
+
+/// Streams the events from now on, or those after the event of the `last-event-id`.
+pub(crate) async fn events(State(events): State<Events>, headers: HeaderMap) -> Response {
+    let last = headers.get("last-event-id").filter(|id| !id.is_empty());
+    let number = last.map(|id| id.to_str().ok().and_then(|id| id.parse().ok()));
+    if number == Some(None) {
+        let message = "last-event-id: an event's id is a number\n";
+        return (StatusCode::BAD_REQUEST, message).into_response();
+    }
+    let events = events.stream(number.flatten());
+    let events = events.map(|event| Ok::<_, Infallible>(to_event(&event)));
     let answer = Sse::new(events).keep_alive(KeepAlive::new().interval(KEEP_ALIVE));
     ([("x-accel-buffering", "no")], answer).into_response()
 }
@@ -60,18 +164,30 @@ async fn next(events: &mut RunEvents, stopping: &mut watch::Receiver<bool>) -> O
     }
 }
 
+/// The registry's number of the event; `None` for lost events.
+const fn number(event: &RunEvent) -> Option<u64> {
+    match event {
+        RunEvent::Notice {
+            registry_sequence, ..
+        }
+        | RunEvent::Ended {
+            registry_sequence, ..
+        } => *registry_sequence,
+        _ => None,
+    }
+}
+
 fn to_event(event: &RunEvent) -> Event {
-    let (name, number) = match event {
-        RunEvent::Ended { sequence, .. } => ("ended", Some(sequence)),
-        // Without a number of its own: the event stands for numbered ones that were lost.
-        RunEvent::Lost { .. } => ("lost", None),
-        RunEvent::Notice { sequence, .. } => ("notice", Some(sequence)),
-        _ => ("other", None),
+    let name = match event {
+        RunEvent::Ended { .. } => "ended",
+        RunEvent::Lost { .. } => "lost",
+        _ => "notice",
     };
     let data = serde_json::to_string(event).unwrap_or_default();
-    let event = Event::default().event(name).data(data);
-    match number {
-        Some(number) => event.id(number.to_string()),
-        None => event,
+    let sent = Event::default().event(name).data(data);
+    match number(event) {
+        Some(number) => sent.id(number.to_string()),
+        // Without an id of its own: the event stands for numbered ones that were lost.
+        None => sent,
     }
 }

@@ -12,7 +12,7 @@ use axum::{
 };
 use futures_util::FutureExt;
 use tokio::time::sleep;
-use tower_agent::{CallSummary, RunEvent, RunRegistry, TerminalReason, run::RunEvents};
+use tower_agent::{CallSummary, RunEvent, RunEvents, RunRegistry, TerminalReason};
 
 pub(crate) use self::attempts::AttemptsLayer;
 use self::exposition::{Exposition, Kind};

@@ -5,10 +5,11 @@ mod owner_caps;
 
 use std::{sync::Arc, time::Duration};
 
+use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
 
 use super::{RunRegistry, entries::Entries, owner_caps::Owner};
-use crate::run::{Run, RunId, TerminalReason};
+use crate::run::{Run, RunEvents, RunId, RunNotice, TerminalReason};
 
 /// As a request does that is served.
 fn enter(registry: &RunRegistry, id: RunId, session: Option<Arc<str>>, idle: Duration) -> Run {
@@ -91,4 +92,58 @@ async fn a_run_that_is_about_to_complete_is_not_found_any_more() {
     assert_eq!(new.snapshot().generation, 2);
     old.end(TerminalReason::Completed);
     assert_eq!(new.terminal_reason(), None);
+}
+
+/// Threads that send notices, subscribe and end runs, at once: no observer sees a gap.
+/// covers: B6
+#[test]
+fn no_observer_sees_a_gap_in_the_numbers_of_a_run() {
+    const NOTICES: usize = 5;
+    for _ in 0..300 {
+        let registry = RunRegistry::new();
+        let all = registry.subscribe();
+        let runs: Vec<_> = (0..2)
+            .map(|n| registry.open(Owner::default(), format!("r-{n}").parse().unwrap()))
+            .collect();
+        let barrier = std::sync::Barrier::new(6);
+        let observers: Vec<_> = std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            for run in &runs {
+                for thread in 0..3 {
+                    let barrier = &barrier;
+                    threads.push(scope.spawn(move || {
+                        barrier.wait();
+                        (0..NOTICES).for_each(|_| run.notify(&RunNotice::Asked));
+                        let observer = run.subscribe();
+                        (0..NOTICES).for_each(|_| run.notify(&RunNotice::Asked));
+                        if thread == 0 {
+                            run.end(TerminalReason::Aborted);
+                        }
+                        observer
+                    }));
+                }
+            }
+            threads.into_iter().map(|it| it.join().unwrap()).collect()
+        });
+        drop(registry);
+        for observer in observers.into_iter().chain([all]) {
+            assert_no_gap(observer);
+        }
+    }
+}
+
+/// Each run's numbers go up by one, up to its end.
+fn assert_no_gap(mut observer: RunEvents) {
+    let mut last = std::collections::HashMap::new();
+    let next = || observer.next().now_or_never().expect("all has happened");
+    for event in std::iter::from_fn(next) {
+        let event = serde_json::to_value(event).unwrap();
+        let (run, number) = (event["run"].to_string(), event["sequence"].as_u64());
+        let before = last.insert(run, (number, event["event"] == "ended"));
+        if let Some((before, ended)) = before {
+            assert!(!ended, "an event after the end: {event}");
+            assert_eq!(number, before.map(|number| number + 1), "{event}");
+        }
+    }
+    assert!(last.values().all(|(_, ended)| *ended), "{last:?}");
 }

@@ -1,7 +1,10 @@
 //! The notices and events that observers of a run receive, and the reports of shadow mode.
 
 use std::{
-    sync::atomic::{Ordering, fence},
+    sync::{
+        MutexGuard,
+        atomic::{Ordering, fence},
+    },
     time::Duration,
 };
 
@@ -13,7 +16,7 @@ use crate::run::{
     limits::{ProgressNotices, ShadowHit, WorkingNotices},
     reason::{ReasonClass, TerminalReason},
     report::{RunEvent, RunEvents, RunNotice},
-    state::{EVENTS, HEARTBEAT, Identity, NodeState, RunGuard},
+    state::{EVENTS, EventChannel, HEARTBEAT, NodeState, RunGuard},
     tree::{End, Nanos, Node, nanos},
 };
 
@@ -29,17 +32,17 @@ impl Run {
         // This fence pairs with the one in `publish_end`: this thread sees the end, or the ending
         // thread sees the features.
         fence(Ordering::SeqCst);
-        if node.nearest_end().is_some() {
-            let (sender, receiver) = broadcast::channel(1);
-            let number = node.payload.identity().and_then(Identity::end_event);
-            let sequence = number.unwrap_or(observed.last());
+        // Before that the ending thread still finds the new observer.
+        if node.payload.has_last_event() {
+            let sender = broadcast::Sender::new(1);
+            let events = RunEvents::new(&sender);
             // `send` cannot fail: the receiver exists.
-            let _ = sender.send(RunEvent::ended(node, sequence));
-            return RunEvents::new(receiver);
+            let _ = sender.send(RunEvent::ended(node).numbered(node));
+            return events;
         }
         let sender = &mut observed.sender;
         let sender = sender.get_or_insert_with(|| broadcast::Sender::new(EVENTS));
-        RunEvents::new(sender.subscribe())
+        RunEvents::new(sender)
     }
 
     /// Sets the interval at which the streams of the nearest run are expected to show a heartbeat.
@@ -88,19 +91,29 @@ impl Node<NodeState> {
         // The event of tracing comes before the lock: the program's subscriber must not run under
         // it.
         tracing::debug!(target: "tower_agent", run = %self.run_id(), notice = notice.name(), "notice");
-        let mut observed = self
-            .payload
-            .features_if_any()
-            .map(|features| features.observed.lock());
-        if !last && self.nearest_end().is_some() {
-            return;
+        loop {
+            let own = self.own_events();
+            let own = own.as_deref();
+            if !last && self.nearest_end().is_some() {
+                return;
+            }
+            if let Some(registration) = self.payload.registration() {
+                if registration.notified(self, notice, last, own) {
+                    return;
+                }
+            } else {
+                if let (Some(own), Some(number)) = (own, self.payload.next_event()) {
+                    own.send(RunEvent::notice(self, notice, number, None));
+                }
+                return;
+            }
         }
-        let registration = self.payload.registration();
-        let number =
-            registration.and_then(|registration| registration.notified(self, notice, last));
-        if let Some(observed) = &mut observed {
-            observed.send(number, |sequence| RunEvent::notice(self, notice, sequence));
-        }
+    }
+
+    /// The locked channel to the run's observers; `None` if the run has no channel yet.
+    fn own_events(&self) -> Option<MutexGuard<'_, EventChannel>> {
+        let features = self.payload.features_if_any()?;
+        Some(features.observed.lock())
     }
 
     /// Drops the guard that counts the run as open for its owner, because the run is over.
@@ -113,19 +126,18 @@ impl Node<NodeState> {
     /// Sends the end of the run to its observers, as their last event.
     pub(in crate::run) fn publish_end(&self) {
         fence(Ordering::SeqCst);
-        let mut observed = self
-            .payload
-            .features_if_any()
-            .map(|features| features.observed.lock());
-        let registration = self.payload.registration();
-        let number = registration.and_then(|registration| registration.ended(self));
-        if let Some(observed) = &mut observed {
-            let sequence = number.unwrap_or(observed.last());
-            if let Some(sender) = &observed.sender {
-                // `send` fails only if no receiver is left.
-                let _ = sender.send(RunEvent::ended(self, sequence));
+        let own = self.own_events();
+        if let Some(registration) = self.payload.registration() {
+            registration.ended(self, own.as_deref());
+        }
+        self.payload.last_event();
+        // An observer that came meanwhile sees the mark of the last event, or is seen here.
+        fence(Ordering::SeqCst);
+        if let Some(mut own) = own.or_else(|| self.own_events()) {
+            if own.is_open() {
+                own.send(RunEvent::ended(self).numbered(self));
+                own.sender = None;
             }
-            observed.sender = None;
         }
     }
 }

@@ -1,7 +1,15 @@
 //! The events and notices of a run.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
 
+use futures_core::Stream;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{
@@ -14,7 +22,7 @@ use crate::run::{
     kinds::Step,
     limits::{LoopPattern, LoopVerdict},
     reason::TerminalReason,
-    state::NodeState,
+    state::{Identity, NodeState},
     tree::Node,
 };
 
@@ -29,9 +37,11 @@ pub enum RunEvent {
         run: RunId,
         /// The session of the run; `None` if the run has none.
         session: Option<Arc<str>>,
-        /// The number of the event: one more than the event before. The registry counts its events,
-        /// or the run itself if it is in no registry.
+        /// The number of the event among the run's events, from 1: one more than the event before.
         sequence: u64,
+        /// The number of the event among the events of all runs of the registry, likewise; `None`
+        /// if the run is in no registry.
+        registry_sequence: Option<u64>,
         /// The news of the run.
         notice: RunNotice,
     },
@@ -41,8 +51,11 @@ pub enum RunEvent {
         run: RunId,
         /// The session of the run; `None` if the run has none.
         session: Option<Arc<str>>,
-        /// The number of the event: one more than the event before.
+        /// The number of the event among the run's events, from 1: one more than the event before.
         sequence: u64,
+        /// The number of the event among the events of all runs of the registry, likewise; `None`
+        /// if the run was in no registry.
+        registry_sequence: Option<u64>,
         /// The reason of the run's end.
         reason: TerminalReason,
         /// The message about the end, for people.
@@ -158,16 +171,23 @@ impl RunNotice {
 }
 
 impl RunEvent {
-    pub(crate) fn notice(node: &Node<NodeState>, notice: &RunNotice, sequence: u64) -> Self {
+    pub(crate) fn notice(
+        node: &Node<NodeState>,
+        notice: &RunNotice,
+        sequence: u64,
+        registry_sequence: Option<u64>,
+    ) -> Self {
         Self::Notice {
             run: node.run_id(),
             session: node.session(),
             sequence,
+            registry_sequence,
             notice: notice.clone(),
         }
     }
 
-    pub(crate) fn ended(node: &Node<NodeState>, sequence: u64) -> Self {
+    /// The end of the run, without its numbers.
+    pub(crate) fn ended(node: &Node<NodeState>) -> Self {
         let end = Terminated::of(node);
         let at = node.nearest_end().map(|end| end.at()).unwrap_or_default();
         let snapshot = Arc::new(RunSnapshot::of(node, at, Some(&end)));
@@ -176,7 +196,8 @@ impl RunEvent {
             message: snapshot.message.clone().unwrap_or_else(|| end.message()),
             run: end.run,
             session: snapshot.session.clone(),
-            sequence,
+            sequence: 0,
+            registry_sequence: None,
             partial: node
                 .partial()
                 .filter(|_| end.reason != TerminalReason::Completed),
@@ -185,10 +206,16 @@ impl RunEvent {
         }
     }
 
-    /// The event with this number.
-    pub(crate) fn numbered(mut self, number: u64) -> Self {
-        if let Self::Notice { sequence, .. } | Self::Ended { sequence, .. } = &mut self {
-            *sequence = number;
+    /// The end of the run with its numbers.
+    pub(crate) fn numbered(mut self, node: &Node<NodeState>) -> Self {
+        if let Self::Ended {
+            sequence,
+            registry_sequence,
+            ..
+        } = &mut self
+        {
+            *sequence = node.payload.last_event();
+            *registry_sequence = node.payload.identity().and_then(Identity::end_event);
         }
         self
     }
@@ -198,22 +225,41 @@ impl RunEvent {
 ///
 /// [`Run::subscribe`](crate::run::Run::subscribe) opens one for a run,
 /// [`RunRegistry::subscribe`](crate::RunRegistry::subscribe) one for all runs of a
-/// registry.
-#[derive(Debug)]
+/// registry. [`next`](Self::next) waits for an event. The observer is also a [`Stream`], which costs
+/// one more allocation for each event; both may be used in turn.
 pub struct RunEvents {
-    receiver: broadcast::Receiver<RunEvent>,
+    channel: broadcast::WeakSender<RunEvent>,
+    /// `None` while `received` has the receiver.
+    receiver: Option<broadcast::Receiver<RunEvent>>,
+    /// The wait for the next event, if the stream was polled: a poll has to leave its waker.
+    received: Option<Pin<Box<dyn Future<Output = Received> + Send + Sync>>>,
+}
+
+/// The next event, and the receiver for those after it.
+type Received = (Option<RunEvent>, broadcast::Receiver<RunEvent>);
+
+impl fmt::Debug for RunEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunEvents").finish_non_exhaustive()
+    }
 }
 
 /// The clone receives the events from now on.
 impl Clone for RunEvents {
     fn clone(&self) -> Self {
-        Self::new(self.receiver.resubscribe())
+        // Without its sender the channel is closed, and so is the clone's.
+        let channel = self.channel.upgrade();
+        Self::new(&channel.unwrap_or_else(|| broadcast::Sender::new(1)))
     }
 }
 
 impl RunEvents {
-    pub(crate) const fn new(receiver: broadcast::Receiver<RunEvent>) -> Self {
-        Self { receiver }
+    pub(crate) fn new(channel: &broadcast::Sender<RunEvent>) -> Self {
+        Self {
+            channel: channel.downgrade(),
+            receiver: Some(channel.subscribe()),
+            received: None,
+        }
     }
 
     /// Waits for the next event; `None` after the run's end, or once the registry is gone.
@@ -222,10 +268,37 @@ impl RunEvents {
     ///
     /// If the future is dropped, no event is lost.
     pub async fn next(&mut self) -> Option<RunEvent> {
-        match self.receiver.recv().await {
-            Ok(event) => Some(event),
-            Err(RecvError::Lagged(events)) => Some(RunEvent::Lost { events }),
-            Err(RecvError::Closed) => None,
+        match &mut self.receiver {
+            Some(receiver) => receive(receiver).await,
+            None => poll_fn(|cx| Pin::new(&mut *self).poll_next(cx)).await,
         }
+    }
+}
+
+/// The stream ends after the run's end, or once the registry is gone.
+impl Stream for RunEvents {
+    type Item = RunEvent;
+
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<RunEvent>> {
+        if let Some(mut receiver) = self.receiver.take() {
+            self.received = Some(Box::pin(
+                async move { (receive(&mut receiver).await, receiver) },
+            ));
+        }
+        let Some(received) = &mut self.received else {
+            return Poll::Ready(None);
+        };
+        let (event, receiver) = ready!(received.as_mut().poll(cx));
+        self.received = None;
+        self.receiver = Some(receiver);
+        Poll::Ready(event)
+    }
+}
+
+async fn receive(receiver: &mut broadcast::Receiver<RunEvent>) -> Option<RunEvent> {
+    match receiver.recv().await {
+        Ok(event) => Some(event),
+        Err(RecvError::Lagged(events)) => Some(RunEvent::Lost { events }),
+        Err(RecvError::Closed) => None,
     }
 }

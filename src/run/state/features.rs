@@ -56,11 +56,7 @@ pub(crate) struct RunFeatures {
 
 /// The channel from one run to its observers.
 #[derive(Debug, Default)]
-pub(in crate::run) struct EventChannel {
-    /// The number of the last event, for a run without a registry.
-    pub(in crate::run) sequence: u64,
-    /// Whether `sequence` includes the event of the run's end already.
-    pub(in crate::run) over: bool,
+pub(crate) struct EventChannel {
     /// The sender to the run's observers; `None` before the first observer, and after the end.
     pub(in crate::run) sender: Option<broadcast::Sender<RunEvent>>,
 }
@@ -98,23 +94,14 @@ impl RunFeatures {
 }
 
 impl EventChannel {
-    /// The number of the run's end, which is its last event.
-    pub(in crate::run) fn last(&mut self) -> u64 {
-        if !std::mem::replace(&mut self.over, true) {
-            self.sequence += 1;
-        }
-        self.sequence
+    pub(crate) const fn is_open(&self) -> bool {
+        self.sender.is_some()
     }
 
-    pub(in crate::run) fn send(
-        &mut self,
-        number: Option<u64>,
-        event: impl FnOnce(u64) -> RunEvent,
-    ) {
-        self.sequence += 1;
+    pub(crate) fn send(&self, event: RunEvent) {
         if let Some(sender) = &self.sender {
             // `send` fails only if no receiver is left.
-            let _ = sender.send(event(number.unwrap_or(self.sequence)));
+            let _ = sender.send(event);
         }
     }
 }

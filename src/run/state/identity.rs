@@ -7,7 +7,7 @@ use std::sync::{
 
 use tokio::time::Instant;
 
-use super::NodeState;
+use super::{EventChannel, NodeState};
 use crate::run::{
     handle::Run,
     id::RunId,
@@ -24,7 +24,7 @@ pub(crate) struct Identity {
     pub(crate) owner: u128,
     /// How often the run's id was opened, this time included.
     pub(crate) generation: u64,
-    /// The number of the event that announced the run's end; 0 until then.
+    /// The registry's number of the event that announced the run's end; 0 until then.
     pub(crate) end_event: AtomicU64,
     /// The place of the run in the registry. The place spares the run's end a lookup by key.
     pub(crate) place: Place,
@@ -105,13 +105,24 @@ pub(crate) struct Place {
 
 /// The registry of a run, as its nodes see it.
 pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
-    /// Moves an ended run out of the registry's live runs, and sends its end to observers. Answers
-    /// the number of that event; `None` if the entry is gone, or was ended before.
-    fn ended(&self, node: &Node<NodeState>) -> Option<u64>;
+    /// Moves an ended run out of the registry's live runs, and sends its end to the registry's
+    /// observers. Does nothing if the entry is gone, or was ended before.
+    ///
+    /// `own` is the locked channel of the run, which learns first that the run was opened.
+    fn ended(&self, node: &Node<NodeState>, own: Option<&EventChannel>);
 
-    /// Sends a notice to observers, and answers the number of its event. `None` if the run is over,
-    /// unless the ending thread sends its `last` notice.
-    fn notified(&self, node: &Node<NodeState>, notice: &RunNotice, last: bool) -> Option<u64>;
+    /// Sends a notice to the registry's observers and to those of the run, unless the run is over;
+    /// the ending thread may send a `last` notice.
+    ///
+    /// `own` is the locked channel of the run. Answers false, without effect, if that is `None`
+    /// but the run has a channel now.
+    fn notified(
+        &self,
+        node: &Node<NodeState>,
+        notice: &RunNotice,
+        last: bool,
+        own: Option<&EventChannel>,
+    ) -> bool;
 
     /// The trajectory that records the ends of this registry's runs; `None` if none is set.
     fn trajectory(&self) -> Option<Trajectory>;

@@ -8,7 +8,7 @@ mod identity;
 mod run;
 
 pub(crate) use self::{
-    features::{EVENTS, HEARTBEAT, RunFeatures},
+    features::{EVENTS, EventChannel, HEARTBEAT, RunFeatures},
     identity::{Admission, Identity, Place, Registration, RunGuard},
     run::{AttemptTarget, CallState, RunState, TargetState},
 };
@@ -56,11 +56,16 @@ pub(crate) struct NodeState {
     /// Whether a failure was ever set in `outcome`: mostly none is, and the lock is not taken.
     has_failed: AtomicBool,
     pub(in crate::run) tries: AtomicU32,
+    /// The number of the run's last event, plus [`LAST_EVENT`] if that event was the end.
+    events: AtomicU32,
     kind: KindState,
     /// The number of the tree's root, by which errors of this tree are told from those of others.
     pub(crate) tree: u64,
     outcome: Lock<Outcome>,
 }
+
+/// The mark of a run that has numbered its last event.
+const LAST_EVENT: u32 = 1 << 31;
 
 /// The values that a node's answers have reported, and the failure as which the node counts.
 #[derive(Debug, Default)]
@@ -116,6 +121,7 @@ impl NodeState {
             attempted: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
             tries: AtomicU32::new(0),
+            events: AtomicU32::new(0),
             kind,
             tree,
             outcome: Lock::default(),
@@ -125,6 +131,32 @@ impl NodeState {
     /// The current time on the tree's clock: since the tree was opened.
     pub(crate) fn now(&self) -> Duration {
         Instant::now().saturating_duration_since(self.epoch)
+    }
+
+    /// Numbers an event of this run; `None` after its last event.
+    ///
+    /// The lock of the run's observers is held from here to the send, if there are observers, and
+    /// in a registry also the lock of its events: so each observer sees the numbers in order.
+    pub(crate) fn next_event(&self) -> Option<u64> {
+        let next = |last: u32| (last < LAST_EVENT - 2).then(|| last + 1);
+        let (set, load) = (Ordering::AcqRel, Ordering::Acquire);
+        let last = self.events.fetch_update(set, load, next).ok()?;
+        Some(u64::from(last) + 1)
+    }
+
+    /// The number of the run's end, its last event, which this call numbers if none did before.
+    pub(crate) fn last_event(&self) -> u64 {
+        let next = |last: u32| (last < LAST_EVENT).then(|| (last + 1) | LAST_EVENT);
+        let (set, load) = (Ordering::AcqRel, Ordering::Acquire);
+        match self.events.fetch_update(set, load, next) {
+            Ok(before) => u64::from(before) + 1,
+            Err(last) => u64::from(last ^ LAST_EVENT),
+        }
+    }
+
+    /// Whether the run's last event is numbered.
+    pub(in crate::run) fn has_last_event(&self) -> bool {
+        self.events.load(Ordering::Acquire) >= LAST_EVENT
     }
 
     /// The state that only runs have; `None` for other kinds.
@@ -172,7 +204,7 @@ impl NodeState {
         self.identity()?.registration()
     }
 
-    pub(in crate::run) fn features_if_any(&self) -> Option<&RunFeatures> {
+    pub(crate) fn features_if_any(&self) -> Option<&RunFeatures> {
         self.run()?.features_if_any()
     }
 

@@ -10,10 +10,10 @@ use std::{
 
 use tokio::time::sleep;
 use tower::{Layer as _, ServiceExt};
-use tower_agent::{HardCeilingLayer, Owner, RunEvent, RunRegistry, Scope, TerminalReason};
+use tower_agent::{HardCeilingLayer, Owner, Run, RunEvent, RunRegistry, Scope, TerminalReason};
 use tracing_subscriber::layer::{Context as Spans, Layer, SubscriberExt};
 
-use super::{id, opened, us};
+use super::{ended, id, opened, us};
 use crate::support::{DONE, LogCapture, ReadExt, Script, Upstream, request, secs};
 
 const LIMIT: std::time::Duration = RunRegistry::WAIT;
@@ -32,38 +32,75 @@ impl Wake for Looking {
     }
 }
 
-/// Opens the id anew while a limit of its run is logged as too short, so before the end is
-/// told.
-struct Reopening(Mutex<Option<RunRegistry>>);
+/// Acts while a limit of a run is logged as too short, so before the end is told.
+struct BeforeTheEvent(Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
-impl<S: tracing::Subscriber> Layer<S> for Reopening {
+impl BeforeTheEvent {
+    fn new(act: impl FnOnce() + Send + 'static) -> Self {
+        Self(Mutex::new(Some(Box::new(act))))
+    }
+}
+
+impl<S: tracing::Subscriber> Layer<S> for BeforeTheEvent {
     fn on_event(&self, event: &tracing::Event<'_>, _: Spans<'_, S>) {
         let fields = event.metadata().fields();
         if fields.field("took").is_some() {
-            let registry = self.0.lock().unwrap().take();
-            registry.unwrap().reopen(us(), &id("r")).unwrap();
+            let act = self.0.lock().unwrap().take();
+            act.unwrap()();
         }
     }
 }
 
-#[tokio::test(start_paused = true)]
-async fn an_end_is_told_though_its_id_was_opened_anew_before_that() {
+/// A run whose limit in shadow mode was too short: its end sends a notice first.
+async fn limited() -> (RunRegistry, Run) {
     let registry = RunRegistry::new();
-    let first = opened(&registry, us(), "r", "s").await;
+    let run = opened(&registry, us(), "r", "s").await;
     let slow = Upstream::script(Script::sse().wait(2.0).data(DONE));
     let ceiling = HardCeilingLayer::new(secs(1)).observe().scope(Scope::Run);
-    let call = ceiling.layer(slow).oneshot(first.attach(request()));
+    let call = ceiling.layer(slow).oneshot(run.attach(request()));
     call.await.unwrap().into_body().read().await.whole();
-    let mut events = registry.subscribe();
+    (registry, run)
+}
+
+/// Completes the run, and acts between the end and its events.
+fn end_and(run: &Run, act: impl FnOnce() + Send + 'static) {
     // Others may listen meanwhile, who keep tracing from taking this for the only one.
     let _heard = LogCapture::start();
-    let reopening = Reopening(Mutex::new(Some(registry.clone())));
-    let listening = tracing_subscriber::registry().with(reopening);
-    let listening = tracing::subscriber::set_default(listening);
+    let listening = tracing_subscriber::registry().with(BeforeTheEvent::new(act));
+    let _listening = tracing::subscriber::set_default(listening);
+    run.end(TerminalReason::Completed);
+}
 
-    first.end(TerminalReason::Completed);
+/// covers: B6
+#[tokio::test(start_paused = true)]
+async fn who_comes_between_an_end_and_its_event_is_told_the_numbers_of_all() {
+    let (registry, run) = limited().await;
+    let mut events = registry.subscribe();
+    let (late, before) = (Arc::new(Mutex::new(None)), run.clone());
+    let slot = Arc::clone(&late);
 
-    drop(listening);
+    end_and(&run, move || {
+        *slot.lock().unwrap() = Some(before.subscribe())
+    });
+
+    let mut late = late.lock().unwrap().take().unwrap();
+    for _ in 0..2 {
+        let event = serde_json::to_value(events.next().await.unwrap()).unwrap();
+        assert_eq!(
+            serde_json::to_value(late.next().await.unwrap()).unwrap(),
+            event
+        );
+    }
+    assert!(late.next().await.is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_end_is_told_though_its_id_was_opened_anew_before_that() {
+    let (registry, first) = limited().await;
+    let mut events = registry.subscribe();
+    let again = registry.clone();
+
+    end_and(&first, move || drop(again.reopen(us(), &id("r")).unwrap()));
 
     // Of the new run, and of the limit.
     for _ in 0..2 {
@@ -179,12 +216,12 @@ async fn who_knows_the_former_run_of_an_id_never_touches_the_next() {
     let registry = RunRegistry::new();
     let mut events = registry.subscribe();
     let first = registry.open(us(), id("r"));
-    let waiting = tokio::spawn(registry.wait(us(), &id("r"), LIMIT).unwrap());
+    let waiting = tokio::spawn(registry.wait(us(), &id("r"), LIMIT));
     tokio::task::yield_now().await;
     first.end(TerminalReason::Aborted);
     let second = registry.reopen(us(), &id("r")).unwrap();
 
-    let waited = waiting.await.unwrap().unwrap();
+    let (_, waited) = ended(waiting.await.unwrap());
     assert_eq!(waited.generation, 1, "one answer, of the run it waited for");
     assert!(!first.end(TerminalReason::Shutdown));
     // What was remembered of the first is due, the second is busy.

@@ -105,7 +105,7 @@ async fn ten_thousand(parks: &AtomicUsize) {
             (reason_of(&error), body.frame().await.is_none())
         }));
         let wait = registry.wait(us(), &id(&format!("r-{n}")), secs(60));
-        waits.push(tokio::spawn(wait.unwrap()));
+        waits.push(tokio::spawn(wait));
     }
     tokio::task::yield_now().await;
     let mut events = registry.subscribe();
@@ -124,8 +124,8 @@ async fn ten_thousand(parks: &AtomicUsize) {
     );
     assert!(registry.find_session("s").is_empty());
     for wait in waits {
-        let ended = wait.await.unwrap().expect("the end, and not the limit");
-        assert_eq!(ended.reason, Some(TerminalReason::Aborted));
+        let (reason, _) = super::ended(wait.await.unwrap());
+        assert_eq!(reason, TerminalReason::Aborted);
     }
     for body in bodies {
         assert_eq!(body.await.unwrap(), (Some(TerminalReason::Aborted), true));

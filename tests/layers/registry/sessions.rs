@@ -1,8 +1,10 @@
 //! covers: C4
 
-use tower_agent::{Owner, Run, RunEvent, RunNotice, RunRegistry, TerminalReason};
+use tower::{Layer, ServiceExt};
+use tower_agent::{Owner, Run, RunEvent, RunLayer, RunNotice, RunRegistry, TerminalReason};
 
 use super::{id, opened, us};
+use crate::support::{DONE, ReadExt, Script, Upstream, request};
 
 const THEM: &[u8] = b"key";
 
@@ -122,4 +124,46 @@ async fn many_observers_each_get_everything_as_json() {
         assert_eq!(seen[1]["sequence"], 2);
         assert_eq!(seen[1]["snapshot"]["generation"], 1);
     }
+}
+
+/// covers: C4
+#[tokio::test(start_paused = true)]
+async fn the_program_opens_a_run_in_a_session_and_moves_none() {
+    let registry = RunRegistry::new();
+    let theirs = opened(&registry, us(), "asked", "s").await;
+    let ours = registry.open_in(us(), id("ours"), id("s"));
+    let alone = registry.open(us(), id("alone"));
+
+    assert_eq!(ours.session().as_deref(), Some("s"));
+    for (name, session) in [("ours", Some("s")), ("alone", None), ("asked", Some("s"))] {
+        let found = registry.open_in(us(), id(name), id("other"));
+        assert_eq!(found.session().as_deref(), session, "it stays there");
+    }
+    assert!(registry.find_session("other").is_empty());
+    assert!(registry.abort_session(Owner::of(b"key"), "s").is_empty());
+    assert_eq!(registry.abort_session(us(), "s"), [id("asked"), id("ours")]);
+    assert_eq!(theirs.terminal_reason(), Some(TerminalReason::Aborted));
+    assert_eq!(alone.terminal_reason(), None);
+}
+
+/// Each without a key is the same owner to the other, and not the program.
+/// covers: C4
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_key_does_not_reach_the_programs_runs() {
+    let registry = RunRegistry::new();
+    let ours = registry.open_in(Owner::default(), id("r"), id("s"));
+    let upstream = Upstream::script(Script::sse().data(DONE));
+    let mut asked = request();
+    for (name, value) in [("x-run-id", "r"), ("x-session-id", "s")] {
+        asked.headers_mut().insert(name, value.parse().unwrap());
+    }
+    let answer = RunLayer::new(registry.clone())
+        .layer(upstream)
+        .oneshot(asked);
+    answer.await.unwrap().into_body().read().await.whole();
+
+    assert_eq!(registry.find(&id("r")).len(), 2);
+    assert_eq!(registry.abort_session(Owner::anonymous(), "s"), [id("r")]);
+    assert_eq!(ours.terminal_reason(), None);
+    assert!(registry.abort(Owner::default(), &id("r")));
 }

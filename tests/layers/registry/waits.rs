@@ -5,9 +5,11 @@ use std::time::Duration;
 use http::HeaderValue;
 use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt};
-use tower_agent::{HardCeilingLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason};
+use tower_agent::{
+    HardCeilingLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason, registry::WaitOutcome,
+};
 
-use super::{id, us};
+use super::{ended, id, us};
 use crate::support::{Script, Upstream, WakeCount, request, secs};
 
 const LIMIT: Duration = RunRegistry::WAIT;
@@ -18,9 +20,9 @@ async fn the_limit_passes_and_ends_nothing() {
     let run = registry.open(us(), id("r"));
 
     let began = Instant::now();
-    let waited = registry.wait(us(), &id("r"), LIMIT).unwrap().await;
+    let waited = registry.wait(us(), &id("r"), LIMIT).await;
 
-    assert!(waited.is_none());
+    assert!(matches!(waited, WaitOutcome::Open), "{waited:?}");
     assert_eq!(began.elapsed(), secs(30));
     assert_eq!(run.terminal_reason(), None);
 }
@@ -29,9 +31,12 @@ async fn the_limit_passes_and_ends_nothing() {
 async fn nobody_waits_for_what_is_unknown_or_somebody_elses() {
     let registry = RunRegistry::new();
     let _run = registry.open(us(), id("r"));
-    assert!(registry.wait(us(), &id("s"), LIMIT).is_none());
-    let theirs = tower_agent::Owner::of(b"key");
-    assert!(registry.wait(theirs, &id("r"), LIMIT).is_none());
+    let began = Instant::now();
+    for (owner, name) in [(us(), "s"), (tower_agent::Owner::of(b"key"), "r")] {
+        let waited = registry.wait(owner, &id(name), LIMIT).await;
+        assert!(matches!(waited, WaitOutcome::Unknown), "{waited:?}");
+    }
+    assert_eq!(began.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
@@ -39,19 +44,19 @@ async fn each_of_those_who_wait_is_answered_once_when_it_ends() {
     let registry = RunRegistry::new();
     let run = registry.open(us(), id("r"));
     let waits: Vec<_> = (0..100)
-        .map(|_| tokio::spawn(registry.wait(us(), &id("r"), LIMIT).unwrap()))
+        .map(|_| tokio::spawn(registry.wait(us(), &id("r"), LIMIT)))
         .collect();
     sleep(secs(7)).await;
 
-    let ended = Instant::now();
+    let at = Instant::now();
     run.end(TerminalReason::TurnCap);
 
     for wait in waits {
-        let snapshot = wait.await.unwrap().unwrap();
-        assert_eq!(snapshot.reason, Some(TerminalReason::TurnCap));
+        let (reason, snapshot) = ended(wait.await.unwrap());
+        assert_eq!(reason, TerminalReason::TurnCap);
         assert_eq!(snapshot.elapsed, secs(7));
     }
-    assert_eq!(ended.elapsed(), Duration::ZERO);
+    assert_eq!(at.elapsed(), Duration::ZERO);
 }
 
 #[tokio::test(start_paused = true)]
@@ -61,11 +66,12 @@ async fn what_ended_within_ten_minutes_is_answered_at_once_and_then_unknown() {
         registry.open(us(), id("r")).end(reason.clone());
         sleep(secs(599)).await;
         let began = Instant::now();
-        let wait = registry.wait(us(), &id("r"), LIMIT).unwrap();
-        assert_eq!(wait.await.unwrap().reason, Some(reason));
+        let waited = registry.wait(us(), &id("r"), LIMIT).await;
+        assert_eq!(ended(waited).0, reason);
         assert_eq!(began.elapsed(), Duration::ZERO);
         sleep(secs(600)).await;
-        assert!(registry.wait(us(), &id("r"), LIMIT).is_none());
+        let waited = registry.wait(us(), &id("r"), LIMIT).await;
+        assert!(matches!(waited, WaitOutcome::Unknown), "{waited:?}");
     }
 }
 
@@ -91,10 +97,9 @@ async fn whoever_waits_drives_a_ceiling_that_nobody_else_polls() {
         let id = registry.list()[0].run.clone();
 
         let began = Instant::now();
-        let waited = registry.wait(us(), &id, LIMIT).unwrap().await;
+        let waited = registry.wait(us(), &id, LIMIT).await;
 
-        let ended = waited.expect("before the limit");
-        assert_eq!(ended.reason, Some(TerminalReason::HardCeiling), "{scope:?}");
+        assert_eq!(ended(waited).0, TerminalReason::HardCeiling, "{scope:?}");
         assert_eq!(began.elapsed(), secs(20), "{scope:?}");
     }
 }
@@ -124,13 +129,10 @@ async fn whoever_waits_drives_the_end_of_an_idle_run() {
     run.heartbeat();
 
     let began = Instant::now();
-    let wait = registry.wait(us(), &id("r"), Duration::MAX).unwrap();
+    let wait = registry.wait(us(), &id("r"), Duration::MAX);
     let waited = tokio::time::timeout(RunRegistry::IDLE * 2, wait).await;
 
-    assert_eq!(
-        waited.unwrap().unwrap().reason,
-        Some(TerminalReason::Completed)
-    );
+    assert_eq!(ended(waited.unwrap()).0, TerminalReason::Completed);
     assert_eq!(began.elapsed(), RunRegistry::IDLE);
 }
 
@@ -139,10 +141,9 @@ async fn an_end_at_the_limit_is_answered() {
     let registry = RunRegistry::new();
     let _unread = unread(&registry, Scope::Run, Some("r")).await;
 
-    let wait = registry.wait(us(), &id("r"), secs(20)).unwrap();
+    let waited = registry.wait(us(), &id("r"), secs(20)).await;
 
-    let ended = wait.await.expect("the end, and not the limit");
-    assert_eq!(ended.reason, Some(TerminalReason::HardCeiling));
+    assert_eq!(ended(waited).0, TerminalReason::HardCeiling);
 }
 
 #[tokio::test(start_paused = true)]

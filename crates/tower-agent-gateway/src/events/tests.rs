@@ -1,15 +1,54 @@
 //! covers: C8
 
+use axum::http::StatusCode;
+use futures_util::FutureExt;
 use http_body_util::BodyExt;
+use tokio::task::unconstrained;
 use tower_agent::Owner;
 
 use super::*;
 
-/// The answer to an observer, and what stops it.
+/// The answer to an observer from now on, and what stops it.
 async fn observe(registry: &RunRegistry) -> (Response, watch::Sender<bool>) {
     let (stop, stopping) = watch::channel(false);
-    let answer = events(State(Events::new(registry.clone(), stopping))).await;
-    (answer, stop)
+    let all = Events::new(registry.clone(), stopping);
+    (resume(&all, None).await, stop)
+}
+
+/// The answer to an observer that has seen the event of this id.
+async fn resume(all: &Events, last: Option<&str>) -> Response {
+    let mut headers = HeaderMap::new();
+    if let Some(last) = last {
+        headers.insert("last-event-id", last.parse().unwrap());
+    }
+    events(State(all.clone()), headers).await
+}
+
+fn all_of(registry: &RunRegistry) -> (Events, watch::Sender<bool>) {
+    let (stop, stopping) = watch::channel(false);
+    (Events::new(registry.clone(), stopping), stop)
+}
+
+/// Opens so many runs, from this number on: one event each.
+fn open(registry: &RunRegistry, numbers: std::ops::Range<usize>) {
+    for number in numbers {
+        drop(registry.open(Owner::default(), format!("r-{number}").parse().unwrap()));
+    }
+}
+
+/// The ids of the events that are there, and what was lost before some.
+async fn ids(answer: &mut Response) -> Vec<String> {
+    let mut ids = Vec::new();
+    while let Some(Some(event)) = unconstrained(chunk(answer)).now_or_never() {
+        let id = event.lines().find_map(|line| line.strip_prefix("id: "));
+        let data = event.lines().find_map(|line| line.strip_prefix("data: "));
+        ids.push(id.or(data).unwrap().to_owned());
+    }
+    ids
+}
+
+fn numbers(numbers: std::ops::RangeInclusive<usize>) -> Vec<String> {
+    numbers.map(|number| number.to_string()).collect()
 }
 
 async fn chunk(answer: &mut Response) -> Option<String> {
@@ -23,9 +62,7 @@ async fn an_observer_that_is_too_slow_is_told_how_much_it_lost() {
     let registry = RunRegistry::new();
     let (mut answer, _stop) = observe(&registry).await;
     let many = RunRegistry::EVENTS + 10;
-    for number in 0..many {
-        drop(registry.open(Owner::default(), format!("r-{number}").parse().unwrap()));
-    }
+    open(&registry, 0..many);
     let first = chunk(&mut answer).await.unwrap();
     assert_eq!(
         first,
@@ -62,4 +99,116 @@ async fn what_is_there_at_the_end_is_told_before_it() {
     assert!(ended.starts_with("event: ended\n"), "{ended}");
     assert!(ended.contains("\"reason\":\"shutdown\""), "{ended}");
     assert_eq!(chunk(&mut answer).await, None);
+}
+
+#[tokio::test]
+async fn an_observer_that_comes_back_goes_on_after_the_last_event_it_saw() {
+    let registry = RunRegistry::new();
+    let (all, _stop) = all_of(&registry);
+    open(&registry, 0..3);
+    let mut from_now_on = resume(&all, None).await;
+    let mut first = resume(&all, Some("0")).await;
+    let mut back = resume(&all, Some("2")).await;
+    let mut up_to_date = resume(&all, Some("3")).await;
+    let mut empty = resume(&all, Some("")).await;
+    open(&registry, 3..5);
+    assert_eq!(ids(&mut from_now_on).await, numbers(4..=5));
+    assert_eq!(ids(&mut first).await, numbers(1..=5));
+    assert_eq!(ids(&mut back).await, numbers(3..=5));
+    assert_eq!(ids(&mut up_to_date).await, numbers(4..=5));
+    assert_eq!(ids(&mut empty).await, numbers(4..=5));
+}
+
+#[tokio::test]
+async fn what_is_no_longer_kept_is_counted_as_lost() {
+    let registry = RunRegistry::new();
+    let (all, _stop) = all_of(&registry);
+    // Read in between, or not at all.
+    for (open_first, more) in [(1_000, 1_000), (1_000, 3_000)] {
+        let newest = registry.list().len();
+        open(&registry, newest..newest + open_first);
+        let newest = newest + open_first;
+        assert_eq!(
+            ids(&mut resume(&all, Some(&newest.to_string())).await).await,
+            [""; 0]
+        );
+        open(&registry, newest..newest + more);
+        let newest = newest + more;
+        let oldest = newest - RunRegistry::EVENTS + 1;
+
+        let mut back = resume(&all, Some("5")).await;
+        let mut last_lost = resume(&all, Some(&(oldest - 2).to_string())).await;
+        let mut none_lost = resume(&all, Some(&(oldest - 1).to_string())).await;
+
+        let lost = |events: usize| format!("{{\"event\":\"lost\",\"events\":{events}}}");
+        let kept = numbers(oldest..=newest);
+        assert_eq!(
+            ids(&mut back).await,
+            [&[lost(oldest - 6)], &kept[..]].concat()
+        );
+        assert_eq!(ids(&mut last_lost).await, [&[lost(1)], &kept[..]].concat());
+        assert_eq!(ids(&mut none_lost).await, kept);
+    }
+}
+
+/// Of a gateway that was started anew, say.
+#[tokio::test]
+async fn an_id_above_all_ids_gets_all_that_is_kept() {
+    let registry = RunRegistry::new();
+    let (all, _stop) = all_of(&registry);
+    let mut early = resume(&all, Some("7")).await;
+    open(&registry, 0..3);
+    let mut late = resume(&all, Some("4")).await;
+    open(&registry, 3..4);
+    assert_eq!(ids(&mut early).await, numbers(1..=4));
+    assert_eq!(ids(&mut late).await, numbers(1..=4));
+}
+
+#[tokio::test]
+async fn an_id_that_is_no_number_is_refused_by_name() {
+    let (all, _stop) = all_of(&RunRegistry::new());
+    for id in ["r-1", "-1", "1.5", "18446744073709551616"] {
+        let mut answer = resume(&all, Some(id)).await;
+        assert_eq!(answer.status(), StatusCode::BAD_REQUEST, "{id}");
+        let text = chunk(&mut answer).await.unwrap();
+        assert!(text.contains("last-event-id"), "{text}");
+    }
+}
+
+/// Events happen while observers come back.
+#[tokio::test]
+async fn an_observer_that_comes_back_misses_nothing_and_sees_nothing_twice() {
+    let registry = RunRegistry::new();
+    let (all, _stop) = all_of(&registry);
+    let runtime = tokio::runtime::Handle::current();
+    std::thread::scope(|scope| {
+        let opening = scope.spawn(|| open(&registry, 0..20_000));
+        let back = || {
+            let _timers = runtime.enter();
+            let mut last = 0;
+            while !opening.is_finished() {
+                let came = async {
+                    let mut answer = resume(&all, Some(&last.to_string())).await;
+                    ids(&mut answer).await
+                };
+                for id in came.now_or_never().expect("nothing is waited for") {
+                    match id.parse() {
+                        Ok(id) => {
+                            assert_eq!(id, last + 1);
+                            last = id;
+                        }
+                        Err(_) => {
+                            let lost: serde_json::Value = serde_json::from_str(&id).unwrap();
+                            last += lost["events"].as_u64().unwrap();
+                        }
+                    }
+                }
+            }
+            assert!(last > 0);
+        };
+        std::thread::scope(|scope| {
+            scope.spawn(back);
+            scope.spawn(back);
+        });
+    });
 }

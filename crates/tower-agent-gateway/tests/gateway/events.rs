@@ -56,14 +56,55 @@ fn observers_are_told_of_each_run_that_opens_and_ends() {
             for (event, number) in [(notice, first), (end, second)] {
                 assert_eq!(event["run"], "r-1");
                 assert_eq!(event["session"], "s-1");
-                assert_eq!(event["sequence"], *number);
+                assert_eq!(event["registry_sequence"], *number);
             }
+            assert_eq!(
+                (&notice["sequence"], &end["sequence"]),
+                (&1.into(), &2.into())
+            );
             assert_eq!(end["reason"], "aborted");
             assert!(
                 end["message"].as_str().unwrap().contains("aborted"),
                 "{end}"
             );
         }
+    });
+}
+
+/// covers: B6
+#[test]
+fn an_observer_that_lost_its_connection_is_told_what_it_missed() {
+    run(async {
+        let (_upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
+        let mut observer = gateway.get("/events").open().await;
+        let turn = async |id: &str| {
+            let request = gateway.post(CHAT, chat("ok")).header("x-run-id", id);
+            assert_eq!(request.ask().await.status, 200);
+        };
+        turn("r-1").await;
+        turn("r-2").await;
+        let told = events(&mut observer, 2).await;
+        drop(observer);
+        assert!(gateway.abort("r-1").await);
+
+        let back = gateway.get("/events");
+        let mut back = back
+            .header("last-event-id", &told[0].1.to_string())
+            .open()
+            .await;
+        turn("r-3").await;
+        let told = events(&mut back, 3).await;
+        let numbers = |(name, id, data): &Event| {
+            let own = data["sequence"].as_u64().unwrap();
+            (name.clone(), *id, data["run"].to_string(), own)
+        };
+        let expected = [
+            ("notice", 2, "\"r-2\"", 1),
+            ("ended", 3, "\"r-1\"", 2),
+            ("notice", 4, "\"r-3\"", 1),
+        ];
+        let expected = expected.map(|(name, id, run, own)| (name.into(), id, run.into(), own));
+        assert_eq!(told.iter().map(numbers).collect::<Vec<_>>(), expected);
     });
 }
 
