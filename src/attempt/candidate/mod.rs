@@ -15,7 +15,7 @@ pub(crate) use self::{
     operation::{Operation, generates},
 };
 
-use std::{any::Any, borrow::Cow, fmt};
+use std::{any::Any, borrow::Cow, fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::{
@@ -61,7 +61,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Candidate {
     pub(crate) model: String,
-    name: Option<String>,
+    label: Arc<str>,
     pub(crate) base_url: Option<BaseUrl>,
     dialect: CandidateDialect,
     pub(crate) headers: HeaderMap,
@@ -74,8 +74,8 @@ pub struct Candidate {
 }
 
 impl AttemptTarget for Candidate {
-    fn label(&self) -> &str {
-        Self::label(self)
+    fn label(&self) -> &Arc<str> {
+        &self.label
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -86,9 +86,10 @@ impl AttemptTarget for Candidate {
 impl Candidate {
     /// Makes a candidate of a model, by the name that its upstream uses.
     pub fn new(model: impl Into<String>) -> Self {
+        let model = model.into();
         Self {
-            model: model.into(),
-            name: None,
+            label: model.as_str().into(),
+            model,
             base_url: None,
             dialect: CandidateDialect::Any,
             headers: HeaderMap::new(),
@@ -104,7 +105,7 @@ impl Candidate {
     /// The candidate's name for callers, logs and hooks; by default the model.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
+        self.label = name.into().into();
         self
     }
 
@@ -215,7 +216,7 @@ impl Candidate {
     /// The candidate's name, or its model if it has no name.
     #[must_use]
     pub fn label(&self) -> &str {
-        self.name.as_deref().unwrap_or(&self.model)
+        &self.label
     }
 
     /// The candidate that a request is for, inside of a
