@@ -242,7 +242,7 @@ fn an_end_allocates_nothing_while_nobody_listens() {
 
 #[test]
 fn five_layers_around_a_ready_call() {
-    assert_eq!(per_stack(), 25);
+    assert_eq!(per_stack(), 23);
 }
 
 /// Three frames, each after one `Pending`.

@@ -1,6 +1,6 @@
 //! Kinds of nodes, scopes, limits and their sources, and the steps of a run.
 
-use std::{borrow::Cow, fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use http::Extensions;
 
@@ -119,7 +119,7 @@ impl Limits {
 pub struct Step {
     kind: StepKind,
     #[serde(rename = "description")]
-    detail: Option<Cow<'static, str>>,
+    detail: Option<Arc<str>>,
 }
 
 /// The kind of a [`Step`].
@@ -152,24 +152,16 @@ impl Step {
 
     /// Sets the [description](Self::description) of the step.
     #[must_use]
-    pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
+    pub fn detail(mut self, detail: impl Into<Arc<str>>) -> Self {
         self.detail = Some(detail.into());
         self
     }
 
-    pub(in crate::run) const fn has_detail(&self) -> bool {
-        self.detail.is_some()
-    }
-
-    pub(in crate::run) const fn from_parts(
-        kind: StepKind,
-        detail: Option<Cow<'static, str>>,
-    ) -> Self {
-        Self { kind, detail }
-    }
-
-    pub(in crate::run) fn into_parts(self) -> (StepKind, Option<Cow<'static, str>>) {
-        (self.kind, self.detail)
+    /// Gives this step the detail of `last`, if this step completes `last` and has none.
+    pub(in crate::run) fn complete(&mut self, last: &mut Self) {
+        if self.detail.is_none() && self.kind.completes(last.kind) {
+            self.detail = last.detail.take();
+        }
     }
 
     /// The kind of the step.
@@ -213,7 +205,7 @@ impl fmt::Display for Step {
 
 impl StepKind {
     /// Whether this kind says that what `before` began is done.
-    pub(in crate::run) const fn completes(self, before: Self) -> bool {
+    const fn completes(self, before: Self) -> bool {
         matches!(
             (before, self),
             (Self::LlmCall, Self::LlmResponse) | (Self::ToolExecution, Self::ToolComplete)

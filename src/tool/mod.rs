@@ -8,7 +8,7 @@ pub use self::{
     watch::Watch,
 };
 
-use std::{borrow::Cow, fmt, future::Future, time::Duration};
+use std::{fmt, future::Future, sync::Arc, time::Duration};
 
 use crate::run::{Run, ToolArguments};
 
@@ -36,7 +36,7 @@ use crate::run::{Run, ToolArguments};
 #[derive(Clone, Debug)]
 pub struct Tool {
     run: Run,
-    name: Cow<'static, str>,
+    name: Arc<str>,
     window: Option<Duration>,
     /// The call's arguments, for the detection of loops.
     arguments: Option<ToolArguments>,
@@ -45,7 +45,7 @@ pub struct Tool {
 
 impl Run {
     /// Makes a tool of this run, by name: see [`Tool`].
-    pub fn tool(&self, name: impl Into<Cow<'static, str>>) -> Tool {
+    pub fn tool(&self, name: impl Into<Arc<str>>) -> Tool {
         Tool {
             run: self.clone(),
             name: name.into(),

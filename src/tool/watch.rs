@@ -1,9 +1,9 @@
 //! The future of a tool: supervised, with a window and a grace period.
 
 use std::{
-    borrow::Cow,
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
     time::Duration,
 };
@@ -28,7 +28,7 @@ pin_project! {
         #[pin]
         future: Option<F>,
         pub(crate) node: Run,
-        pub(crate) name: Cow<'static, str>,
+        pub(crate) name: Arc<str>,
         arguments: Option<ToolArguments>,
         timer: TaskTimer,
         // Boxed: most runs want no notices.
@@ -108,7 +108,7 @@ impl<F> Watch<F> {
     pub(crate) fn record(self: Pin<&mut Self>, result: impl FnOnce() -> Option<u64>) {
         let this = self.project();
         if let Some(arguments) = this.arguments.take() {
-            this.node.ran(this.name, arguments, result());
+            this.node.ran(this.name.clone(), arguments, result());
         }
     }
 

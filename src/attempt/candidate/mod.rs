@@ -15,7 +15,7 @@ pub(crate) use self::{
     operation::{Operation, generates},
 };
 
-use std::{any::Any, borrow::Cow, error::Error, fmt};
+use std::{any::Any, borrow::Cow, error::Error, fmt, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Uri, header};
@@ -58,7 +58,7 @@ use crate::{
 #[derive(Clone)]
 pub struct Candidate {
     pub(crate) model: String,
-    name: Option<String>,
+    label: Arc<str>,
     pub(crate) base_url: Option<BaseUrl>,
     dialect: CandidateDialect,
     pub(crate) headers: HeaderMap,
@@ -71,8 +71,8 @@ pub struct Candidate {
 }
 
 impl AttemptTarget for Candidate {
-    fn label(&self) -> &str {
-        Self::label(self)
+    fn label(&self) -> &Arc<str> {
+        &self.label
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -87,9 +87,10 @@ impl Candidate {
     /// [`credential`](Self::credential) of their own, all candidates are one account, the caller's:
     /// an answer for which the account is at fault, such as 401 or 402, goes to none of the others.
     pub fn new(model: impl Into<String>) -> Self {
+        let model = model.into();
         Self {
-            model: model.into(),
-            name: None,
+            label: model.as_str().into(),
+            model,
             base_url: None,
             dialect: CandidateDialect::Any,
             headers: HeaderMap::new(),
@@ -105,7 +106,7 @@ impl Candidate {
     /// The candidate's name for callers, logs and hooks; by default the model.
     #[must_use]
     pub fn name(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
+        self.label = name.into().into();
         self
     }
 
@@ -217,7 +218,7 @@ impl Candidate {
     /// The candidate's name, or its model if it has no name.
     #[must_use]
     pub fn label(&self) -> &str {
-        self.name.as_deref().unwrap_or(&self.model)
+        &self.label
     }
 
     /// The candidate that a request is for, inside of a

@@ -336,10 +336,10 @@ impl Run {
     }
 
     /// Records that a tool of the program ran; `result` is a digest.
-    pub(crate) fn ran(&self, name: &str, arguments: ToolArguments, result: Option<u64>) {
+    pub(crate) fn ran(&self, name: Arc<str>, arguments: ToolArguments, result: Option<u64>) {
         let action = Action {
-            name: name.into(),
             call: digest((name.as_bytes(), arguments.digest)),
+            name,
             result,
             from_tool: true,
             polls: false,

@@ -218,7 +218,7 @@ impl Run {
 
     /// Records progress that no layer sees, such as a change of the program's state. The progress
     /// resets every step window of this node and of its ancestors.
-    pub fn state_change(&self, state: impl Into<std::borrow::Cow<'static, str>>) {
+    pub fn state_change(&self, state: impl Into<Arc<str>>) {
         if let Some(features) = self.run_state().features_if_any() {
             features.repeat_detector.moved();
         }

@@ -94,7 +94,7 @@ impl Run {
         if let Some(call) = self.call_node().payload.call() {
             *call.last_target.lock() = Some(target.clone());
         }
-        self.note(Step::new(StepKind::LlmCall).detail(target.label().to_owned()));
+        self.note(Step::new(StepKind::LlmCall).detail(Arc::clone(target.label())));
         let state = &self.node().payload;
         if let Some(attempt) = state.attempt() {
             attempt.has_others.store(has_others, Ordering::Release);
@@ -106,9 +106,8 @@ impl Run {
     }
 
     /// The name of the candidate to which the last attempt of this node's call went.
-    pub(crate) fn last_target(&self) -> Option<String> {
-        let target = self.call_node().payload.last_target()?;
-        Some(target.as_ref().to_owned())
+    pub(crate) fn last_target(&self) -> Option<Arc<str>> {
+        self.call_node().payload.last_target()
     }
 
     /// Whether this attempt has a target, which means that the attempt was sent.

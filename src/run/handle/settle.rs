@@ -2,7 +2,10 @@
 //!
 //! The end hook of a node's state applies the effects of an end to the rest of the run.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, LazyLock},
+    time::Duration,
+};
 
 use super::Run;
 use crate::{
@@ -16,6 +19,18 @@ use crate::{
         tree::{End, EndHook, Node, PendingWakes},
     },
 };
+
+/// The descriptions of steps for children that did not complete. They are made once: the end of a
+/// node allocates nothing.
+static NOT_COMPLETED: LazyLock<[Arc<str>; 4]> = LazyLock::new(|| {
+    let texts = [
+        "an attempt failed",
+        "a call failed",
+        "a tool was stopped",
+        "a sub-agent ended",
+    ];
+    texts.map(Arc::from)
+});
 
 impl Run {
     /// Settles the node with its opener's reason, after the opener dropped its work.
@@ -88,15 +103,18 @@ impl Run {
         let reason = self.node().own_end().map(|end| end.reason.class());
         let whole = reason == Some(ReasonClass::Success);
         let failed = reason == Some(ReasonClass::Failure);
-        let other = |detail| Step::new(StepKind::StateChange).detail(detail);
+        let other = |at: usize| {
+            let text = Arc::clone(&NOT_COMPLETED[at]);
+            Step::new(StepKind::StateChange).detail(text)
+        };
         run.run_state().record_child_done(match self.kind() {
             NodeKind::Attempt if whole => return,
             NodeKind::Call if whole => Step::new(StepKind::LlmResponse),
             NodeKind::Tool if whole || failed => Step::new(StepKind::ToolComplete),
-            NodeKind::Attempt => other("an attempt failed"),
-            NodeKind::Call => other("a call failed"),
-            NodeKind::Tool => other("a tool was stopped"),
-            NodeKind::Run => other("a sub-agent ended"),
+            NodeKind::Attempt => other(0),
+            NodeKind::Call => other(1),
+            NodeKind::Tool => other(2),
+            NodeKind::Run => other(3),
         });
     }
 

@@ -192,7 +192,7 @@ impl NodeState {
     /// The label of the target to which the call's last attempt went.
     pub(in crate::run) fn last_target(&self) -> Option<Arc<str>> {
         let target = self.call()?.last_target.lock();
-        target.as_ref().map(|target| target.label().into())
+        target.as_ref().map(|target| Arc::clone(target.label()))
     }
 
     /// The identity of this run in its registry; `None` if it is in no registry.

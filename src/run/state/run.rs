@@ -2,7 +2,6 @@
 
 use std::{
     any::Any,
-    borrow::Cow,
     sync::{
         Arc, OnceLock,
         atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
@@ -13,7 +12,7 @@ use super::{Identity, RunFeatures};
 use crate::{
     lock::Lock,
     run::{
-        kinds::{NodeKind, Step, StepKind},
+        kinds::{NodeKind, Step},
         limits::ErrorCounts,
         reason::TerminalReason,
         report::Hooks,
@@ -54,18 +53,9 @@ pub(crate) struct RunState {
 /// The last step of a run, and the last step that was progress.
 #[derive(Debug, Default)]
 pub(in crate::run) struct Steps {
-    /// The kinds of the two steps, at [`LAST`] and [`CHANGE`].
-    kinds: [Option<StepKind>; 2],
-    /// Whether the last step was progress; then the step at [`CHANGE`] counts no more.
-    moved: bool,
-    /// The details of the two steps; allocated for the first step with a detail.
-    details: Option<Box<[Option<Cow<'static, str>>; 2]>>,
+    last: Option<Step>,
+    change: Option<Step>,
 }
-
-/// The index of the last step in [`Steps`].
-const LAST: usize = 0;
-/// The index of the last step that was progress, if the last step was none.
-const CHANGE: usize = 1;
 
 impl RunState {
     pub(crate) fn identify(&self, identity: Identity) -> bool {
@@ -149,77 +139,42 @@ impl RunState {
     }
 
     /// Records as progress that a child of the run is done. If the last step has the same kind as
-    /// `done`, the last step itself is marked as progress, because it reported the same end.
+    /// `done`, the last step itself is the progress, because it reported the same end.
     pub(crate) fn record_child_done(&self, done: Step) {
         let mut steps = self.steps.lock();
-        steps.moved = steps.kinds[LAST] == Some(done.kind());
-        if !steps.moved {
-            steps.put(CHANGE, done);
-        }
+        let reported = steps.last.as_ref().filter(|it| it.kind() == done.kind());
+        steps.change = Some(reported.cloned().unwrap_or(done));
         self.changes.fetch_add(1, Ordering::AcqRel);
     }
 
     pub(crate) fn step(&self) -> Option<Step> {
-        self.steps.lock().get(LAST)
+        self.steps.lock().last.clone()
     }
 
     /// The last step of the run that was progress.
     pub(crate) fn change(&self) -> Option<Step> {
-        let steps = self.steps.lock();
-        steps.get(if steps.moved { LAST } else { CHANGE })
+        self.steps.lock().change.clone()
     }
 }
 
 impl Steps {
-    fn set(&mut self, step: Step, moved: bool) {
-        // A step that completes the last one has that one's description, unless it has its own.
-        let completes = self.kinds[LAST].is_some_and(|last| step.kind().completes(last));
-        let step = match self.detail(LAST) {
-            Some(detail) if completes && !step.has_detail() => {
-                if !self.moved {
-                    self.kinds[LAST] = Some(step.kind());
-                    self.moved = moved;
-                    return;
-                }
-                step.detail(detail.clone())
-            }
-            _ => step,
-        };
-        if step.has_detail() || self.detail(LAST).is_none() {
-            if std::mem::replace(&mut self.moved, moved) {
-                self.kinds[CHANGE] = self.kinds[LAST];
-                if let Some(details) = &mut self.details {
-                    details[CHANGE] = details[LAST].take();
-                }
-            }
-            self.put(LAST, step);
-        } else if moved {
-            self.moved = false;
-            self.put(CHANGE, step);
+    fn set(&mut self, mut step: Step, is_change: bool) {
+        if let Some(last) = &mut self.last {
+            step.complete(last);
         }
-    }
-
-    fn get(&self, index: usize) -> Option<Step> {
-        let kind = self.kinds[index]?;
-        Some(Step::from_parts(kind, self.detail(index).cloned()))
-    }
-
-    fn detail(&self, index: usize) -> Option<&Cow<'static, str>> {
-        self.details.as_ref()?[index].as_ref()
-    }
-
-    fn put(&mut self, index: usize, step: Step) {
-        let (kind, detail) = step.into_parts();
-        self.kinds[index] = Some(kind);
-        if detail.is_some() || self.details.is_some() {
-            self.details.get_or_insert_default()[index] = detail;
+        if is_change {
+            self.change = Some(step.clone());
+        }
+        let has_detail = |step: &Step| step.description().is_some();
+        if has_detail(&step) || !self.last.as_ref().is_some_and(has_detail) {
+            self.last = Some(step);
         }
     }
 }
 
 /// The upstream to which an attempt goes.
 pub(crate) trait AttemptTarget: Any + Send + Sync + std::fmt::Debug {
-    fn label(&self) -> &str;
+    fn label(&self) -> &Arc<str>;
 
     /// The target as a value for a downcast, by the module that set the target.
     fn as_any(&self) -> &dyn Any;

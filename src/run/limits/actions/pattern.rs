@@ -239,7 +239,7 @@ impl RecentCalls {
         let known = self.last().is_some_and(|last| last.result.is_some());
         let polls = self.last().is_some_and(|last| last.polls);
         let most = if polls { usize::MAX } else { window };
-        let (turns, cycle) = (self.ping_pong(), self.cycle());
+        let (turns, cycle) = self.rounds();
         // A loop of two calls also repeats one call, but the loop is reported once.
         let same = Some(self.same_call(most)).filter(|same| *same >= turns);
         let polled = |count: u32| {
@@ -272,33 +272,17 @@ impl RecentCalls {
         1 + saturating_u32(same.take_while(|same| same.result == last.result).count())
     }
 
-    /// Counts the last actions in which two calls alternate, each with the result it had before.
-    fn ping_pong(&self) -> u32 {
-        let mut last = self.actions.iter().rev();
-        let (Some(first), Some(second)) = (last.next(), last.next()) else {
-            return 0;
-        };
-        let known = first.result.is_some() && second.result.is_some();
-        if first.call == second.call || !known {
-            return 0;
-        }
-        let turns = std::iter::repeat([first, second]).flatten();
-        let same = |(action, turn): &(&Action, &Action)| {
-            action.call == turn.call && action.result == turn.result
-        };
-        let tail = self.actions.iter().rev().zip(turns).take_while(same);
-        saturating_u32(tail.count())
-    }
-
-    /// Counts the last actions that are up to four calls, each with its result, in any order. Each
-    /// of these comes at least twice, else it is news; and one that came only after another result
-    /// of the same call is news too.
-    fn cycle(&self) -> u32 {
+    /// Counts the last actions in which two calls alternate, each with the result it had before;
+    /// and the last actions that are up to four calls, each with its result, in any order. Each of
+    /// these four comes at least twice, else it is news; and one that came only after another
+    /// result of the same call is news too.
+    fn rounds(&self) -> (u32, u32) {
         let mut pairs: Vec<(&Action, bool)> = Vec::with_capacity(CYCLE);
-        let mut count = 0;
+        let (mut turns, mut cycle) = (0, 0);
         for (at, action) in self.actions.iter().rev().enumerate() {
             let is_same = |of: &Action| (of.call, of.result) == (action.call, action.result);
-            match pairs.iter().position(|(of, _)| is_same(of)) {
+            let known = pairs.iter().position(|(of, _)| is_same(of));
+            match known {
                 Some(known) => pairs[known].1 = true,
                 None if pairs.len() < CYCLE && action.result.is_some() => {
                     let mut others = pairs.iter_mut().filter(|(of, _)| of.call == action.call);
@@ -310,11 +294,17 @@ impl RecentCalls {
                 }
                 None => break,
             }
+            if turns == at && known.unwrap_or(at) == at % 2 {
+                turns = at + 1;
+            }
             if pairs.len() > 1 && pairs.iter().all(|(_, comes_again)| *comes_again) {
-                count = at + 1;
+                cycle = at + 1;
             }
         }
-        saturating_u32(count)
+        if !matches!(&*pairs, [(one, _), (two, _), ..] if turns > 1 && one.call != two.call) {
+            turns = 0;
+        }
+        (saturating_u32(turns), saturating_u32(cycle))
     }
 
     /// Counts the last actions in a row that are the same call, whatever the results.

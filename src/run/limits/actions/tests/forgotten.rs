@@ -31,7 +31,7 @@ fn acts(run: &Run, calls: usize) {
         arguments: 7,
         written: b"",
     }]);
-    run.ran("poll", ARGUMENTS, Some(2));
+    run.ran("poll".into(), ARGUMENTS, Some(2));
 }
 
 /// What is remembered of a run that ended is remembered ten thousand times.
@@ -65,7 +65,7 @@ async fn what_a_run_was_ended_for_is_known_after_its_end() {
     let run = Run::open();
     run.end_when_looping();
     for _ in 0..20 {
-        run.ran("poll", ARGUMENTS, Some(2));
+        run.ran("poll".into(), ARGUMENTS, Some(2));
     }
     let message = run.snapshot().message.unwrap();
     assert!(message.contains("called poll 20 times"), "{message}");
