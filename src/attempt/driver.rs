@@ -46,7 +46,10 @@ pub(super) struct AttemptDriver<S, C> {
     is_ready: bool,
     has_called: bool,
     pub(super) last_error: Option<BoxError>,
-    pub(super) tries: Tries,
+    /// Whether this layer has recorded a failed attempt.
+    pub(super) has_failed: bool,
+    /// Whether the log has listed the call's failed attempts.
+    pub(super) is_logged: bool,
     // This field drops last: the node settles once the rest is dropped.
     pub(super) settle_guard: Option<SettleGuard>,
 }
@@ -83,7 +86,8 @@ impl<S, C> AttemptDriver<S, C> {
             is_ready: true,
             has_called: false,
             last_error: None,
-            tries: Tries::default(),
+            has_failed: false,
+            is_logged: false,
             settle_guard: owns.then(|| SettleGuard::new(own.clone())),
             own,
         }
@@ -165,6 +169,12 @@ impl<S, C> AttemptDriver<S, C> {
             Some(error) => ended.because(error).into(),
             None => ended.into(),
         }
+    }
+
+    /// Wraps the error of the call in one that carries the failed attempts, if there are any.
+    #[cold]
+    pub(super) fn wrap(&self, error: BoxError) -> BoxError {
+        Tries::wrap(&self.own, error, self.is_logged)
     }
 
     /// Settles the layer's node for a request that cannot be sent to any upstream; returns the

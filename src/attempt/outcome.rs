@@ -13,7 +13,7 @@ use super::{
     peek::{self, AttemptOutcome, FailedAttempt, PeekedAnswer},
     policy::{AttemptPolicy, Denial, RetryPermit, decide, is_wanted},
     settle::{Completion, Ownership},
-    tries::{AttemptsFailed, Tried, Tries},
+    tries::{Tried, Tries},
 };
 use crate::{
     headers::X_ATTEMPT,
@@ -35,12 +35,12 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                     return ended;
                 }
                 answer.parts.extensions.insert(Committed);
-                if !self.tries.is_empty() {
-                    let mut tries = std::mem::take(&mut self.tries);
-                    if let Some(inner) = answer.parts.extensions.get::<Tries>() {
-                        tries.append(inner);
+                if self.has_failed {
+                    let extensions = &mut answer.parts.extensions;
+                    if let Some(inner) = extensions.get::<Tries>() {
+                        inner.merge(&self.own);
                     }
-                    answer.parts.extensions.insert(tries);
+                    extensions.insert(Tries::of(&self.own).unwrap_or_default());
                 }
                 Next::Done(Ok(self.hand_on(answer, attempt, None)))
             }
@@ -109,19 +109,17 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                 answer.parts.extensions.get::<Tries>(),
                 Ok(&answer.parts.headers),
             ),
-            FailedAttempt::Error(error) => {
-                let inner = error.downcast_ref::<AttemptsFailed>();
-                (inner.map(|inner| &inner.tries), Err(error))
-            }
+            FailedAttempt::Error(error) => (Tries::of_layer(&**error), Err(error)),
         };
         match inner {
-            Some(inner) => self.tries.append(inner),
+            Some(inner) => inner.merge(&self.own),
             None => {
                 let subject = self.policy.subject();
-                self.tries
-                    .push(Tried::new(subject, failure, answer, attempt));
+                let tried = Tried::new(subject, failure, answer, attempt);
+                Tries::add(&self.own, &[tried]);
             }
         }
+        self.has_failed = true;
         let counted = attempt.failing().and_then(|failing| failing.counted);
         let every = self.policy.settings().budget.settings().count == Count::Every;
         counted.or_else(|| every.then(|| self.own.count_error(self.policy.key(failure))))
@@ -174,7 +172,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         tracing::debug!(
             target: "tower_agent",
             run = %self.own.id(),
-            failed = self.tries.last(),
+            failed = Tries::of(&self.own).as_ref().and_then(Tries::last),
             class = failure.class.as_str(),
             next = self.policy.subject(),
             ?wait,
@@ -227,7 +225,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         self.own.fail_as(failing(&reason));
         match failed {
             FailedAttempt::Answer(mut answer) => {
-                let mut tries = std::mem::take(&mut self.tries);
+                let mut tries = Tries::of(&self.own).unwrap_or_default();
                 tries.set_soonest(self.policy.earliest_retry());
                 answer.parts.extensions.insert(tries);
                 answer.parts.extensions.insert(failure);
@@ -244,8 +242,9 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    fn report(&self, denied: Denial, failure: &Failure) {
-        let Self { own, tries, .. } = self;
+    fn report(&mut self, denied: Denial, failure: &Failure) {
+        let own = &self.own;
+        let tries = Tries::of(own).unwrap_or_default();
         macro_rules! event {
             ($level:ident) => {
                 tracing::$level!(
@@ -267,6 +266,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             event!(debug);
         } else {
             event!(warn);
+            self.is_logged = true;
         }
     }
 

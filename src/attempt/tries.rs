@@ -9,7 +9,7 @@ use crate::{
         dialect::Usage,
         failure::{Failure, FailureClass},
     },
-    run::Run,
+    run::{Run, Terminated},
 };
 
 /// The most bytes of an attempt's message that are kept.
@@ -72,8 +72,9 @@ impl Tried {
 
 /// The failed attempts of a call, in order.
 ///
-/// The list is an extension of each answer that follows a failed attempt, good or failed; without
-/// an answer, [`find`](Self::find) finds it in the call's error.
+/// The list is an extension of each answer that follows a failed attempt, good or failed, and of
+/// the answer that [`TerminalResponseLayer`](crate::TerminalResponseLayer) makes of an error.
+/// Without an answer, [`find`](Self::find) finds it in the call's error.
 ///
 /// ```
 /// use tower_agent::{BoxError, attempt::Tries};
@@ -94,13 +95,52 @@ impl Tried {
 pub struct Tries {
     tried: Vec<Tried>,
     soonest: Option<Duration>,
+    /// The number of the call's node.
+    call: u64,
 }
 
 impl Tries {
     /// Finds the failed attempts in a call's error, or in one of its sources.
+    ///
+    /// The end of a call by a layer further out carries them as well.
     #[must_use]
     pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        let of_end = || {
+            Terminated::find(error)?
+                .failed_tries
+                .as_deref()?
+                .downcast_ref()
+        };
+        Self::of_layer(error).or_else(of_end)
+    }
+
+    /// Finds the failed attempts that a retry or fallback layer has put around its error.
+    pub(super) fn of_layer<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         chain(error).find_map(|error| Some(&error.downcast_ref::<AttemptsFailed>()?.tries))
+    }
+
+    /// The failed attempts so far of the call that `own` belongs to; `None` if none has failed.
+    pub(super) fn of(own: &Run) -> Option<Self> {
+        own.failed_tries()?.downcast_ref().cloned()
+    }
+
+    /// Adds failed attempts to those of the call that `own` belongs to.
+    pub(super) fn add(own: &Run, tried: &[Tried]) {
+        own.with_failed_tries(|list| {
+            let known = list.as_ref().and_then(|list| list.downcast_ref::<Self>());
+            let mut tries = known.cloned().unwrap_or_default();
+            tries.call = own.call_node().number();
+            tries.tried.extend_from_slice(tried);
+            *list = Some(Arc::new(tries));
+        });
+    }
+
+    /// Adds the failed attempts of a call of the service to those of the call that `own` belongs
+    /// to. A layer further in has added those of this call itself already.
+    pub(super) fn merge(&self, own: &Run) {
+        if self.call != own.call_node().number() {
+            Self::add(own, &self.tried);
+        }
     }
 
     /// All failed attempts of the call, the first one first.
@@ -121,39 +161,24 @@ impl Tries {
         self.soonest = soonest;
     }
 
-    pub(super) fn push(&mut self, tried: Tried) {
-        self.tried.push(tried);
-    }
-
-    /// Adds the failed attempts that a layer further in made within one attempt of this layer.
-    pub(super) fn append(&mut self, inner: &Self) {
-        self.tried.extend_from_slice(&inner.tried);
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.tried.is_empty()
-    }
-
     /// Wraps the error of a call in one that carries the failed attempts; without any, the error
-    /// stays as it is.
+    /// stays as it is. `is_logged` says that the log has listed them.
     ///
     /// The wrapper of a layer further in is replaced.
-    pub(super) fn wrap(mut self, error: BoxError) -> BoxError {
+    pub(super) fn wrap(own: &Run, error: BoxError, is_logged: bool) -> BoxError {
         let source = match error.downcast::<AttemptsFailed>() {
             Ok(inner) => {
-                // The attempts of an inner layer whose run ended are not yet in this list.
-                if !self.tried.ends_with(&inner.tries.tried) {
-                    self.append(&inner.tries);
-                }
+                inner.tries.merge(own);
                 inner.source
             }
             Err(error) => error,
         };
-        match self.is_empty() {
-            true => source,
-            false => AttemptsFailed {
-                tries: self,
+        match Self::of(own) {
+            None => source,
+            Some(tries) => AttemptsFailed {
+                tries,
                 source,
+                is_logged,
             }
             .into(),
         }
@@ -178,6 +203,14 @@ impl Tries {
 pub(super) struct AttemptsFailed {
     pub(super) tries: Tries,
     source: BoxError,
+    /// Whether a line of the log has listed the attempts.
+    is_logged: bool,
+}
+
+/// Whether the error lists failed attempts that a line of the log has listed before.
+pub(crate) fn is_logged(error: &(dyn Error + 'static)) -> bool {
+    let failed = error.downcast_ref::<AttemptsFailed>();
+    failed.is_some_and(|failed| failed.is_logged)
 }
 
 impl fmt::Display for AttemptsFailed {
