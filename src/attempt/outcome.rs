@@ -1,5 +1,7 @@
 //! Decides what follows an attempt: hand its answer on, repeat it, or stop.
 
+use std::slice;
+
 use bytes::Bytes;
 use http::{Response, response::Parts};
 use http_body::Body;
@@ -105,19 +107,18 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         attempt: &Run,
     ) -> Option<ErrorAllowance> {
         let (inner, answer) = match failed {
-            FailedAttempt::Answer(answer) => (
-                answer.parts.extensions.get::<Tries>(),
-                Ok(&answer.parts.headers),
-            ),
+            FailedAttempt::Answer(answer) => {
+                (answer.parts.extensions.get::<Tries>(), Ok(&answer.parts))
+            }
             FailedAttempt::Error(error) => (Tries::of_layer(&**error), Err(error)),
         };
+        let tried = Tried::failed(self.policy.subject(), failure, answer, attempt);
         match inner {
             Some(inner) => inner.merge(&self.own),
-            None => {
-                let subject = self.policy.subject();
-                let tried = Tried::new(subject, failure, answer, attempt);
-                Tries::add(&self.own, &[tried]);
-            }
+            None => Tries::add(&self.own, slice::from_ref(&tried)),
+        }
+        if let Some(report) = self.report.take() {
+            report.fail(tried);
         }
         self.has_failed = true;
         let counted = attempt.failing().and_then(|failing| failing.counted);
@@ -273,14 +274,23 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// Records that the attempt serves the call: resets the row of silent attempts, and clears the
     /// node's failure.
     ///
-    /// Answers what reports the attempt's end to the policy's observer; `None` without an observer.
-    fn note_served(&self, attempt: &Run, parts: &Parts) -> Option<Box<Completion>> {
+    /// Answers what reports the attempt's end to the policy's observer and the program's hook;
+    /// `None` without either.
+    fn note_served(&mut self, attempt: &Run, parts: &Parts) -> Option<Box<Completion>> {
         self.own.forget_silence();
         self.own.fail_as(None);
-        let observer = self.policy.note_served(attempt)?;
+        let observer = self.policy.note_served(attempt);
+        let mut report = self.report.take();
+        if let Some(report) = &mut report {
+            report.serve(parts);
+        }
+        if observer.is_none() && report.is_none() {
+            return None;
+        }
         Some(Box::new(Completion {
             attempt: attempt.clone(),
             observer,
+            report,
             marks: parts.extensions.get().cloned(),
             classifier: self.policy.settings().classifier.clone(),
         }))

@@ -1,6 +1,12 @@
-use std::{error::Error, fmt, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, response::Parts};
 
 use crate::{
     error::{BoxError, chain},
@@ -9,7 +15,8 @@ use crate::{
         dialect::Usage,
         failure::{Failure, FailureClass},
     },
-    run::{Run, Terminated},
+    run::{NodeKind, Run, TerminalReason, Terminated},
+    supervise::ResponseMarks,
 };
 
 /// The most bytes of an attempt's message that are kept.
@@ -21,14 +28,17 @@ const REQUEST_IDS: [&str; 3] = ["x-request-id", "request-id", "x-amzn-requestid"
 /// The longest request id that is kept; a longer one is left out, as a part of it names nothing.
 const MAX_REQUEST_ID: usize = 128;
 
-/// One attempt that failed.
+/// One attempt that has ended.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
     /// The label of the attempt's candidate; `None` if no fallback layer chose one.
     pub candidate: Option<Arc<str>>,
-    /// The class of the attempt's failure.
-    pub class: FailureClass,
+    /// The terminal reason of the attempt; `Completed` if it served the call to the end.
+    pub reason: TerminalReason,
+    /// The class of the attempt's failure; `None` if it did not fail, but served or was cut with
+    /// its call.
+    pub class: Option<FailureClass>,
     /// The status of the attempt's answer, if there was one.
     pub status: Option<StatusCode>,
     /// The upstream's error message, or the error in place of an answer; at most 256 bytes, empty
@@ -45,29 +55,54 @@ pub struct Tried {
 }
 
 impl Tried {
+    /// Describes an attempt that has not ended yet.
+    fn begun(candidate: Option<&str>) -> Self {
+        Self {
+            candidate: candidate.map(Into::into),
+            reason: TerminalReason::Aborted,
+            class: None,
+            status: None,
+            message: String::new(),
+            request_id: None,
+            duration: Duration::ZERO,
+            usage: None,
+        }
+    }
+
     /// Describes a failed `attempt`: `answer` is the head of its answer, or its error.
-    pub(super) fn new(
+    pub(super) fn failed(
         candidate: Option<&str>,
         failure: &Failure,
-        answer: Result<&HeaderMap, &BoxError>,
+        answer: Result<&Parts, &BoxError>,
         attempt: &Run,
     ) -> Self {
         let message = match answer {
             Err(error) if failure.message.is_empty() => &error.to_string(),
             _ => &failure.message,
         };
-        let id = |name| answer.ok()?.get(name)?.to_str().ok();
-        let id = REQUEST_IDS.into_iter().find_map(id);
-        Self {
-            candidate: candidate.map(Into::into),
-            class: failure.class,
+        // A clock of the attempt, or the program, may have ended it.
+        let end = attempt.node().own_end().map(|end| end.reason.clone());
+        let end = end.filter(|reason| !matches!(reason, TerminalReason::Failed(_)));
+        let marks = || answer.ok()?.extensions.get::<ResponseMarks>()?.usage();
+        let mut tried = Self {
+            reason: end.unwrap_or(TerminalReason::Failed(failure.class)),
+            class: Some(failure.class),
             status: failure.status,
             message: cut(message, MAX_MESSAGE).to_owned(),
-            request_id: id.filter(|id| id.len() <= MAX_REQUEST_ID).map(Into::into),
             duration: attempt.elapsed(),
-            usage: attempt.usage(),
-        }
+            usage: attempt.usage().or_else(marks),
+            ..Self::begun(candidate)
+        };
+        tried.request_id = answer.ok().and_then(|parts| request_id(&parts.headers));
+        tried
     }
+}
+
+/// The upstream's own id of the request, from the head of its answer.
+fn request_id(headers: &HeaderMap) -> Option<Arc<str>> {
+    let id = |name| headers.get(name)?.to_str().ok();
+    let id = REQUEST_IDS.into_iter().find_map(id)?;
+    (id.len() <= MAX_REQUEST_ID).then(|| id.into())
 }
 
 /// The failed attempts of a call, in order.
@@ -86,7 +121,7 @@ impl Tried {
 ///     };
 ///     if let Some(tries) = tries {
 ///         for tried in tries.all() {
-///             println!("{:?}: {}", tried.candidate, tried.class);
+///             println!("{:?}: {:?}", tried.candidate, tried.class);
 ///         }
 ///     }
 /// }
@@ -236,11 +271,90 @@ impl fmt::Display for TriesList<'_> {
                 // Quoted, so that no name can look like another field.
                 write!(f, "{candidate:?} ")?;
             }
-            f.write_str(tried.class.as_str())?;
+            f.write_str(tried.class.map_or("", FailureClass::as_str))?;
             if let Some(status) = tried.status {
                 write!(f, " {}", status.as_u16())?;
             }
         }
         Ok(())
+    }
+}
+
+/// The program's hook after each attempt.
+pub(super) type AfterAttempt = dyn Fn(&Tried) + Send + Sync;
+
+/// Calls the program's hook for one attempt, when it is dropped: after the attempt has ended.
+pub(super) struct AttemptReport {
+    hook: Arc<AfterAttempt>,
+    attempt: Run,
+    tried: Tried,
+}
+
+impl AttemptReport {
+    #[cold]
+    pub(super) fn new(hook: Arc<AfterAttempt>, attempt: Run, candidate: Option<&str>) -> Box<Self> {
+        let tried = Tried::begun(candidate);
+        Box::new(Self {
+            hook,
+            attempt,
+            tried,
+        })
+    }
+
+    /// Reports the attempt as failed.
+    pub(super) fn fail(mut self, tried: Tried) {
+        self.tried = tried;
+    }
+
+    /// Takes what the head of the answer that serves the call says.
+    pub(super) fn serve(&mut self, parts: &Parts) {
+        self.tried.status = Some(parts.status);
+        self.tried.request_id = request_id(&parts.headers);
+    }
+
+    /// Takes the class as which the program's rules classify the end of the attempt.
+    pub(super) fn classify(&mut self, class: FailureClass) {
+        self.tried.reason = TerminalReason::Failed(class);
+        self.tried.class = Some(class);
+    }
+}
+
+impl Drop for AttemptReport {
+    fn drop(&mut self) {
+        let Self {
+            hook,
+            attempt,
+            tried,
+        } = self;
+        if attempt.mark_reported() {
+            return;
+        }
+        if let (None, Some(end)) = (tried.class, attempt.node().nearest_end()) {
+            tried.reason = end.reason.clone();
+            tried.class = match end.reason {
+                // The end of the call, and no failure of the attempt.
+                _ if end.kind != NodeKind::Attempt => None,
+                TerminalReason::Failed(class) => Some(class),
+                TerminalReason::StepTimeout => Some(FailureClass::StepTimeout),
+                TerminalReason::HardCeiling | TerminalReason::CallerDeadline => {
+                    Some(FailureClass::Deadline)
+                }
+                _ => None,
+            };
+        }
+        tried.duration = attempt.elapsed();
+        tried.usage = attempt.usage().or(tried.usage);
+        let hook = || hook(tried);
+        if catch_unwind(AssertUnwindSafe(hook)).is_err() {
+            tracing::error!(target: "tower_agent", run = %attempt.id(), "after_attempt panicked");
+        }
+    }
+}
+
+impl fmt::Debug for AttemptReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AttemptReport")
+            .field("tried", &self.tried)
+            .finish_non_exhaustive()
     }
 }

@@ -38,6 +38,17 @@ impl Run {
         }
     }
 
+    /// Records that the program's hook was called for this attempt, which stands for the attempts
+    /// around it, too. Answers whether it was called before, for an attempt within this one.
+    pub(crate) fn mark_reported(&self) -> bool {
+        let mut attempts = self.up_to_call().filter_map(|node| node.payload.attempt());
+        let own = attempts.next();
+        for outer in attempts {
+            outer.is_reported.store(true, Ordering::Release);
+        }
+        own.is_some_and(|own| own.is_reported.swap(true, Ordering::AcqRel))
+    }
+
     /// The number that the next try has in the call that this node belongs to.
     pub(crate) fn next_try(&self, again: bool) -> u32 {
         self.tries() + u32::from(self.is_counted(again))
