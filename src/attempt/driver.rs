@@ -5,6 +5,7 @@
 
 use std::{
     mem,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -19,7 +20,7 @@ use super::{
     peek::{self, FailedAttempt},
     policy::{Admitted, AttemptPolicy, SideEffects},
     settle::SettleGuard,
-    tries::Tries,
+    tries::{AttemptReport, Tries},
 };
 use crate::{
     body::ReplayBody,
@@ -46,7 +47,12 @@ pub(super) struct AttemptDriver<S, C> {
     is_ready: bool,
     has_called: bool,
     pub(super) last_error: Option<BoxError>,
-    pub(super) tries: Tries,
+    /// Calls the program's hook for the attempt that is under way; `None` without a hook.
+    pub(super) report: Option<Box<AttemptReport>>,
+    /// Whether this layer has recorded a failed attempt.
+    pub(super) has_failed: bool,
+    /// Whether the log has listed the call's failed attempts.
+    pub(super) is_logged: bool,
     // This field drops last: the node settles once the rest is dropped.
     pub(super) settle_guard: Option<SettleGuard>,
 }
@@ -83,15 +89,19 @@ impl<S, C> AttemptDriver<S, C> {
             is_ready: true,
             has_called: false,
             last_error: None,
-            tries: Tries::default(),
+            report: None,
+            has_failed: false,
+            is_logged: false,
             settle_guard: owns.then(|| SettleGuard::new(own.clone())),
             own,
         }
     }
 
-    /// Drops the driver's timer, and removes its waiter from the layer's node.
+    /// Drops the driver's timer, and removes its waiter from the layer's node; reports the last
+    /// attempt, which has ended.
     pub(super) fn release(&mut self) {
         self.timer.release(&self.own);
+        self.report = None;
     }
 
     /// Replaces the ready service by a clone that is not ready, while the upload is pending. The
@@ -167,6 +177,12 @@ impl<S, C> AttemptDriver<S, C> {
         }
     }
 
+    /// Wraps the error of the call in one that carries the failed attempts, if there are any.
+    #[cold]
+    pub(super) fn wrap(&self, error: BoxError) -> BoxError {
+        Tries::wrap(&self.own, error, self.is_logged)
+    }
+
     /// Settles the layer's node for a request that cannot be sent to any upstream; returns the
     /// error. If the node has ended before, returns the error of that end.
     pub(super) fn refuse(&mut self, error: BoxError) -> BoxError {
@@ -217,6 +233,10 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             return Next::Done(Err(self.end_error(None)));
         };
         self.policy.limit(&attempt);
+        if let Some(hook) = &self.policy.settings().budget.settings().after_attempt {
+            let (hook, attempt) = (Arc::clone(hook), attempt.clone());
+            self.report = Some(AttemptReport::new(hook, attempt, self.policy.subject()));
+        }
         let admitted = Admitted::new(attempt, permit);
         if mem::take(&mut self.is_ready) {
             Next::Call(admitted)

@@ -152,15 +152,14 @@ where
                     Err(error) => {
                         this.state.set(AttemptState::Over);
                         this.driver.release();
-                        let tries = mem::take(&mut this.driver.tries);
-                        return Poll::Ready(Err(tries.wrap(this.driver.refuse(error))));
+                        let error = this.driver.refuse(error);
+                        return Poll::Ready(Err(this.driver.wrap(error)));
                     }
                 },
                 Next::Done(result) => {
                     this.state.set(AttemptState::Over);
                     this.driver.release();
-                    let tries = mem::take(&mut this.driver.tries);
-                    return Poll::Ready(result.map_err(|error| tries.wrap(error)));
+                    return Poll::Ready(result.map_err(|error| this.driver.wrap(error)));
                 }
             }
         }

@@ -87,6 +87,7 @@ pub(crate) use self::{
     peek::{HeldBody, PeekedAnswer},
     policy::{AttemptPolicy, AttemptSettings, Denial},
     settle::CompletionObserver,
+    tries::is_logged,
 };
 
 use std::time::Duration;

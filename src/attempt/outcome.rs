@@ -1,5 +1,7 @@
 //! Decides what follows an attempt: hand its answer on, repeat it, or stop.
 
+use std::slice;
+
 use bytes::Bytes;
 use http::{Response, response::Parts};
 use http_body::Body;
@@ -13,7 +15,7 @@ use super::{
     peek::{self, AttemptOutcome, FailedAttempt, PeekedAnswer},
     policy::{AttemptPolicy, Denial, RetryPermit, decide, is_wanted},
     settle::{Completion, Ownership},
-    tries::{AttemptsFailed, Tried, Tries},
+    tries::{Tried, Tries},
 };
 use crate::{
     headers::X_ATTEMPT,
@@ -35,12 +37,12 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                     return ended;
                 }
                 answer.parts.extensions.insert(Committed);
-                if !self.tries.is_empty() {
-                    let mut tries = std::mem::take(&mut self.tries);
-                    if let Some(inner) = answer.parts.extensions.get::<Tries>() {
-                        tries.append(inner);
+                if self.has_failed {
+                    let extensions = &mut answer.parts.extensions;
+                    if let Some(inner) = extensions.get::<Tries>() {
+                        inner.merge(&self.own);
                     }
-                    answer.parts.extensions.insert(tries);
+                    extensions.insert(Tries::of(&self.own).unwrap_or_default());
                 }
                 Next::Done(Ok(self.hand_on(answer, attempt, None)))
             }
@@ -105,23 +107,20 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         attempt: &Run,
     ) -> Option<ErrorAllowance> {
         let (inner, answer) = match failed {
-            FailedAttempt::Answer(answer) => (
-                answer.parts.extensions.get::<Tries>(),
-                Ok(&answer.parts.headers),
-            ),
-            FailedAttempt::Error(error) => {
-                let inner = error.downcast_ref::<AttemptsFailed>();
-                (inner.map(|inner| &inner.tries), Err(error))
+            FailedAttempt::Answer(answer) => {
+                (answer.parts.extensions.get::<Tries>(), Ok(&answer.parts))
             }
+            FailedAttempt::Error(error) => (Tries::of_layer(&**error), Err(error)),
         };
+        let tried = Tried::failed(self.policy.subject(), failure, answer, attempt);
         match inner {
-            Some(inner) => self.tries.append(inner),
-            None => {
-                let subject = self.policy.subject();
-                self.tries
-                    .push(Tried::new(subject, failure, answer, attempt));
-            }
+            Some(inner) => inner.merge(&self.own),
+            None => Tries::add(&self.own, slice::from_ref(&tried)),
         }
+        if let Some(report) = self.report.take() {
+            report.fail(tried);
+        }
+        self.has_failed = true;
         let counted = attempt.failing().and_then(|failing| failing.counted);
         let every = self.policy.settings().budget.settings().count == Count::Every;
         counted.or_else(|| every.then(|| self.own.count_error(self.policy.key(failure))))
@@ -174,7 +173,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         tracing::debug!(
             target: "tower_agent",
             run = %self.own.id(),
-            failed = self.tries.last(),
+            failed = Tries::of(&self.own).as_ref().and_then(Tries::last),
             class = failure.class.as_str(),
             next = self.policy.subject(),
             ?wait,
@@ -227,7 +226,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         self.own.fail_as(failing(&reason));
         match failed {
             FailedAttempt::Answer(mut answer) => {
-                let mut tries = std::mem::take(&mut self.tries);
+                let mut tries = Tries::of(&self.own).unwrap_or_default();
                 tries.set_soonest(self.policy.earliest_retry());
                 answer.parts.extensions.insert(tries);
                 answer.parts.extensions.insert(failure);
@@ -244,8 +243,9 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    fn report(&self, denied: Denial, failure: &Failure) {
-        let Self { own, tries, .. } = self;
+    fn report(&mut self, denied: Denial, failure: &Failure) {
+        let own = &self.own;
+        let tries = Tries::of(own).unwrap_or_default();
         macro_rules! event {
             ($level:ident) => {
                 tracing::$level!(
@@ -267,20 +267,30 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             event!(debug);
         } else {
             event!(warn);
+            self.is_logged = true;
         }
     }
 
     /// Records that the attempt serves the call: resets the row of silent attempts, and clears the
     /// node's failure.
     ///
-    /// Answers what reports the attempt's end to the policy's observer; `None` without an observer.
-    fn note_served(&self, attempt: &Run, parts: &Parts) -> Option<Box<Completion>> {
+    /// Answers what reports the attempt's end to the policy's observer and the program's hook;
+    /// `None` without either.
+    fn note_served(&mut self, attempt: &Run, parts: &Parts) -> Option<Box<Completion>> {
         self.own.forget_silence();
         self.own.fail_as(None);
-        let observer = self.policy.note_served(attempt)?;
+        let observer = self.policy.note_served(attempt);
+        let mut report = self.report.take();
+        if let Some(report) = &mut report {
+            report.serve(parts);
+        }
+        if observer.is_none() && report.is_none() {
+            return None;
+        }
         Some(Box::new(Completion {
             attempt: attempt.clone(),
             observer,
+            report,
             marks: parts.extensions.get().cloned(),
             classifier: self.policy.settings().classifier.clone(),
         }))

@@ -425,7 +425,7 @@ pub(super) fn classify_error(error: &BoxError, own: &Run, streams: bool) -> Fail
     let Some(end) = Terminated::find(&**error) else {
         return Failure::of_error(&**error);
     };
-    Failure::new(match &end.reason {
+    let mut failure = Failure::new(match &end.reason {
         // The end of a run in another tree is a failure of its server, unless the request
         // went over a limit there.
         reason if !end.is_kin_of(own) => match reason.class() {
@@ -435,9 +435,12 @@ pub(super) fn classify_error(error: &BoxError, own: &Run, streams: bool) -> Fail
         // A tool of the program ended, for example a compaction: no other model would help.
         _ if end.kind == NodeKind::Tool => FailureClass::Caller,
         TerminalReason::Failed(class) => *class,
-        TerminalReason::StepTimeout if streams => FailureClass::Silence,
+        TerminalReason::StepTimeout => FailureClass::StepTimeout,
         _ => FailureClass::Deadline,
-    })
+    });
+    let is_stall = end.reason == TerminalReason::StepTimeout;
+    failure.is_slow = is_stall && failure.class == FailureClass::StepTimeout && !streams;
+    failure
 }
 
 impl<B: Body> FailedAttempt<B> {

@@ -5,6 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
+use super::tries::AttemptReport;
 use crate::{
     llm::failure::Classifier,
     run::{End, Run, TerminalReason, Terminated},
@@ -57,18 +58,20 @@ pub trait CompletionObserver: Send + Sync + Debug {
     fn ended(self: Box<Self>, reason: &TerminalReason);
 }
 
-/// Reports to the policy's observer how the attempt that serves the call ends.
+/// Reports to the policy's observer and to the program's hook how the attempt that serves the call
+/// ends.
 #[derive(Debug)]
 pub(super) struct Completion {
     pub(super) attempt: Run,
-    pub(super) observer: Box<dyn CompletionObserver>,
+    pub(super) observer: Option<Box<dyn CompletionObserver>>,
+    pub(super) report: Option<Box<AttemptReport>>,
     pub(super) marks: Option<ResponseMarks>,
     pub(super) classifier: Classifier,
 }
 
 impl Completion {
-    /// Reports the end of the attempt, unless it ended because of a node above it.
-    pub(super) fn notify(self) {
+    /// Reports the end of the attempt; to the observer only if no node above ended it.
+    pub(super) fn notify(mut self) {
         let node = self.attempt.node();
         let end = node.own_end().filter(|end| end.origin == node.number());
         if let Some(end) = end {
@@ -76,7 +79,13 @@ impl Completion {
                 TerminalReason::Failed(_) => self.reason_of_event(),
                 _ => None,
             };
-            self.observer.ended(reason.as_ref().unwrap_or(&end.reason));
+            if let (Some(report), Some(TerminalReason::Failed(class))) = (&mut self.report, &reason)
+            {
+                report.classify(*class);
+            }
+            if let Some(observer) = self.observer {
+                observer.ended(reason.as_ref().unwrap_or(&end.reason));
+            }
         }
     }
 

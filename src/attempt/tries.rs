@@ -1,6 +1,12 @@
-use std::{error::Error, fmt, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
 
-use http::{HeaderMap, StatusCode};
+use http::{HeaderMap, StatusCode, response::Parts};
 
 use crate::{
     error::{BoxError, chain},
@@ -9,7 +15,8 @@ use crate::{
         dialect::Usage,
         failure::{Failure, FailureClass},
     },
-    run::Run,
+    run::{NodeKind, Run, TerminalReason, Terminated},
+    supervise::ResponseMarks,
 };
 
 /// The most bytes of an attempt's message that are kept.
@@ -21,14 +28,17 @@ const REQUEST_IDS: [&str; 3] = ["x-request-id", "request-id", "x-amzn-requestid"
 /// The longest request id that is kept; a longer one is left out, as a part of it names nothing.
 const MAX_REQUEST_ID: usize = 128;
 
-/// One attempt that failed.
+/// One attempt that has ended.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
     /// The label of the attempt's candidate; `None` if no fallback layer chose one.
     pub candidate: Option<Arc<str>>,
-    /// The class of the attempt's failure.
-    pub class: FailureClass,
+    /// The terminal reason of the attempt; `Completed` if it served the call to the end.
+    pub reason: TerminalReason,
+    /// The class of the attempt's failure; `None` if it did not fail, but served or was cut with
+    /// its call.
+    pub class: Option<FailureClass>,
     /// The status of the attempt's answer, if there was one.
     pub status: Option<StatusCode>,
     /// The upstream's error message, or the error in place of an answer; at most 256 bytes, empty
@@ -45,35 +55,61 @@ pub struct Tried {
 }
 
 impl Tried {
+    /// Describes an attempt that has not ended yet.
+    fn begun(candidate: Option<&str>) -> Self {
+        Self {
+            candidate: candidate.map(Into::into),
+            reason: TerminalReason::Aborted,
+            class: None,
+            status: None,
+            message: String::new(),
+            request_id: None,
+            duration: Duration::ZERO,
+            usage: None,
+        }
+    }
+
     /// Describes a failed `attempt`: `answer` is the head of its answer, or its error.
-    pub(super) fn new(
+    pub(super) fn failed(
         candidate: Option<&str>,
         failure: &Failure,
-        answer: Result<&HeaderMap, &BoxError>,
+        answer: Result<&Parts, &BoxError>,
         attempt: &Run,
     ) -> Self {
         let message = match answer {
             Err(error) if failure.message.is_empty() => &error.to_string(),
             _ => &failure.message,
         };
-        let id = |name| answer.ok()?.get(name)?.to_str().ok();
-        let id = REQUEST_IDS.into_iter().find_map(id);
-        Self {
-            candidate: candidate.map(Into::into),
-            class: failure.class,
+        // A clock of the attempt, or the program, may have ended it.
+        let end = attempt.node().own_end().map(|end| end.reason.clone());
+        let end = end.filter(|reason| !matches!(reason, TerminalReason::Failed(_)));
+        let marks = || answer.ok()?.extensions.get::<ResponseMarks>()?.usage();
+        let mut tried = Self {
+            reason: end.unwrap_or(TerminalReason::Failed(failure.class)),
+            class: Some(failure.class),
             status: failure.status,
             message: cut(message, MAX_MESSAGE).to_owned(),
-            request_id: id.filter(|id| id.len() <= MAX_REQUEST_ID).map(Into::into),
             duration: attempt.elapsed(),
-            usage: attempt.usage(),
-        }
+            usage: attempt.usage().or_else(marks),
+            ..Self::begun(candidate)
+        };
+        tried.request_id = answer.ok().and_then(|parts| request_id(&parts.headers));
+        tried
     }
+}
+
+/// The upstream's own id of the request, from the head of its answer.
+fn request_id(headers: &HeaderMap) -> Option<Arc<str>> {
+    let id = |name| headers.get(name)?.to_str().ok();
+    let id = REQUEST_IDS.into_iter().find_map(id)?;
+    (id.len() <= MAX_REQUEST_ID).then(|| id.into())
 }
 
 /// The failed attempts of a call, in order.
 ///
-/// The list is an extension of each answer that follows a failed attempt, good or failed; without
-/// an answer, [`find`](Self::find) finds it in the call's error.
+/// The list is an extension of each answer that follows a failed attempt, good or failed, and of
+/// the answer that [`TerminalResponseLayer`](crate::TerminalResponseLayer) makes of an error.
+/// Without an answer, [`find`](Self::find) finds it in the call's error.
 ///
 /// ```
 /// use tower_agent::{BoxError, attempt::Tries};
@@ -85,7 +121,7 @@ impl Tried {
 ///     };
 ///     if let Some(tries) = tries {
 ///         for tried in tries.all() {
-///             println!("{:?}: {}", tried.candidate, tried.class);
+///             println!("{:?}: {:?}", tried.candidate, tried.class);
 ///         }
 ///     }
 /// }
@@ -94,13 +130,52 @@ impl Tried {
 pub struct Tries {
     tried: Vec<Tried>,
     soonest: Option<Duration>,
+    /// The number of the call's node.
+    call: u64,
 }
 
 impl Tries {
     /// Finds the failed attempts in a call's error, or in one of its sources.
+    ///
+    /// The end of a call by a layer further out carries them as well.
     #[must_use]
     pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
+        let of_end = || {
+            Terminated::find(error)?
+                .failed_tries
+                .as_deref()?
+                .downcast_ref()
+        };
+        Self::of_layer(error).or_else(of_end)
+    }
+
+    /// Finds the failed attempts that a retry or fallback layer has put around its error.
+    pub(super) fn of_layer<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         chain(error).find_map(|error| Some(&error.downcast_ref::<AttemptsFailed>()?.tries))
+    }
+
+    /// The failed attempts so far of the call that `own` belongs to; `None` if none has failed.
+    pub(super) fn of(own: &Run) -> Option<Self> {
+        own.failed_tries()?.downcast_ref().cloned()
+    }
+
+    /// Adds failed attempts to those of the call that `own` belongs to.
+    pub(super) fn add(own: &Run, tried: &[Tried]) {
+        own.with_failed_tries(|list| {
+            let known = list.as_ref().and_then(|list| list.downcast_ref::<Self>());
+            let mut tries = known.cloned().unwrap_or_default();
+            tries.call = own.call_node().number();
+            tries.tried.extend_from_slice(tried);
+            *list = Some(Arc::new(tries));
+        });
+    }
+
+    /// Adds the failed attempts of a call of the service to those of the call that `own` belongs
+    /// to. A layer further in has added those of this call itself already.
+    pub(super) fn merge(&self, own: &Run) {
+        if self.call != own.call_node().number() {
+            Self::add(own, &self.tried);
+        }
     }
 
     /// All failed attempts of the call, the first one first.
@@ -121,39 +196,24 @@ impl Tries {
         self.soonest = soonest;
     }
 
-    pub(super) fn push(&mut self, tried: Tried) {
-        self.tried.push(tried);
-    }
-
-    /// Adds the failed attempts that a layer further in made within one attempt of this layer.
-    pub(super) fn append(&mut self, inner: &Self) {
-        self.tried.extend_from_slice(&inner.tried);
-    }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.tried.is_empty()
-    }
-
     /// Wraps the error of a call in one that carries the failed attempts; without any, the error
-    /// stays as it is.
+    /// stays as it is. `is_logged` says that the log has listed them.
     ///
     /// The wrapper of a layer further in is replaced.
-    pub(super) fn wrap(mut self, error: BoxError) -> BoxError {
+    pub(super) fn wrap(own: &Run, error: BoxError, is_logged: bool) -> BoxError {
         let source = match error.downcast::<AttemptsFailed>() {
             Ok(inner) => {
-                // The attempts of an inner layer whose run ended are not yet in this list.
-                if !self.tried.ends_with(&inner.tries.tried) {
-                    self.append(&inner.tries);
-                }
+                inner.tries.merge(own);
                 inner.source
             }
             Err(error) => error,
         };
-        match self.is_empty() {
-            true => source,
-            false => AttemptsFailed {
-                tries: self,
+        match Self::of(own) {
+            None => source,
+            Some(tries) => AttemptsFailed {
+                tries,
                 source,
+                is_logged,
             }
             .into(),
         }
@@ -178,6 +238,14 @@ impl Tries {
 pub(super) struct AttemptsFailed {
     pub(super) tries: Tries,
     source: BoxError,
+    /// Whether a line of the log has listed the attempts.
+    is_logged: bool,
+}
+
+/// Whether the error lists failed attempts that a line of the log has listed before.
+pub(crate) fn is_logged(error: &(dyn Error + 'static)) -> bool {
+    let failed = error.downcast_ref::<AttemptsFailed>();
+    failed.is_some_and(|failed| failed.is_logged)
 }
 
 impl fmt::Display for AttemptsFailed {
@@ -203,11 +271,90 @@ impl fmt::Display for TriesList<'_> {
                 // Quoted, so that no name can look like another field.
                 write!(f, "{candidate:?} ")?;
             }
-            f.write_str(tried.class.as_str())?;
+            f.write_str(tried.class.map_or("", FailureClass::as_str))?;
             if let Some(status) = tried.status {
                 write!(f, " {}", status.as_u16())?;
             }
         }
         Ok(())
+    }
+}
+
+/// The program's hook after each attempt.
+pub(super) type AfterAttempt = dyn Fn(&Tried) + Send + Sync;
+
+/// Calls the program's hook for one attempt, when it is dropped: after the attempt has ended.
+pub(super) struct AttemptReport {
+    hook: Arc<AfterAttempt>,
+    attempt: Run,
+    tried: Tried,
+}
+
+impl AttemptReport {
+    #[cold]
+    pub(super) fn new(hook: Arc<AfterAttempt>, attempt: Run, candidate: Option<&str>) -> Box<Self> {
+        let tried = Tried::begun(candidate);
+        Box::new(Self {
+            hook,
+            attempt,
+            tried,
+        })
+    }
+
+    /// Reports the attempt as failed.
+    pub(super) fn fail(mut self, tried: Tried) {
+        self.tried = tried;
+    }
+
+    /// Takes what the head of the answer that serves the call says.
+    pub(super) fn serve(&mut self, parts: &Parts) {
+        self.tried.status = Some(parts.status);
+        self.tried.request_id = request_id(&parts.headers);
+    }
+
+    /// Takes the class as which the program's rules classify the end of the attempt.
+    pub(super) fn classify(&mut self, class: FailureClass) {
+        self.tried.reason = TerminalReason::Failed(class);
+        self.tried.class = Some(class);
+    }
+}
+
+impl Drop for AttemptReport {
+    fn drop(&mut self) {
+        let Self {
+            hook,
+            attempt,
+            tried,
+        } = self;
+        if attempt.mark_reported() {
+            return;
+        }
+        if let (None, Some(end)) = (tried.class, attempt.node().nearest_end()) {
+            tried.reason = end.reason.clone();
+            tried.class = match end.reason {
+                // The end of the call, and no failure of the attempt.
+                _ if end.kind != NodeKind::Attempt => None,
+                TerminalReason::Failed(class) => Some(class),
+                TerminalReason::StepTimeout => Some(FailureClass::StepTimeout),
+                TerminalReason::HardCeiling | TerminalReason::CallerDeadline => {
+                    Some(FailureClass::Deadline)
+                }
+                _ => None,
+            };
+        }
+        tried.duration = attempt.elapsed();
+        tried.usage = attempt.usage().or(tried.usage);
+        let hook = || hook(tried);
+        if catch_unwind(AssertUnwindSafe(hook)).is_err() {
+            tracing::error!(target: "tower_agent", run = %attempt.id(), "after_attempt panicked");
+        }
+    }
+}
+
+impl fmt::Debug for AttemptReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AttemptReport")
+            .field("tried", &self.tried)
+            .finish_non_exhaustive()
     }
 }

@@ -367,7 +367,7 @@ impl AttemptPolicy for RetryPolicy {
         // A candidate that is overloaded or silent gets no repeat if another one can serve.
         let yields = matches!(
             failure.class,
-            FailureClass::Overloaded | FailureClass::Silence
+            FailureClass::Overloaded | FailureClass::StepTimeout
         );
         let has_others = || own_is(Run::has_others);
         if !failure.is_worth_repeating() || is_used_up || yields && has_others() {

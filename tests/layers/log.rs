@@ -364,6 +364,7 @@ async fn an_error_that_is_no_end_is_logged_once_with_all_its_causes() {
         "{failed:?}"
     );
     assert!(!failed["error"].contains("r-1"), "{failed:?}");
+    assert!(!failed["error"].contains("failed attempts"), "{failed:?}");
     let [stopped] = &heard.events("chain_stopped")[..] else {
         panic!("{:?}", heard.events("chain_stopped"));
     };

@@ -1,5 +1,6 @@
 //! Other models, and everything after which there must be none.
 
+mod after_attempt;
 mod cooldowns;
 mod effects;
 mod error_count;

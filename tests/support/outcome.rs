@@ -157,7 +157,7 @@ pub(crate) fn tries<B>(answer: &Response<B>) -> Vec<(Option<String>, FailureClas
     let label = |candidate: &Arc<str>| candidate.to_string();
     let tries = tries.all().iter();
     tries
-        .map(|tried| (tried.candidate.as_ref().map(label), tried.class))
+        .map(|tried| (tried.candidate.as_ref().map(label), tried.class.unwrap()))
         .collect()
 }
 

@@ -9,6 +9,7 @@ mod tests;
 use std::{fmt, sync::Arc, time::Duration};
 
 use self::bucket::{Bucket, Buckets, PermitSource, Rates};
+use super::tries::{AfterAttempt, Tried};
 use crate::{
     llm::failure::FailureClass,
     run::{ErrorCounts, Nanos, Run, nanos},
@@ -178,6 +179,29 @@ impl RetryBudget {
         self.set(|settings| settings.before_attempt = Some(Arc::new(hook)))
     }
 
+    /// A hook after every attempt, the first one included.
+    ///
+    /// The layers call the hook once for each attempt: for a failed one as soon as it is
+    /// classified, before another follows; for one that serves the call when the body of its answer
+    /// has ended or was dropped; for any other when it was dropped. An attempt that waits for the
+    /// service to be ready counts, too. Of nested layers with a hook, the innermost calls it, as a
+    /// layer further out makes one attempt of all of those. The hook runs on the request path, also
+    /// where bodies are dropped, and must not block; a panic in it is logged as `after_attempt
+    /// panicked`. A later hook replaces an earlier one.
+    ///
+    /// ```
+    /// use tower_agent::RetryBudget;
+    ///
+    /// let budget = RetryBudget::new().after_attempt(|tried| {
+    ///     let tokens = tried.usage.map(|usage| usage.output_tokens);
+    ///     println!("{:?}: {} {tokens:?}", tried.candidate, tried.reason);
+    /// });
+    /// ```
+    #[must_use]
+    pub fn after_attempt(self, hook: impl Fn(&Tried) + Send + Sync + 'static) -> Self {
+        self.set(|settings| settings.after_attempt = Some(Arc::new(hook)))
+    }
+
     /// Deposits what a first attempt at `candidate` earns: the `ratio` of a repeat.
     ///
     /// This method is for your own retry loops, like [`withdraw`](Self::withdraw) and
@@ -342,6 +366,7 @@ pub(crate) struct Settings {
     pub(crate) idle_breaker: Option<(u32, IdleBreaker)>,
     buckets: Option<Arc<Buckets>>,
     before_attempt: Option<Arc<AttemptHook>>,
+    pub(crate) after_attempt: Option<Arc<AfterAttempt>>,
 }
 
 impl Settings {
@@ -362,6 +387,7 @@ impl Settings {
             idle_breaker: None,
             buckets: Some(Arc::new(Buckets::new(Rates::new(0.2, 10)))),
             before_attempt: None,
+            after_attempt: None,
         }
     }
 }
@@ -383,6 +409,7 @@ impl fmt::Debug for Settings {
             .field("idle_breaker", &self.idle_breaker)
             .field("buckets", &self.buckets)
             .field("before_attempt", &self.before_attempt.is_some())
+            .field("after_attempt", &self.after_attempt.is_some())
             .finish()
     }
 }

@@ -5,6 +5,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use http_body_util::LengthLimitError;
 
 use crate::{
+    attempt::{self, Tries},
     error::{BoxError, InvalidRequest, RequestCut, chain},
     headers::{X_RUN_ID, X_SHOULD_RETRY, X_TERMINAL_REASON},
     layers::run::CallFailed,
@@ -47,6 +48,7 @@ pub(super) struct ErrorAnswer {
     pub(super) run: Option<RunId>,
     status: StatusCode,
     reason: Option<TerminalReason>,
+    tries: Option<Tries>,
     retry_after: Option<u64>,
 }
 
@@ -55,6 +57,7 @@ impl ErrorAnswer {
         let run = chain(&**error).find_map(|error| error.downcast_ref::<CallFailed>());
         // A `Terminated` of another run is no end of this run, but a failure of its call.
         let end = Terminated::find(&**error);
+        let tries = Tries::find(&**error).cloned();
         if let Some(end) = end.filter(|end| run.is_none_or(|failed| failed.run == end.run)) {
             return Self {
                 code: end.reason.as_str().to_owned(),
@@ -62,6 +65,7 @@ impl ErrorAnswer {
                 run: Some(end.run.clone()),
                 status: (statuses.reason)(&end.reason),
                 reason: Some(end.reason.clone()),
+                tries,
                 retry_after: None,
             };
         }
@@ -80,6 +84,7 @@ impl ErrorAnswer {
             run: run.map(|failed| failed.run.clone()),
             status: (statuses.error)(error).unwrap_or(status),
             reason: None,
+            tries,
             retry_after: cooling(error).map(|cooling| seconds(cooling.soonest())),
         }
     }
@@ -88,13 +93,13 @@ impl ErrorAnswer {
 /// Prints an error and its sources for a log, without repetitions.
 ///
 /// Some errors repeat the text of their source. `CallFailed` is left out, as the log has the run's
-/// id in a field of its own.
+/// id in a field of its own, and so are failed attempts that `chain_stopped` has listed.
 struct Causes<'a>(&'a (dyn Error + 'static));
 
 impl fmt::Display for Causes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut last = String::new();
-        for error in chain(self.0).filter(|error| !error.is::<CallFailed>()) {
+        for error in chain(self.0).filter(|error| !is_elsewhere(*error)) {
             let text = error.to_string();
             if !last.is_empty() {
                 if last.ends_with(&text) {
@@ -107,6 +112,11 @@ impl fmt::Display for Causes<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether the log tells this error in a field or line of its own.
+fn is_elsewhere(error: &(dyn Error + 'static)) -> bool {
+    error.is::<CallFailed>() || attempt::is_logged(error)
 }
 
 /// The `CoolingDown` among the sources of `error`; `None` if there is none.
@@ -224,6 +234,9 @@ fn build(caller: ErrorFormat, error: ErrorAnswer) -> Response<Bytes> {
             forbid_retry(&reason, headers);
         }
         answer.extensions_mut().insert(reason);
+    }
+    if let Some(tries) = error.tries {
+        answer.extensions_mut().insert(tries);
     }
     answer
 }

@@ -12,7 +12,10 @@ use http::StatusCode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FailureClass {
     /// The step window of this process passed: the upstream made no progress for too long.
-    Silence,
+    ///
+    /// An upstream that was asked for a whole answer may have been at work: that failure allows no
+    /// repeat, and no cooldown.
+    StepTimeout,
     /// A deadline of this process other than the step window passed: a ceiling, or a
     /// share of the time left.
     Deadline,
@@ -191,7 +194,7 @@ impl FailureClass {
     #[rustfmt::skip]
     const fn traits(self) -> (&'static str, RetrySame, TryOther, Cooldown) {
         match self {
-            Self::Silence => ("silence", RetrySame::Once, TryOther::Yes, Cooldown::Short),
+            Self::StepTimeout => ("step_timeout", RetrySame::Once, TryOther::Yes, Cooldown::Short),
             Self::Deadline => ("deadline", RetrySame::No, TryOther::Yes, Cooldown::No),
             Self::Transport => ("transport", RetrySame::Yes, TryOther::Yes, Cooldown::Short),
             Self::Certificate => ("certificate", RetrySame::No, TryOther::Provider, Cooldown::Long),

@@ -193,6 +193,9 @@ pub struct Failure {
     pub should_retry: Option<bool>,
     /// Whether the host's name could not be resolved, so that no model there can be reached.
     pub(crate) is_unresolved: bool,
+    /// Whether a step window passed before an answer that does not stream: the upstream may have
+    /// been at work.
+    pub(crate) is_slow: bool,
 }
 
 impl Failure {
@@ -206,6 +209,7 @@ impl Failure {
             retry_after: None,
             should_retry: None,
             is_unresolved: false,
+            is_slow: false,
         }
     }
 
@@ -275,10 +279,10 @@ impl Failure {
     /// Whether the failure allows a retry with the same candidate; budgets still apply.
     ///
     /// The upstream may forbid a retry that the class allows, but not allow one that
-    /// the class forbids.
+    /// the class forbids. A step timeout of an answer that does not stream allows none.
     #[must_use]
     pub fn is_worth_repeating(&self) -> bool {
-        self.class.same() != RetrySame::No && self.should_retry != Some(false)
+        self.class.same() != RetrySame::No && self.should_retry != Some(false) && !self.is_slow
     }
 }
 
@@ -339,6 +343,7 @@ impl<'a> FailureHead<'a> {
             retry_after: self.retry_after.or_else(asked).map(retry_after::capped),
             should_retry: self.should_retry,
             is_unresolved: false,
+            is_slow: false,
         }
     }
     /// Decides the class of a failed answer.

@@ -8,19 +8,45 @@ use crate::{
     run::{
         kinds::{NodeKind, Step, StepKind},
         reason::TerminalReason,
-        state::{AttemptTarget, NodeState},
+        state::{AttemptTarget, FailedTries, NodeState},
         tree::Node,
     },
 };
 
 impl Run {
-    /// Resets the number of this node's tries, unless the node is itself an attempt.
+    /// Resets the number of this node's tries, and the list of failed ones, unless the node is itself an attempt.
     pub(crate) fn begin_tries(&self) {
         if self.kind() != NodeKind::Attempt {
             let state = &self.node().payload;
             state.tries.store(0, Ordering::Release);
             state.repeated_silence.store(false, Ordering::Release);
+            if let Some(call) = state.call() {
+                call.forget_failed_tries();
+            }
         }
+    }
+
+    /// The list of the failed tries of this node's call; `None` if none has failed.
+    pub(crate) fn failed_tries(&self) -> Option<FailedTries> {
+        self.call_node().payload.call()?.failed_tries()
+    }
+
+    /// Calls `act` with the list of the failed tries of this node's call.
+    pub(crate) fn with_failed_tries(&self, act: impl FnOnce(&mut Option<FailedTries>)) {
+        if let Some(call) = self.call_node().payload.call() {
+            call.with_failed_tries(act);
+        }
+    }
+
+    /// Records that the program's hook was called for this attempt, which stands for the attempts
+    /// around it, too. Answers whether it was called before, for an attempt within this one.
+    pub(crate) fn mark_reported(&self) -> bool {
+        let mut attempts = self.up_to_call().filter_map(|node| node.payload.attempt());
+        let own = attempts.next();
+        for outer in attempts {
+            outer.is_reported.store(true, Ordering::Release);
+        }
+        own.is_some_and(|own| own.is_reported.swap(true, Ordering::AcqRel))
     }
 
     /// The number that the next try has in the call that this node belongs to.

@@ -17,7 +17,7 @@ use crate::{
         id::RunId,
         kinds::{LimitKind, NodeKind, Step},
         reason::{ReasonClass, TerminalReason},
-        state::NodeState,
+        state::{CallState, FailedTries, NodeState},
         tree::Node,
     },
 };
@@ -49,6 +49,8 @@ pub struct Terminated {
     /// The action for which the run was ended, in words that follow "it".
     pub(in crate::run) cause: Option<Arc<str>>,
     pub(in crate::run) source: Option<Arc<dyn Error + Send + Sync>>,
+    /// The list of the failed tries, if the node is a call.
+    pub(crate) failed_tries: Option<FailedTries>,
 }
 
 impl Terminated {
@@ -128,6 +130,7 @@ impl Terminated {
             },
             cause: end.and_then(|end| cause(node, &end.reason)),
             source: None,
+            failed_tries: node.payload.call().and_then(CallState::failed_tries),
         }
     }
 

@@ -10,7 +10,7 @@ mod run;
 pub(crate) use self::{
     features::{EVENTS, EventChannel, HEARTBEAT, RunFeatures},
     identity::{Admission, Identity, Place, Registration, RunGuard},
-    run::{AttemptTarget, CallState, RunState, TargetState},
+    run::{AttemptTarget, CallState, FailedTries, RunState, TargetState},
 };
 
 use std::{

@@ -187,16 +187,23 @@ pub(crate) struct CallState {
     rare: OnceLock<Box<RareCallState>>,
     /// The number that the call has among the run's turns; 0 if it is no turn.
     pub(in crate::run) turn: AtomicU32,
+    /// Whether a try of the call has failed: mostly none has, and the lock is not taken.
+    has_failed_tries: AtomicBool,
     /// The address of the first retry bucket into which the call has made a deposit; 0 for none.
     first_deposit: AtomicUsize,
     /// The target of the call's last attempt.
     pub(in crate::run) last_target: Lock<Option<Arc<dyn AttemptTarget>>>,
 }
 
+/// A list of failed tries, of a type that only the module knows which set it.
+pub(crate) type FailedTries = Arc<dyn Any + Send + Sync>;
+
 /// The state that few calls have, allocated when the call first needs it.
 #[derive(Debug, Default)]
 struct RareCallState {
     hooks: OnceLock<Hooks>,
+    /// The list of the call's failed tries. Only the module that set it knows the type.
+    failed_tries: Lock<Option<FailedTries>>,
     /// The addresses of the retry buckets with a deposit, after the first one.
     more_deposits: Lock<Vec<usize>>,
 }
@@ -208,6 +215,8 @@ pub(crate) struct TargetState {
     pub(in crate::run) target: OnceLock<Arc<dyn AttemptTarget>>,
     /// Whether targets other than this attempt's could serve the call.
     pub(in crate::run) has_others: AtomicBool,
+    /// Whether the program's hook was called for this attempt, or for one within it.
+    pub(in crate::run) is_reported: AtomicBool,
 }
 
 impl CallState {
@@ -222,6 +231,26 @@ impl CallState {
 
     pub(in crate::run) fn hooks_if_any(&self) -> Option<&Hooks> {
         self.rare.get()?.hooks.get()
+    }
+
+    pub(in crate::run) fn failed_tries(&self) -> Option<FailedTries> {
+        self.rare.get()?.failed_tries.lock().clone()
+    }
+
+    /// Calls `act` with the list of the call's failed tries, which is `None` until one has failed.
+    pub(in crate::run) fn with_failed_tries<T>(
+        &self,
+        act: impl FnOnce(&mut Option<FailedTries>) -> T,
+    ) -> T {
+        self.has_failed_tries.store(true, Ordering::Release);
+        act(&mut self.rare().failed_tries.lock())
+    }
+
+    /// Forgets the failed tries of an earlier call that had this state.
+    pub(in crate::run) fn forget_failed_tries(&self) {
+        if self.has_failed_tries.load(Ordering::Acquire) {
+            *self.rare().failed_tries.lock() = None;
+        }
     }
 
     /// Records the call's deposit into a retry bucket. Answers whether it is the first one into

@@ -9,13 +9,14 @@ use tokio::time::advance;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
     Candidate, Cooldowns, HardCeilingLayer, ModelFallbackLayer, ReplayBody, RetryBudgetLayer, Run,
-    TerminalReason, attempt::Tries, llm::failure::FailureClass,
+    StepTimeoutLayer, TerminalReason, TerminalResponseLayer, attempt::Tries,
+    llm::failure::FailureClass,
 };
 
 use super::{asks, models, of_account};
 use crate::support::{
-    ERROR, ReadExt, Script, Upstream, UpstreamBody, attach, failure, healthy, later, no_delay,
-    prompt, run_on, secs, tries,
+    ERROR, PRELUDE, ReadExt, Script, Upstream, UpstreamBody, attach, chat, failure, healthy, later,
+    no_delay, prompt, run_on, secs, tries,
 };
 
 type Finals = Arc<Mutex<Vec<bool>>>;
@@ -328,4 +329,73 @@ async fn so_does_the_error_of_a_call_that_was_ended() {
     let told = described(Tries::find(&*error).unwrap());
     let names: Vec<_> = told.iter().map(|tried| &*tried[0]).collect();
     assert_eq!(names, ["a", "a"]);
+}
+
+fn names(tries: &Tries) -> Vec<String> {
+    let described = described(tries).into_iter();
+    described.map(|[name, ..]| name).collect()
+}
+
+/// covers: H5
+#[tokio::test(start_paused = true)]
+async fn the_end_by_a_layer_further_out_carries_them() {
+    let upstream = Upstream::script(Script::before_head().never());
+    upstream.play("a", failure(500));
+    let tries = ServiceBuilder::new()
+        .layer(models(["a", "b"]))
+        .layer(RetryBudgetLayer::new(no_delay()))
+        .service(upstream.clone());
+    let ceiling = HardCeilingLayer::new(secs(9)).layer(tries.clone());
+    let step = StepTimeoutLayer::new(secs(9)).layer(tries.clone());
+
+    for error in [
+        ceiling.oneshot(prompt("a")).await.unwrap_err(),
+        step.oneshot(prompt("a")).await.unwrap_err(),
+    ] {
+        assert!(tower_agent::Terminated::find(&*error).is_some());
+        assert_eq!(names(Tries::find(&*error).unwrap()), ["a", "a"]);
+    }
+
+    let answers = ServiceBuilder::new()
+        .layer(TerminalResponseLayer::new())
+        .layer(HardCeilingLayer::new(secs(9)))
+        .service(tries);
+    let answer = answers.oneshot(prompt("a")).await.unwrap();
+    assert_eq!(answer.status(), 504);
+    assert_eq!(names(answer.extensions().get().unwrap()), ["a", "a"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn so_does_the_end_of_a_stream_that_has_begun() {
+    let upstream = Upstream::script(Script::sse().data(chat("x")).never());
+    upstream.play("a", failure(410));
+    let service = ServiceBuilder::new()
+        .layer(HardCeilingLayer::new(secs(9)))
+        .layer(models(["a", "b"]))
+        .service(upstream.clone());
+
+    let answer = service.clone().oneshot(prompt("a")).await.unwrap();
+    let error = answer.into_body().read().await.end.unwrap_err();
+    assert_eq!(names(Tries::find(&*error).unwrap()), ["a"]);
+
+    let answer = service.oneshot(prompt("b")).await.unwrap();
+    let error = answer.into_body().read().await.end.unwrap_err();
+    assert_eq!(Tries::find(&*error), None, "none failed");
+}
+
+#[tokio::test(start_paused = true)]
+async fn repeats_in_an_attempt_that_a_layer_in_between_ends_are_in_it() {
+    let silent = Script::sse().data(PRELUDE).never();
+    let upstream = Upstream::scripts([failure(500), silent, healthy()]);
+    let service = ServiceBuilder::new()
+        .layer(models(["a", "b"]))
+        .layer(HardCeilingLayer::new(secs(9)))
+        .layer(RetryBudgetLayer::new(no_delay()))
+        .service(upstream);
+
+    let answer = service.oneshot(prompt("a")).await.unwrap();
+
+    let named = |class| (Some("a".to_owned()), class);
+    let expected = [named(FailureClass::Server), named(FailureClass::Deadline)];
+    assert_eq!(tries(&answer), expected);
 }

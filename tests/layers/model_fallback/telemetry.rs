@@ -13,6 +13,7 @@ use tower_agent::{
 use super::{asks, models, of_account};
 use crate::support::{
     LogCapture, Place, Script, Stack, Upstream, failure, healthy, later, no_delay, prompt,
+    prompt_as,
 };
 
 /// From whom, to whom, and why.
@@ -64,6 +65,29 @@ async fn each_step_is_one_event_that_says_what_was_asked_for_and_what_is_asked()
     outcome.whole();
     assert_eq!(heard.events("model_fallback").len(), 2);
     assert!(denials(&heard).is_empty());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stall_has_the_name_of_its_reason_whether_the_answer_streams_or_not() {
+    for stream in [true, false] {
+        let upstream = Upstream::script(Script::before_head().never());
+        let stack = Stack::default().fallback(["a", "b"].map(Candidate::new));
+        let stack = stack.attempt_step(10).build(&upstream);
+        let heard = LogCapture::start();
+
+        let outcome = stack.ask(prompt_as("a", stream)).await;
+
+        assert_eq!(outcome.reason, Some(TerminalReason::StepTimeout));
+        let name = TerminalReason::StepTimeout;
+        let name = name.as_str();
+        assert_eq!(steps(&heard), [["a", "b", name]], "stream: {stream}");
+        let [stopped] = &heard.events("chain_stopped")[..] else {
+            panic!("{:?}", heard.events("chain_stopped"))
+        };
+        assert_eq!(stopped["class"], name);
+        let expected = format!("\"a\" {name}, \"b\" {name}");
+        assert_eq!(stopped["tried"], expected);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -223,7 +223,8 @@ impl Cooldowns {
     pub(crate) fn fail(&self, keys: &Keys, failure: &Failure) {
         // A region error without a message may be a firewall's page about this one prompt, which
         // must not keep all callers from the host.
-        if failure.class == FailureClass::Region && failure.message.is_empty() {
+        let is_of_prompt = failure.class == FailureClass::Region && failure.message.is_empty();
+        if is_of_prompt || failure.is_slow {
             return;
         }
         self.note(keys, failure.class, failure.retry_after);
@@ -285,7 +286,7 @@ impl CompletionObserver for CooldownWatch {
         let class = match reason {
             TerminalReason::Completed => return self.cooldowns.succeed(&self.keys, self.began),
             TerminalReason::Failed(class) => *class,
-            TerminalReason::StepTimeout => FailureClass::Silence,
+            TerminalReason::StepTimeout => FailureClass::StepTimeout,
             // A limit of the run or an end from outside says nothing about the candidate.
             _ => return,
         };

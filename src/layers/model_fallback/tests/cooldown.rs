@@ -76,7 +76,7 @@ const NEVER: CooldownProbe = CooldownProbe {
 fn what_passes_by_itself_is_left_alone_for_half_a_minute_to_five_minutes() {
     let steps = [30, 60, 300, 300, 300].map(secs);
     for class in [
-        FailureClass::Silence,
+        FailureClass::StepTimeout,
         FailureClass::Transport,
         FailureClass::RateLimit,
         FailureClass::Overloaded,

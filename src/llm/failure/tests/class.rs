@@ -7,13 +7,13 @@ use http::StatusCode;
 use super::super::class::FailureClass::{
     self, Auth, Caller, Certificate, Conflict, ContentFilter, ContextOverflow, Deadline,
     ModelFault, ModelGone, NotReady, Overloaded, Quota, RateLimit, Redirect, Region, RequestLimit,
-    RequestTimeout, Server, SessionExpired, Silence, TooLarge, Transport,
+    RequestTimeout, Server, SessionExpired, StepTimeout, TooLarge, Transport,
 };
 use crate::llm::failure::class::{Cooldown, RetrySame, TryOther};
 use crate::llm::failure::classifier::Failure;
 
 const TABLE: [(FailureClass, RetrySame, TryOther, Cooldown); 22] = [
-    (Silence, RetrySame::Once, TryOther::Yes, Cooldown::Short),
+    (StepTimeout, RetrySame::Once, TryOther::Yes, Cooldown::Short),
     (Deadline, RetrySame::No, TryOther::Yes, Cooldown::No),
     (Transport, RetrySame::Yes, TryOther::Yes, Cooldown::Short),
     (
