@@ -233,8 +233,8 @@ pub use self::{
     registry::{Owner, OwnerCaps, RunRegistry},
     run::{
         CallSummary, CustomReason, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind,
-        NotCounted, ProgressNotices, ReasonClass, ResetOn, Run, RunEvent, RunEvents, RunId, RunNotice,
-        RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, Trajectory,
+        NotCounted, ProgressNotices, ReasonClass, ResetOn, Run, RunEvent, RunEvents, RunId,
+        RunNotice, RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, Trajectory,
     },
     stack::AgentStack,
     tool::ToolError,

@@ -1,6 +1,6 @@
 //! covers: T86, T103
 
-use tower_agent::Owner;
+use tower_agent::{Owner, ReasonClass};
 
 use super::*;
 
