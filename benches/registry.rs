@@ -33,7 +33,9 @@ use http_body::{Body, Frame};
 use tokio::runtime::Runtime;
 use tokio_util::sync::CancellationToken;
 use tower::{ServiceBuilder, ServiceExt, service_fn};
-use tower_agent::{BoxError, HardCeilingLayer, Owner, RunLayer, RunRegistry, run::RunWait};
+use tower_agent::{
+    BoxError, HardCeilingLayer, Owner, RunLayer, RunRegistry, registry::WaitOutcome,
+};
 
 const RUNS: usize = 10_000;
 
@@ -62,7 +64,7 @@ impl Body for Silent {
 }
 
 type Call = Pin<Box<dyn Body<Data = Bytes, Error = BoxError>>>;
-type Wait = Pin<Box<RunWait>>;
+type Wait = Pin<Box<dyn Future<Output = WaitOutcome>>>;
 
 /// A session of `runs`, each with a call and one who waits for the run.
 async fn open(registry: &RunRegistry, runs: usize, woken: &Arc<Woken>) -> Vec<(Call, Wait)> {
@@ -86,7 +88,7 @@ async fn open(registry: &RunRegistry, runs: usize, woken: &Arc<Woken>) -> Vec<(C
         assert!(call.as_mut().poll_frame(&mut cx).is_pending());
         let id = name.parse().unwrap();
         let wait = registry.wait(Owner::default(), &id, RunRegistry::WAIT);
-        let mut wait = Box::pin(wait.unwrap());
+        let mut wait: Wait = Box::pin(wait);
         assert!(wait.as_mut().poll(&mut cx).is_pending());
         all.push((call, wait));
     }
