@@ -68,9 +68,15 @@ fn table(text: &str) -> Vec<&str> {
 /// The layers of each stack that a text builds, as far as they stand there by name.
 fn stacks(text: &str) -> Vec<Vec<&str>> {
     let mut stacks: Vec<Vec<&str>> = Vec::new();
-    let mut building = false;
+    let (mut building, mut wrong) = (false, false);
     for line in text.lines() {
         let line = line.trim_start_matches(['/', '!', ' ']);
+        if line.starts_with("```") {
+            wrong = line.contains("compile_fail");
+        }
+        if wrong {
+            continue;
+        }
         if line.contains("ServiceBuilder::new()") {
             building = true;
             stacks.push(Vec::new());

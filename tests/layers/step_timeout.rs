@@ -11,8 +11,8 @@ use tower_agent::{
 
 use crate::support::{
     DONE, FINISH, Outcome, PING, PRELUDE, Place, ReadExt, STOP, Script, Stack, Upstream, WakeCount,
-    chat, content_block, later, messages, plain, poll_body, reason_of, request, request_of, secs,
-    with_header,
+    chat, content_block, later, messages, plain, poll_body, prompt, reason_of, request, request_of,
+    secs, with_header,
 };
 
 const WINDOW: Duration = secs(10);
@@ -590,11 +590,24 @@ async fn of_two_step_layers_the_shorter_window_fires() {
 }
 
 /// covers: A2, T79
+/// covers: A2
+#[tokio::test(start_paused = true)]
+async fn a_first_window_alone_limits_the_wait_for_the_first_content() {
+    let layer = StepTimeoutLayer::optional(None).first(WINDOW);
+    let late = Script::sse().data(PRELUDE).data(chat("a")).wait(1000.0);
+    let late = Upstream::script(late.data(chat("b")).data(DONE));
+    let served = Outcome::of(layer.layer(late).oneshot(prompt("a"))).await;
+    assert_eq!(served.frames, 4);
+
+    let never = Upstream::script(Script::sse().data(PRELUDE).never());
+    let cut = Outcome::of(layer.layer(never).oneshot(prompt("a"))).await;
+    assert_eq!(cut.reason, Some(TerminalReason::StepTimeout));
+    assert_eq!(cut.at, WINDOW);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_inert_layer_passes_everything_on_unchanged() {
-    let inert = StepTimeoutLayer::optional(None)
-        .first(WINDOW)
-        .scope(Scope::Run);
+    let inert = StepTimeoutLayer::optional(None).scope(Scope::Run);
     let script = Script::json()
         .size(3)
         .knows_its_end()
