@@ -99,7 +99,7 @@ async fn a_refused_connection_is_a_failure_of_the_transport_and_names_no_url() {
     let error = ask(&Run::open(), address).await.unwrap_err();
 
     let tries = Tries::find(&*error).unwrap().all();
-    assert!(tries.iter().all(|it| it.class == FailureClass::Transport));
+    assert!(tries.iter().all(|it| it.class == Some(FailureClass::Transport)));
     let causes = std::iter::successors(error.source(), |it| it.source());
     assert!(
         causes
