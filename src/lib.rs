@@ -77,7 +77,8 @@
 //!
 //! # Order
 //!
-//! From the outside in. A wrong order is never unsafe, only less useful.
+//! From the outside in. A wrong order is never unsafe, only less useful. [`AgentStack`] makes the
+//! layers in this order from named settings.
 //!
 //! | layer | what it does |
 //! |---|---|
