@@ -112,9 +112,16 @@ impl StepWindow {
         if resets {
             self.timer.reset(target);
         } else if self.timer.is_counting(target) {
-            self.timer.interrupt(target, run.now());
+            self.interrupt(run);
         }
         !resets && self.resets_on == Some(ResetOn::Content)
+    }
+
+    /// Stops the count. Out of line, because most frames find no count to stop.
+    #[inline(never)]
+    fn interrupt(&mut self, run: &Run) {
+        let target = run.in_scope(self.scope);
+        self.timer.interrupt(target, run.now());
     }
 
     /// Switches from the first length to `step` once the response has had content. The wait that
