@@ -51,6 +51,47 @@ async fn a_call_goes_through_its_attempts() {
     assert_eq!(outcome.at, secs(60));
 }
 
+/// An unset loop guard neither reads the conversation nor ends a run for it.
+#[tokio::test(start_paused = true)]
+async fn an_unset_loop_guard_ends_no_loop() {
+    let turn = r#",{"role":"assistant","tool_calls":[{"id":"c","type":"function",
+        "function":{"name":"job_status","arguments":"{}"}}]},
+        {"role":"tool","tool_call_id":"c","content":"running"}"#;
+    let body = format!(
+        r#"{{"model":"a","messages":[{{"role":"user","content":"is it done?"}}{}]}}"#,
+        turn.repeat(40),
+    );
+    let ask = |body: &str| {
+        let request = Request::post("/v1/chat/completions");
+        request.body(Full::from(body.to_owned())).unwrap()
+    };
+    let upstream = Upstream::script(healthy());
+    let unset = AgentStack::client();
+    let set = unset.clone().loops(LoopGuardLayer::new());
+
+    let passed = Outcome::of(unset.service(upstream.clone()).oneshot(ask(&body))).await;
+    let looped = Outcome::of(set.service(upstream).oneshot(ask(&body))).await;
+
+    assert_eq!(passed.whole(), healthy_text());
+    assert_eq!(looped.reason, Some(TerminalReason::LoopDetected));
+}
+
+/// The budget's hook is asked before the step to another model, too.
+#[tokio::test(start_paused = true)]
+async fn retry_and_fallback_share_one_budget() {
+    let upstream = Upstream::script(failure(503));
+    let once = no_delay().max_attempts_per_candidate(1);
+    let service = AgentStack::client()
+        .fallback(["a", "b"].map(Candidate::new))
+        .retry(once.before_attempt(|_| false))
+        .service(upstream.clone());
+
+    let outcome = Outcome::of(service.oneshot(prompt("a"))).await;
+
+    assert_eq!(outcome.status, 503);
+    assert_eq!(upstream.models(), ["a"]);
+}
+
 /// The ceiling and the step window are those of the run: its next call is refused.
 #[tokio::test(start_paused = true)]
 async fn the_outer_limits_end_the_run() {
@@ -139,6 +180,7 @@ async fn settings_that_turn_off_others_are_named() {
     let longer = base.clone().step(secs(20)).run_step(secs(21));
     assert_eq!(named(&longer.clone().ceiling(secs(60))), none);
     assert_eq!(named(&longer.clone().ceiling(secs(19))), ["step"]);
+    assert_eq!(named(&longer.clone().ceiling(secs(20))), ["step"]);
     let equal = base.clone().step(secs(20)).run_step(secs(20));
     assert_eq!(named(&equal), ["run_step step"]);
     let first = longer.clone().first(secs(21));
@@ -149,6 +191,7 @@ async fn settings_that_turn_off_others_are_named() {
     // Nothing follows the only attempt, and a limit that is observed ends nothing.
     let once = AgentStack::client().step(secs(20)).run_step(secs(20));
     assert_eq!(named(&once), none);
+    assert_eq!(named(&once.ceiling(secs(20))), none);
     let observed = equal.run_step(StepTimeoutLayer::new(secs(20)).observe());
     assert_eq!(named(&observed), none);
 }
