@@ -26,8 +26,9 @@ static KEYS: LazyLock<[RandomState; 3]> =
 /// [`anonymous`](Self::anonymous): so no request without a key finds, joins or ends a run of the
 /// program by its id. The program names that owner for runs of a server without keys.
 ///
-/// The digest has a new key in each process, and is never printed. Records and logs show `program`, `anonymous`, or `owner-` and 16 digits that are
-/// derived from the digest with another key; these texts only distinguish owners.
+/// The digest has a new key in each process, and is never printed. Records and logs show `program`,
+/// `anonymous`, or `owner-` and 16 digits that are derived from the digest with another key; these
+/// texts only distinguish owners.
 ///
 /// ```
 /// # use tower_agent::{RunRegistry, TerminalReason};

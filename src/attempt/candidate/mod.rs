@@ -122,8 +122,8 @@ impl Candidate {
     ///
     /// # Errors
     ///
-    /// If the text is no URL, or the URL is not absolute, is neither `http` nor `https`, names no host or an invalid port,
-    /// or has credentials or a query.
+    /// If the text is no URL, or the URL is not absolute, is neither `http` nor `https`, names no
+    /// host or an invalid port, or has credentials or a query.
     pub fn base_url(mut self, url: impl TryInto<Uri>) -> Result<Self, InvalidCandidate> {
         let url = url.try_into().map_err(|_| InvalidCandidate::Url)?;
         self.base_url = Some(BaseUrl::new(&url)?);

@@ -14,7 +14,8 @@ use crate::{
 };
 
 impl Run {
-    /// Resets the number of this node's tries, and the list of failed ones, unless the node is itself an attempt.
+    /// Resets the number of this node's tries, and the list of failed ones, unless the node is
+    /// itself an attempt.
     pub(crate) fn begin_tries(&self) {
         if self.kind() != NodeKind::Attempt {
             let state = &self.node().payload;

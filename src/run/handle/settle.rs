@@ -20,8 +20,8 @@ use crate::{
     },
 };
 
-/// The descriptions of steps for children that did not complete. They are made once: the end of a
-/// node allocates nothing.
+/// The descriptions of steps for children that did not complete: an attempt, a call, a tool, a
+/// sub-agent. A static makes these texts once, because the end of a node allocates nothing.
 static NOT_COMPLETED: LazyLock<[Arc<str>; 4]> = LazyLock::new(|| {
     let texts = [
         "an attempt failed",
@@ -103,18 +103,16 @@ impl Run {
         let reason = self.node().own_end().map(|end| end.reason.class());
         let whole = reason == Some(ReasonClass::Success);
         let failed = reason == Some(ReasonClass::Failure);
-        let other = |at: usize| {
-            let text = Arc::clone(&NOT_COMPLETED[at]);
-            Step::new(StepKind::StateChange).detail(text)
-        };
+        let [attempt, call, tool, sub_agent] = &*NOT_COMPLETED;
+        let other = |text| Step::new(StepKind::StateChange).detail(Arc::clone(text));
         run.run_state().record_child_done(match self.kind() {
             NodeKind::Attempt if whole => return,
             NodeKind::Call if whole => Step::new(StepKind::LlmResponse),
             NodeKind::Tool if whole || failed => Step::new(StepKind::ToolComplete),
-            NodeKind::Attempt => other(0),
-            NodeKind::Call => other(1),
-            NodeKind::Tool => other(2),
-            NodeKind::Run => other(3),
+            NodeKind::Attempt => other(attempt),
+            NodeKind::Call => other(call),
+            NodeKind::Tool => other(tool),
+            NodeKind::Run => other(sub_agent),
         });
     }
 

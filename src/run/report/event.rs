@@ -225,8 +225,8 @@ impl RunEvent {
 ///
 /// [`Run::subscribe`](crate::run::Run::subscribe) opens one for a run,
 /// [`RunRegistry::subscribe`](crate::RunRegistry::subscribe) one for all runs of a
-/// registry. [`next`](Self::next) waits for an event. The observer is also a [`Stream`], which costs
-/// one more allocation for each event; both may be used in turn.
+/// registry. [`next`](Self::next) waits for an event. The observer is also a [`Stream`], which
+/// costs one more allocation for each event; both may be used in turn.
 pub struct RunEvents {
     channel: broadcast::WeakSender<RunEvent>,
     /// `None` while `received` has the receiver.

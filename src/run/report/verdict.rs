@@ -1,6 +1,6 @@
 //! What a checker and a person say about a run that looks stuck.
 
-/// The verdict of a checker on a run: see the [`watchdog`](crate::watchdog).
+/// The verdict of a [`Watchdog`](crate::Watchdog)'s checker on a run.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Verdict {
     /// The state of the run, in the checker's judgement.
