@@ -32,6 +32,18 @@ static NOT_COMPLETED: LazyLock<[Arc<str>; 4]> = LazyLock::new(|| {
     texts.map(Arc::from)
 });
 
+/// The step of a run whose child did not complete.
+fn not_completed(child: NodeKind) -> Step {
+    let [attempt, call, tool, sub_agent] = &*NOT_COMPLETED;
+    let text = match child {
+        NodeKind::Attempt => attempt,
+        NodeKind::Call => call,
+        NodeKind::Tool => tool,
+        NodeKind::Run => sub_agent,
+    };
+    Step::new(StepKind::StateChange).detail(Arc::clone(text))
+}
+
 impl Run {
     /// Settles the node with its opener's reason, after the opener dropped its work.
     ///
@@ -103,16 +115,11 @@ impl Run {
         let reason = self.node().own_end().map(|end| end.reason.class());
         let whole = reason == Some(ReasonClass::Success);
         let failed = reason == Some(ReasonClass::Failure);
-        let [attempt, call, tool, sub_agent] = &*NOT_COMPLETED;
-        let other = |text| Step::new(StepKind::StateChange).detail(Arc::clone(text));
         run.run_state().record_child_done(match self.kind() {
             NodeKind::Attempt if whole => return,
             NodeKind::Call if whole => Step::new(StepKind::LlmResponse),
             NodeKind::Tool if whole || failed => Step::new(StepKind::ToolComplete),
-            NodeKind::Attempt => other(attempt),
-            NodeKind::Call => other(call),
-            NodeKind::Tool => other(tool),
-            NodeKind::Run => other(sub_agent),
+            kind => not_completed(kind),
         });
     }
 
