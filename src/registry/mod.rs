@@ -75,6 +75,7 @@ pub use self::{
 pub(crate) use self::admission::{Finder, Uncounted};
 
 use std::{
+    fmt,
     future::Future,
     sync::{Arc, Weak},
     time::Duration,
@@ -86,9 +87,15 @@ use self::shared::Shared;
 use crate::run::{Run, RunEvents, RunId, RunSnapshot, ShadowReport, TerminalReason, Trajectory};
 
 /// A registry of runs by owner and id. Cheap to clone; all clones are the same registry.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct RunRegistry {
     shared: Arc<Shared>,
+}
+
+impl fmt::Debug for RunRegistry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.shared.fmt(f)
+    }
 }
 
 impl Default for RunRegistry {

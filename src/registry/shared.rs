@@ -1,6 +1,7 @@
 use std::{
     cmp::Reverse,
     collections::VecDeque,
+    fmt,
     hash::RandomState,
     sync::{
         Arc, OnceLock,
@@ -34,7 +35,6 @@ const SHARDS: usize = 16;
 ///
 /// Lock order: evictions, one shard, sessions. No lock is held while a run is
 /// ended, woken or dropped.
-#[derive(Debug)]
 pub(crate) struct Shared {
     shards: [Lock<Entries>; SHARDS],
     pub(super) sessions: Lock<Sessions>,
@@ -64,6 +64,15 @@ pub(crate) struct Shared {
     /// among them that completed.
     would_have_ended: AtomicU64,
     completed: AtomicU64,
+}
+
+impl fmt::Debug for Shared {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunRegistry")
+            .field("opened", &self.count)
+            .field("remembered", &self.remembered)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Shared {

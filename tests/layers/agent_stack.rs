@@ -6,8 +6,8 @@ use http::Request;
 use http_body_util::Full;
 use tower::ServiceExt;
 use tower_agent::{
-    AgentStack, Candidate, HardCeilingLayer, LoopGuardLayer, ModelFallbackLayer, OwnerCaps,
-    RetryBudget, Run, RunRegistry, StepTimeoutLayer, TerminalReason,
+    AgentStack, Candidate, Cooldowns, HardCeilingLayer, LoopGuardLayer, ModelFallbackLayer, Owner,
+    OwnerCaps, RetryBudget, Run, RunId, RunRegistry, StepTimeoutLayer, TerminalReason,
 };
 
 use crate::support::{
@@ -212,4 +212,23 @@ async fn a_contradiction_is_a_warning_once_the_layers_are_made() {
     assert_eq!(warnings.len(), 1);
     let says = &warnings[0]["contradiction"];
     assert!(says.contains("make `run_step` longer"), "{says}");
+}
+
+/// A stack's `Debug` has its settings, and the state of a busy server only as numbers.
+#[tokio::test(start_paused = true)]
+async fn the_debug_of_shared_state_is_short() {
+    let registry = RunRegistry::new();
+    let id = "whose".parse::<RunId>().unwrap();
+    let owners = [Owner::anonymous(), Owner::default()];
+    let _runs = owners.map(|owner| registry.open(owner, id.clone()));
+    let cooldowns = Cooldowns::new();
+    let candidates = ModelFallbackLayer::new([Candidate::new("a")]);
+    let stack = AgentStack::server(&registry).fallback(candidates.cooldowns(cooldowns));
+
+    let printed = format!("{registry:?}");
+    assert_eq!(printed, "RunRegistry { opened: 2, remembered: 0, .. }");
+    let printed = format!("{stack:?}");
+    assert!(printed.contains("windows: 0"), "{printed}");
+    assert!(!printed.contains("whose"), "{printed}");
+    assert!(printed.len() < 5000, "{}: {printed}", printed.len());
 }

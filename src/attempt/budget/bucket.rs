@@ -1,6 +1,7 @@
 //! Token buckets that pay for repeats: one for each candidate.
 
 use std::{
+    fmt,
     hash::{BuildHasher, RandomState},
     sync::{
         Arc, OnceLock,
@@ -203,7 +204,6 @@ pub(super) const NAMES: usize = 256;
 pub(super) const NAME: usize = 256;
 
 /// One bucket per candidate, so that the repeats to one candidate use up no repeats to another.
-#[derive(Debug)]
 pub(super) struct Buckets {
     rates: Rates,
     opened: Instant,
@@ -223,6 +223,14 @@ pub(super) struct Buckets {
 struct NamedBucket {
     name: Box<str>,
     bucket: Arc<Bucket>,
+}
+
+impl fmt::Debug for Buckets {
+    /// Prints the rates, and not the state of each bucket.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut buckets = f.debug_struct("Buckets");
+        buckets.field("rates", &self.rates).finish_non_exhaustive()
+    }
 }
 
 impl Buckets {

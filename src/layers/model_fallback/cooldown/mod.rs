@@ -9,6 +9,7 @@ pub(crate) use self::windows::{
 };
 
 use std::{
+    fmt,
     hash::{BuildHasher, Hash, RandomState},
     sync::{
         Arc,
@@ -62,14 +63,13 @@ use crate::{
 /// let layer = ModelFallbackLayer::new([Candidate::new("large"), Candidate::new("small")])
 ///     .cooldowns(cooldowns.clone());
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct Cooldowns {
     shared: Arc<SharedCooldowns>,
     backoff: CooldownBackoff,
     probe: CooldownProbe,
 }
 
-#[derive(Debug)]
 struct SharedCooldowns {
     opened: Instant,
     hasher: RandomState,
@@ -78,6 +78,16 @@ struct SharedCooldowns {
     candidates: Lock<Vec<CooldownIdentity>>,
     /// The number of stored windows: mostly 0, and then no call takes the lock.
     known: AtomicUsize,
+}
+
+impl fmt::Debug for Cooldowns {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cooldowns")
+            .field("backoff", &self.backoff)
+            .field("probe", &self.probe)
+            .field("windows", &self.shared.known)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Cooldowns {
