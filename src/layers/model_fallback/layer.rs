@@ -56,6 +56,7 @@ impl ModelFallbackLayer {
                 candidates: known,
                 allowed: Vec::new(),
                 operation: None,
+                json_only: false,
                 cooldowns: None,
                 sessions: None,
             },
@@ -110,6 +111,15 @@ impl ModelFallbackLayer {
         let known = Operation::from_path(operation);
         assert!(known.is_some(), "{operation:?} is no known operation");
         self.settings.operation = known;
+        self
+    }
+
+    /// Refuses a request whose body is empty or a form, as that body names no model.
+    ///
+    /// By default such a request goes to the first candidate only, unchanged.
+    #[must_use]
+    pub const fn json_only(mut self) -> Self {
+        self.settings.json_only = true;
         self
     }
 

@@ -96,8 +96,11 @@ impl AttemptPolicy for FallbackPolicy {
         // Removed, because a layer of this kind further in has candidates of other names.
         let listed = request.extensions_mut().remove::<CandidateOrder>();
         let listed = listed.map(|order| order.find(candidates)).transpose()?;
-        self.request =
-            PreparedRequest::Original(OriginalRequest::read(request, self.settings.operation)?);
+        let original = OriginalRequest::read(request, self.settings.operation)?;
+        if self.settings.json_only {
+            original.check_json()?;
+        }
+        self.request = PreparedRequest::Original(original);
         self.own = Some(own.clone());
         self.plan(own, listed);
         let first = self.stops().next();
@@ -281,6 +284,7 @@ pub(super) struct FallbackSettings {
     pub(super) allowed: Vec<FailureClass>,
     /// The operation of requests whose path has none.
     pub(super) operation: Option<Operation>,
+    pub(super) json_only: bool,
     pub(super) cooldowns: Option<CandidateCooldowns>,
     pub(super) sessions: Option<Arc<StickySessions>>,
 }

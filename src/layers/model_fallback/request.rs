@@ -60,6 +60,17 @@ impl OriginalRequest {
         })
     }
 
+    /// Checks that the body names its model.
+    pub(super) fn check_json(&self) -> Result<(), InvalidRequest> {
+        let is = match self.content {
+            Content::Json(_) => return Ok(()),
+            Content::Nothing => "empty",
+            Content::Form => "a form",
+        };
+        let message = format!("the request body is not JSON: it is {is}");
+        Err(InvalidRequest::new(message))
+    }
+
     /// Sets the number of the next attempt, and whether no other can follow it.
     ///
     /// The last attempt's request takes the head.

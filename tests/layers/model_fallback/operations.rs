@@ -276,3 +276,32 @@ async fn the_operation_of_another_path_can_be_set() {
 fn an_unknown_operation_cannot_be_set() {
     drop(models(["a"]).operation("chat"));
 }
+
+/// A program whose callers send JSON only refuses what names no model, and asks nobody.
+#[tokio::test(start_paused = true)]
+async fn a_body_that_is_no_json_is_refused_if_the_program_says_so() {
+    for (kind, body, what) in [
+        ("application/json", "", "empty"),
+        ("multipart/form-data; boundary=b", "--b--", "a form"),
+    ] {
+        for refuses in [false, true] {
+            let upstream = Upstream::script(healthy());
+            let layer = models(["a", "b"]);
+            let layer = if refuses { layer.json_only() } else { layer };
+            let mut request = asking("audio/transcriptions", body);
+            let kind = kind.parse().unwrap();
+            request
+                .headers_mut()
+                .insert(http::header::CONTENT_TYPE, kind);
+
+            let answer = layer.layer(upstream.clone()).oneshot(request).await;
+
+            assert_eq!(upstream.calls(), usize::from(!refuses), "{what}");
+            assert_eq!(answer.is_err(), refuses, "{what}");
+            if let Err(error) = answer {
+                let told = format!("the request body is not JSON: it is {what}");
+                assert!(error.to_string().contains(&told), "{error}");
+            }
+        }
+    }
+}
