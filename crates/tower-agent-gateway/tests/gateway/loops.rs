@@ -25,8 +25,12 @@ fn polled(times: usize) -> String {
 }
 
 pub(crate) async fn asks(gateway: &Gateway, times: usize) -> Answer {
-    let request = gateway.post(CHAT, polled(times)).header("x-run-id", "r-1");
-    request.ask().await
+    turn(gateway, times).ask().await
+}
+
+/// The same turn, not sent yet.
+pub(crate) fn turn(gateway: &Gateway, times: usize) -> reqwest::RequestBuilder {
+    gateway.post(CHAT, polled(times)).header("x-run-id", "r-1")
 }
 
 #[test]
