@@ -165,7 +165,8 @@
 //! # Features
 //!
 //! All layers are in the default build. The feature `axum` adds an extractor for [`Run`], the
-//! feature `reqwest` adds `ReqwestService`; both are in [`adapter`].
+//! feature `reqwest` adds `ReqwestService`; both are in [`adapter`]. The feature `config` adds
+//! `AgentConfig`, a configuration in TOML or JSON.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -180,6 +181,8 @@
 pub mod adapter;
 pub mod attempt;
 pub mod body;
+#[cfg(feature = "config")]
+pub mod config;
 pub mod error;
 mod headers;
 pub mod layers;
@@ -209,6 +212,16 @@ pub struct Readme;
 #[doc = include_str!("../docs/errors.md")]
 #[derive(Debug)]
 pub struct Errors;
+
+/// Compiles the program of `docs/config.md`.
+#[cfg(all(doctest, feature = "config"))]
+#[doc = include_str!("../docs/config.md")]
+#[derive(Debug)]
+pub struct Configuration;
+
+#[cfg(feature = "config")]
+#[doc(no_inline)]
+pub use self::config::AgentConfig;
 
 #[doc(no_inline)]
 pub use self::{

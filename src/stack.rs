@@ -364,6 +364,11 @@ impl<Side> AgentStack<Side> {
         found
     }
 
+    #[cfg(feature = "config")]
+    pub(crate) fn budget(&self) -> Option<&RetryBudget> {
+        Some(self.retry.as_ref()?.budget())
+    }
+
     fn run_limits(&self) -> RunLimits {
         for contradiction in self.contradictions() {
             tracing::warn!(contradiction, "a setting of the stack turns off another");

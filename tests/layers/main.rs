@@ -12,6 +12,8 @@ mod attempts;
 mod caller_deadline;
 mod client_disconnect;
 mod commit;
+#[cfg(feature = "config")]
+mod config;
 mod consecutive;
 mod full_stack;
 mod hard_ceiling;

@@ -1,47 +1,28 @@
-//! The gateway's configuration: a TOML file, checked and resolved before anything listens.
+//! The gateway's configuration: a TOML file, checked before anything listens.
 //!
-//! An absent limit is off, and so is `"0s"`; `preset = "recommended"` fills in what the file
-//! leaves out. Each mistake is an error that names the key and its place in the file, because
-//! an operator would notice an ignored limit only when an incident needs it.
+//! The tables of the stack are those of [`AgentConfig`]; beside them stand the gateway's own.
 
-use std::fs;
-use std::path::Path;
-use std::time::Duration;
+use std::{fs, path::Path, time::Duration};
 
-mod agents;
+use serde::Deserialize;
+use tower_agent::{
+    Candidate,
+    config::{AgentConfig, ConfigError, Time, parse_toml, read_table},
+};
+
 mod auth;
-mod candidates;
 mod cors;
-mod disconnect;
-mod error;
-mod fallback;
-mod file;
 mod health;
-mod limit;
-mod loops;
-mod number;
-mod progress;
-mod resolve;
-mod retry;
-mod run;
 mod secret;
 mod server;
-mod stop;
 #[cfg(test)]
 mod tests;
 mod watchdog;
 
-pub use self::error::ConfigError;
 pub(crate) use self::{
-    agents::Agent,
     auth::{Auth, Key},
-    candidates::{Candidate, Dialect},
     cors::Cors,
     health::Health,
-    loops::Loops,
-    progress::Progress,
-    retry::{Retry, SharedBudget},
-    run::RunLimits,
     secret::Secret,
     server::ServerLimits,
     watchdog::WatchdogServices,
@@ -50,26 +31,16 @@ pub(crate) use self::{
 /// A configuration in which every value is usable as it stands.
 #[derive(Debug, Clone)]
 pub struct Config {
+    /// What the stack of the callers' requests does.
+    pub(crate) agent: AgentConfig,
+    /// The models and their upstreams, in the order in which calls try them; at least one.
+    pub(crate) candidates: Vec<Candidate>,
     /// Limits of a connection.
     pub(crate) server: ServerLimits,
-    /// Limits of a run.
-    pub(crate) run: RunLimits,
-    /// Limits of one attempt.
-    pub(crate) attempt: AttemptLimits,
-    /// Whether the limits that a caller's headers announce end its call.
-    pub(crate) caller_deadline: bool,
-    /// How long an answer is still read after its caller has left; `None` cancels it.
-    pub(crate) drain: Option<Duration>,
     /// The token that a request to the operator's routes must carry, if any.
     pub(crate) control_token: Option<Secret>,
     /// How long runs may go on after the signal to stop; `None` ends them at once.
     pub(crate) shutdown_drain: Option<Duration>,
-    /// The phrases by which a user ends the other runs of a session.
-    pub(crate) stop: Option<Vec<String>>,
-    /// The limits on repeated tool calls of a run.
-    pub(crate) loops: Option<Loops>,
-    /// The notices and keep-alive comments of calls that take long.
-    pub(crate) progress: Option<Progress>,
     /// The upstream whose restarts are waited for.
     pub(crate) health: Option<Health>,
     /// The services that examine runs that look stuck.
@@ -78,52 +49,28 @@ pub struct Config {
     pub(crate) auth: Option<Auth>,
     /// The other origins from which pages may call.
     pub(crate) cors: Option<Cors>,
-    /// How often a failed attempt is repeated.
-    pub(crate) retry: Retry,
-    /// Callers with limits of their own, by the name of their key.
-    pub(crate) agents: Vec<Agent>,
-    /// How earlier failures and sessions change the choice of a candidate.
-    pub(crate) fallback: Fallback,
-    /// The models and their upstreams, in the order in which calls try them. There is at least
-    /// one, and each has its own name.
-    pub(crate) candidates: Vec<Candidate>,
 }
 
-/// `[attempt]`; `None` is off.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct AttemptLimits {
-    /// Ends an attempt that is silent for this long.
-    pub(crate) step_timeout: Option<Duration>,
-    /// Ends an attempt that is silent for this long before its first content. For a unary
-    /// answer this is the whole wait.
-    pub(crate) first_token_timeout: Option<Duration>,
-    /// Ends an attempt at this age.
-    pub(crate) max_time: Option<Duration>,
-    /// How long an answer may be held back until its first content.
-    pub(crate) hold: Option<Duration>,
-    /// The interval of the upstream's heartbeats, by which alone a local model is judged; it then
-    /// has neither `step_timeout` nor `first_token_timeout`.
-    pub(crate) heartbeat: Option<Duration>,
-    /// Whether the limits only give notices and end no attempt.
-    pub(crate) observe: bool,
+/// The tables that the gateway has beside those of the stack.
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+struct OwnTables {
+    server: server::ServerTable,
+    control: ControlTable,
+    auth: Option<auth::AuthTable>,
+    cors: Option<cors::CorsTable>,
+    health: Option<health::HealthTable>,
+    watchdog: Option<watchdog::WatchdogTable>,
 }
 
-/// The limit on silent attempts of a run in a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct IdleBreaker {
-    /// The number of silent attempts in a row that trips the breaker.
-    pub(crate) silent: u32,
-    /// Whether the run then goes on with the next candidate; otherwise it ends.
-    pub(crate) fails_over: bool,
-}
+/// The names of [`OwnTables`].
+const OWN: [&str; 6] = ["server", "control", "auth", "cors", "health", "watchdog"];
 
-/// `[fallback]`.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(crate) struct Fallback {
-    /// Whether calls pass over a candidate for a while after its failures.
-    pub(crate) cooldown: bool,
-    /// Whether a session stays with the candidate that served it.
-    pub(crate) sticky: bool,
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+struct ControlTable {
+    token_env: Option<String>,
+    drain: Option<Time>,
 }
 
 impl Config {
@@ -137,7 +84,10 @@ impl Config {
         let name = path.display().to_string();
         match fs::read_to_string(path) {
             Ok(text) => Self::parse(&text, &name),
-            Err(error) => Err(ConfigError::unreadable(&name, error)),
+            Err(error) => {
+                let message = format!("cannot be read: {error}");
+                Err(ConfigError::new([""; 0], message).in_file(name))
+            }
         }
     }
 
@@ -156,7 +106,61 @@ impl Config {
     ///
     /// For the first mistake in the document.
     pub fn parse(text: &str, source_name: &str) -> Result<Self, ConfigError> {
-        resolve::config(text, |variable| std::env::var(variable).ok())
-            .map_err(|problem| ConfigError::new(text, source_name, problem))
+        Self::resolve(text, |variable| std::env::var(variable).ok())
+            .map_err(|error| error.in_toml(text).in_file(source_name))
     }
+
+    /// Resolves a document; `env` looks up the variables that it names.
+    fn resolve(text: &str, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+        let mut tables = parse_toml(text)?;
+        let own = OWN.into_iter();
+        let own = own.filter_map(|name| tables.remove_entry(name)).collect();
+        let own: OwnTables = read_table(own)?;
+        let agent = AgentConfig::from_table(tables).map_err(with_own_tables)?;
+        if agent.candidate_tables().is_empty() {
+            let message = "no candidate: add one [[candidates]] with `model` and `base_url`";
+            return Err(ConfigError::new([""; 0], message));
+        }
+        let candidates = agent.candidates(&env)?;
+        let token = own.control.token_env.as_ref();
+        let control_token = token
+            .map(|variable| secret::secret(&["control", "token_env"], variable, &env))
+            .transpose()?;
+        let auth = own
+            .auth
+            .map(|table| auth::auth(table, control_token.as_ref(), &env))
+            .transpose()?;
+        auth::check_agents(&agent, auth.as_ref())?;
+        Ok(Self {
+            cors: own
+                .cors
+                .map(|table| cors::cors(&table, auth.is_some()))
+                .transpose()?,
+            health: own
+                .health
+                .map(|table| health::health(table, agent.candidate_tables()))
+                .transpose()?,
+            watchdog: own
+                .watchdog
+                .map(|table| watchdog::watchdog(table, agent.detects_loops()))
+                .transpose()?,
+            server: own.server.into(),
+            shutdown_drain: own.control.drain.and_then(Time::limit),
+            control_token,
+            auth,
+            candidates,
+            agent,
+        })
+    }
+}
+
+/// Adds the gateway's own tables to those that the error about an unknown one lists.
+fn with_own_tables(error: ConfigError) -> ConfigError {
+    let key = error.key();
+    let is_table = !key.contains(['.', '[']) && error.message().starts_with("unknown key");
+    if !is_table {
+        return error;
+    }
+    let own = OWN.map(|name| format!("`{name}`")).join(", ");
+    ConfigError::new([&*key], format!("{}, {own}", error.message()))
 }

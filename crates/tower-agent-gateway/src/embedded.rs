@@ -2,8 +2,10 @@
 
 use std::{fmt::Write as _, io, net::SocketAddr};
 
+use tower_agent::config::ConfigError;
+
 use crate::{
-    config::{Config, ConfigError},
+    config::Config,
     upstream::{self, Delays, behaviour::MODELS},
 };
 

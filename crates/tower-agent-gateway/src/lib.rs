@@ -34,7 +34,6 @@
 //! ```
 
 mod access;
-mod candidates;
 mod check;
 mod config;
 mod control;
@@ -52,10 +51,5 @@ mod upload;
 mod upstream;
 mod watchdog;
 
-pub use self::{
-    config::{Config, ConfigError},
-    line_writer::LineWriter,
-    routes::app,
-    runs::Runs,
-    shutdown::serve,
-};
+pub use self::{config::Config, line_writer::LineWriter, routes::app, runs::Runs, shutdown::serve};
+pub use tower_agent::config::ConfigError;

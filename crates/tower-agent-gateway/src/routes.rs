@@ -6,12 +6,12 @@ use axum::{
     routing::{get, post},
 };
 use serde_json::{Value, json};
-use tower_agent::{BoxError, Cooldowns, RunRegistry};
+use tower_agent::{BoxError, Cooldowns, RunRegistry, config::CandidateTable};
 
 use crate::{
     access::{self, Callers, Operator, Pages},
     check::CheckLayer,
-    config::{Candidate, Config},
+    config::Config,
     control,
     events::{self, Events},
     host::SoundHost,
@@ -56,14 +56,14 @@ pub fn app(config: &Config, runs: &Runs) -> Result<Router, BoxError> {
     // Several providers may be linked in; reqwest needs one chosen.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let registry = runs.registry().clone();
-    let names = config.candidates.iter().map(|it| it.name.clone());
+    let names = config.candidates.iter().map(|it| it.label().to_owned());
     let metrics = Metrics::new(names);
     beside(metrics.clone().watch(registry.subscribe()));
     if let Some(watchdog) = &config.watchdog {
         beside(watchdog::watchdog(watchdog, &registry)?.run());
     }
     let cooldowns = Cooldowns::new();
-    let gateway = Gateway::new(config, registry.clone(), metrics.clone(), &cooldowns)?;
+    let gateway = Gateway::new(config, &registry, &metrics, &cooldowns)?;
     let watched = Watched {
         events: Events::new(registry.clone(), runs.stopped()),
         registry,
@@ -102,7 +102,7 @@ fn router(gateway: Gateway, watched: Watched, config: &Config) -> Router {
 /// The callers' routes: the forwarded operations, the list of models and, if callers have keys,
 /// each caller's own runs.
 fn called(gateway: Gateway, registry: &RunRegistry, config: &Config) -> Router {
-    let models = Json(list(&config.candidates));
+    let models = Json(list(config.agent.candidate_tables()));
     let mut app = OPERATIONS
         .into_iter()
         .fold(Router::new(), |app, path| {
@@ -157,16 +157,16 @@ fn operated(watched: Watched, operator: Operator) -> Router {
 }
 
 /// The list of models, with the fields of both dialects, for every SDK.
-fn list(candidates: &[Candidate]) -> Value {
+fn list(candidates: &[CandidateTable]) -> Value {
     let entries: Vec<Value> = candidates
         .iter()
         .map(|candidate| {
             json!({
-                "id": candidate.name,
+                "id": candidate.label(),
                 "root": candidate.model,
                 "object": "model",
                 "type": "model",
-                "display_name": candidate.name,
+                "display_name": candidate.label(),
                 "created": 0,
                 "created_at": "1970-01-01T00:00:00Z",
                 "owned_by": "tower-agent",
@@ -178,7 +178,7 @@ fn list(candidates: &[Candidate]) -> Value {
         "object": "list",
         "data": entries,
         "has_more": false,
-        "first_id": candidates.first().map(|candidate| &candidate.name),
-        "last_id": candidates.last().map(|candidate| &candidate.name),
+        "first_id": candidates.first().map(CandidateTable::label),
+        "last_id": candidates.last().map(CandidateTable::label),
     })
 }

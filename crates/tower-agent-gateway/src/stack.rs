@@ -1,36 +1,26 @@
-mod calls;
-mod guards;
-
 use std::{
     collections::HashMap,
     convert::Infallible,
     sync::Arc,
     task::{Context, Poll},
-    time::Duration,
 };
 
-use axum::body::Body;
+use axum::body::{Body, Bytes};
 use http::{Request, Response, request::Parts};
 use tower::{
-    Layer, Service, ServiceBuilder, ServiceExt,
+    BoxError, Layer, Service, ServiceExt,
     util::{BoxCloneSyncService, Oneshot},
 };
 use tower_agent::{
-    BoxError, CallSummary, ClientDisconnectLayer, Cooldowns, HardCeilingLayer, HealthGateLayer,
-    ModelFallbackLayer, ProgressNotices, PumpLayer, RetryBudget, RetryBudgetLayer, RunLayer,
-    RunRegistry, Scope, StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
-    adapter::reqwest::ReqwestService, layers::health_gate::HttpProbe,
+    AgentStack, CallSummary, Cooldowns, HealthGateLayer, OwnerCaps, RunLayer, RunRegistry,
+    TerminalReason, adapter::reqwest::ReqwestService, layers::health_gate::HttpProbe,
+    stack::Server,
 };
 
-use self::{
-    calls::{Calls, Transport},
-    guards::{Guards, Inner},
-};
 use crate::{
     access::Caller,
-    candidates,
-    config::{Config, Health, Progress, Retry, RunLimits},
-    metrics::Metrics,
+    config::{Auth, Config, Health},
+    metrics::{AttemptsLayer, Metrics},
     upload,
 };
 
@@ -50,45 +40,38 @@ type Stack = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 
 type UpstreamGate = HealthGateLayer<HttpProbe<ReqwestService>>;
 
-/// The parts that all stacks share.
-struct StackParts<'a> {
-    config: &'a Config,
-    registry: RunRegistry,
-    metrics: Metrics,
-    client: ReqwestService,
-    health: Option<UpstreamGate>,
-    fallback: ModelFallbackLayer,
-    budget: RetryBudget,
-}
-
-/// Longer than any limit that a configuration can set.
-const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
-
 impl Gateway {
     pub(crate) fn new(
         config: &Config,
-        registry: RunRegistry,
-        metrics: Metrics,
+        registry: &RunRegistry,
+        metrics: &Metrics,
         cooldowns: &Cooldowns,
     ) -> Result<Self, BoxError> {
         let client = ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?;
+        let counted = AttemptsLayer(metrics.clone());
         let gate = |health| health_gate(health, client.clone());
-        let shared = StackParts {
-            config,
-            registry,
-            metrics,
-            health: config.health.as_ref().map(gate),
-            client: client.clone(),
-            fallback: candidates::fallback(config, cooldowns)?,
-            budget: candidates::shared(config.retry.shared),
+        let gate = config.health.as_ref().map(gate);
+        let service = |stack: &AgentStack<Server>| match &gate {
+            Some(gate) => boxed(stack.service(counted.layer(gate.layer(client.clone())))),
+            None => boxed(stack.service(counted.layer(client.clone()))),
         };
-        let of_agents = config.agents.iter().map(|agent| {
-            let stack = shared.stack(&agent.run, &agent.retry);
-            (agent.name.clone(), stack)
-        });
+        let fallback = config.agent.fallback(config.candidates.clone(), cooldowns);
+        let stack = AgentStack::server(registry)
+            .fallback(fallback.json_only())
+            .limits(&config.agent)
+            .responses(|layer| layer.error_status(upload::status))
+            .runs(|layer| runs(layer, config, metrics.clone()));
+        let stack = match config.auth.as_ref().and_then(owner_caps) {
+            Some(caps) => stack.owner_caps(caps),
+            None => stack,
+        };
+        let of_agent = |name: &str| {
+            let stack = stack.clone().for_agent(&config.agent, name);
+            (name.to_owned(), service(&stack))
+        };
         Ok(Self(Arc::new(Stacks {
-            of_agents: of_agents.collect(),
-            of_others: shared.stack(&config.run, &config.retry),
+            of_agents: config.agent.agents().map(of_agent).collect(),
+            of_others: service(&stack),
         })))
     }
 }
@@ -111,65 +94,32 @@ impl Service<Request<Body>> for Gateway {
     }
 }
 
-impl StackParts<'_> {
-    fn stack(&self, run: &RunLimits, retry: &Retry) -> Stack {
-        // An agent with a shared budget of its own cannot draw from the common one.
-        let shared = match retry.shared == self.config.retry.shared {
-            true => self.budget.clone(),
-            false => candidates::shared(retry.shared),
-        };
-        let budget = candidates::budget(shared, retry, run.idle_breaker);
-        let guarded = match &self.health {
-            Some(health) => self.guarded(run, budget, health.layer(self.client.clone())),
-            None => self.guarded(run, budget, self.client.clone()),
-        };
-        let stack = ServiceBuilder::new()
-            .layer(responses(self.config.progress).error_status(upload::status))
-            .layer(self.runs(run))
-            .layer(PumpLayer::new().drain(self.config.drain))
-            .layer(ClientDisconnectLayer::new())
-            .layer(ceiling(run).caller_deadline(self.config.caller_deadline))
-            .layer(step_timeout(run))
-            .service(guarded);
-        BoxCloneSyncService::new(stack.map_response(|answer| answer.map(Body::new)))
-    }
+fn boxed<S, B>(service: S) -> Stack
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    BoxCloneSyncService::new(service.map_response(|answer| answer.map(Body::new)))
+}
 
-    fn guarded<T: Transport>(&self, run: &RunLimits, budget: RetryBudget, transport: T) -> Inner {
-        let attempt = self.config.attempt;
-        let guards = Guards {
-            config: self.config,
-            max_turns: run.max_turns,
-            calls: Calls {
-                fallback: self.fallback.clone().budget(budget.clone()),
-                repeats: repeats(budget, attempt.hold),
-                attempt,
-                metrics: self.metrics.clone(),
-                transport,
-            },
-        };
-        guards.service(&self.registry)
+fn runs(layer: RunLayer, config: &Config, metrics: Metrics) -> RunLayer {
+    let excerpts = config.watchdog.as_ref().map_or(0, |it| it.excerpts);
+    let layer = layer.keep_excerpts(excerpts as usize).on_end(move |call| {
+        metrics.call(call);
+        log(call);
+    });
+    if config.auth.is_none() {
+        return layer;
     }
-
-    fn runs(&self, run: &RunLimits) -> RunLayer {
-        let metrics = self.metrics.clone();
-        let excerpts = self.config.watchdog.as_ref().map_or(0, |it| it.excerpts);
-        let layer = RunLayer::new(self.registry.clone())
-            .idle(run.idle.unwrap_or(NEVER))
-            .keep_partial(run.partial.unwrap_or(0) as usize)
-            .keep_excerpts(excerpts as usize)
-            .on_end(move |call| {
-                metrics.call(call);
-                log(call);
-            });
-        if self.config.auth.is_none() {
-            return layer;
-        }
-        // From the extensions, as `Callers` has removed the key from the headers.
-        layer.owner_by(|parts: &Parts| {
-            let caller = parts.extensions.get::<Caller>();
-            caller.map_or_else(tower_agent::Owner::anonymous, |caller| caller.owner)
-        })
-    }
+    // From the extensions, as `Callers` has removed the key from the headers.
+    layer.owner_by(|parts: &Parts| {
+        let caller = parts.extensions.get::<Caller>();
+        caller.map_or_else(tower_agent::Owner::anonymous, |caller| caller.owner)
+    })
 }
 
 /// Logs each call that completed, for the operator's bill; the library logs the others.
@@ -190,34 +140,16 @@ fn log(call: &CallSummary) {
     );
 }
 
-fn responses(progress: Option<Progress>) -> TerminalResponseLayer {
-    let layer = TerminalResponseLayer::new();
-    let Some(says) = progress else {
-        return layer;
-    };
-    let layer = layer.keep_alive(says.keep_alive).comments(says.comments);
-    match says.notify_after {
-        Some(after) => layer.notices(ProgressNotices::new().after(after)),
-        None => layer,
-    }
-}
-
-fn ceiling(run: &RunLimits) -> HardCeilingLayer {
-    let layer = HardCeilingLayer::optional(run.max_turn_time)
-        .timeout(run.timeout)
-        .scope(Scope::Run);
-    match run.observe {
-        true => layer.observe(),
-        false => layer,
-    }
-}
-
-const fn step_timeout(run: &RunLimits) -> StepTimeoutLayer {
-    let layer = StepTimeoutLayer::optional(run.step_timeout).scope(Scope::Run);
-    match run.observe {
-        true => layer.observe(),
-        false => layer,
-    }
+/// Reads the caps of an owner; `None` if none is set.
+fn owner_caps(auth: &Auth) -> Option<OwnerCaps> {
+    let caps = OwnerCaps::new();
+    let caps = auth
+        .max_open_runs
+        .map_or(caps, |runs| caps.max_open_runs(runs));
+    let caps = auth
+        .turns_per_hour
+        .map_or(caps, |turns| caps.turns_per_hour(turns));
+    (caps != OwnerCaps::new()).then_some(caps)
 }
 
 fn health_gate(health: &Health, client: ReqwestService) -> UpstreamGate {
@@ -236,14 +168,6 @@ fn health_gate(health: &Health, client: ReqwestService) -> UpstreamGate {
     }
     match health.watch_silence {
         Some(silent) => layer.watch_silence(silent),
-        None => layer,
-    }
-}
-
-const fn repeats(budget: RetryBudget, hold: Option<Duration>) -> RetryBudgetLayer {
-    let layer = RetryBudgetLayer::new(budget);
-    match hold {
-        Some(hold) => layer.hold(hold),
         None => layer,
     }
 }

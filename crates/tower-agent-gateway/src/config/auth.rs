@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
-use super::error::Problem;
+use serde::Deserialize;
+use tower_agent::config::{AgentConfig, ConfigError, Count};
+
 use super::secret::{Secret, variable_of, wrong};
-use super::{file, number};
 
 /// The callers' keys, and the caps of each owner.
 #[derive(Debug, Clone)]
@@ -26,31 +27,48 @@ pub(crate) struct Key {
     pub(crate) secret: Secret,
 }
 
-/// The largest cap; 0 switches a cap off.
-const MOST: u32 = 1_000_000;
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct AuthTable {
+    keys_env: String,
+    max_open_runs: Option<Count<0, 1_000_000>>,
+    turns_per_hour: Option<Count<0, 1_000_000>>,
+}
+
+const KEYS: [&str; 2] = ["auth", "keys_env"];
+
+/// Checks that each agent has a key.
+///
+/// A table without a key of its name is an error: it could never apply, so the name is mistyped.
+pub(super) fn check_agents(agents: &AgentConfig, auth: Option<&Auth>) -> Result<(), ConfigError> {
+    let known =
+        |name: &str| auth.is_some_and(|auth| auth.keys.iter().any(|key| &*key.name == name));
+    let message = match auth {
+        Some(_) => "is nobody: no key of [auth] has this name",
+        None => "is nobody: without [auth] no caller has a name",
+    };
+    match agents.agents().find(|name| !known(name)) {
+        Some(nobody) => Err(ConfigError::new(["agents", nobody], message)),
+        None => Ok(()),
+    }
+}
 
 /// Resolves the table and reads the keys from its environment variable.
 ///
 /// An error gives the number of the entry and not its name: in a malformed entry, the part
 /// before the colon may be a key.
 pub(super) fn auth(
-    table: file::AuthTable,
+    table: AuthTable,
     control: Option<&Secret>,
     env: impl Fn(&str) -> Option<String>,
-) -> Result<Auth, Problem> {
-    let cap = |key, value| {
-        let cap = number::count(key, value, 0..=MOST)?;
-        Ok::<_, Problem>(cap.filter(|cap| *cap > 0))
-    };
-    let max_open_runs = cap("auth.max_open_runs", table.max_open_runs)?;
-    let turns_per_hour = cap("auth.turns_per_hour", table.turns_per_hour)?;
+) -> Result<Auth, ConfigError> {
     let variable = &table.keys_env;
-    let value = variable_of("[auth]", variable, env)?;
+    let value = variable_of(&KEYS, variable, env)?;
     let mut keys: Vec<Key> = Vec::new();
     for (number, entry) in (1..).zip(value.split(',')) {
         let wrong = |why: &str| {
             let why = format!("has a bad entry {number}: {why}");
-            wrong("[auth]", variable, &why)
+            wrong(&KEYS, variable, &why)
         };
         let (name, secret) = entry
             .trim()
@@ -58,6 +76,11 @@ pub(super) fn auth(
             .ok_or_else(|| wrong("it is not NAME:KEY"))?;
         if name.is_empty() {
             return Err(wrong("its name is empty"));
+        }
+        if name == "defaults" {
+            return Err(wrong(
+                "its name is `defaults`: [agents.defaults] means all agents",
+            ));
         }
         if !name
             .bytes()
@@ -90,7 +113,7 @@ pub(super) fn auth(
     }
     Ok(Auth {
         keys,
-        max_open_runs,
-        turns_per_hour,
+        max_open_runs: table.max_open_runs.and_then(Count::limit),
+        turns_per_hour: table.turns_per_hour.and_then(Count::limit),
     })
 }

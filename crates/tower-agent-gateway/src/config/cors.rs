@@ -1,10 +1,8 @@
 //! `[cors]`: the other origins from which pages may call.
 
 use http::{HeaderValue, Uri};
-use toml::Spanned;
-
-use super::error::Problem;
-use super::file;
+use serde::Deserialize;
+use tower_agent::config::{ConfigError, KeyPart};
 
 /// The origins from which pages may call the callers' routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,33 +13,40 @@ pub(crate) enum Cors {
     Of(Vec<HeaderValue>),
 }
 
-pub(super) fn cors(table: file::CorsTable, auth: bool) -> Result<Cors, Problem> {
-    let entries = table.origins.get_ref();
-    if entries.is_empty() {
-        let message = "cors.origins is empty: to allow none, leave [cors] out";
-        return Err(Problem::new(message).at(table.origins.span()));
-    }
-    if let Some(any) = entries.iter().find(|entry| entry.get_ref() == "*") {
-        let wrong = |why: &str| Err(Problem::new(format!("cors.origins {why}")).at(any.span()));
-        return match (auth, entries.len()) {
-            (true, 1) => Ok(Cors::Any),
-            (true, _) => wrong("holds \"*\" and others: any origin is among them"),
-            (false, _) => wrong("= [\"*\"] needs [auth]: any page could spend your keys"),
-        };
-    }
-    entries
-        .iter()
-        .map(origin)
-        .collect::<Result<_, _>>()
-        .map(Cors::Of)
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct CorsTable {
+    origins: Vec<String>,
 }
 
-fn origin(entry: &Spanned<String>) -> Result<HeaderValue, Problem> {
-    let text = entry.get_ref();
+pub(super) fn cors(table: &CorsTable, auth: bool) -> Result<Cors, ConfigError> {
+    let entries = &table.origins;
+    if entries.is_empty() {
+        let message = "is empty: to allow none, leave [cors] out";
+        return Err(ConfigError::new(["cors", "origins"], message));
+    }
+    if let Some(any) = entries.iter().position(|entry| entry == "*") {
+        let wrong = |why: &str| Err(at(any, why));
+        return match (auth, entries.len()) {
+            (true, 1) => Ok(Cors::Any),
+            (true, _) => wrong("is \"*\" beside others: any origin is among them"),
+            (false, _) => wrong("is \"*\", which needs [auth]: any page could spend your keys"),
+        };
+    }
+    let origins = entries.iter().enumerate();
+    let origins = origins.map(|(index, text)| origin(index, text));
+    origins.collect::<Result<_, _>>().map(Cors::Of)
+}
+
+fn at(index: usize, message: impl Into<String>) -> ConfigError {
+    let key = [KeyPart::from("cors"), "origins".into(), index.into()];
+    ConfigError::new(key, message)
+}
+
+fn origin(index: usize, text: &str) -> Result<HeaderValue, ConfigError> {
     let wrong = |why: &str| {
-        let message =
-            format!("cors.origins holds {text:?}, which {why}, as in \"https://app.example\"");
-        Problem::new(message).at(entry.span())
+        let message = format!("{text:?} {why}, as in \"https://app.example\"");
+        at(index, message)
     };
     // Not only parsed: a path would parse too, and then the entry would never match.
     let (scheme, rest) = text

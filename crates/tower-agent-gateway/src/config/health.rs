@@ -3,11 +3,8 @@
 use std::time::Duration;
 
 use http::Uri;
-
-use super::candidates::{Candidate, url};
-use super::error::Problem;
-use super::file;
-use super::limit::Limit;
+use serde::Deserialize;
+use tower_agent::config::{CandidateTable, ConfigError, Time, Url};
 
 /// `[health]`; a time that is `None` has the library's default.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,13 +21,21 @@ pub(crate) struct Health {
     pub(crate) watch_silence: Option<Duration>,
 }
 
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct HealthTable {
+    url: Url,
+    every: Option<Time>,
+    timeout: Option<Time>,
+    patience: Option<Time>,
+    watch_silence: Option<Time>,
+}
+
 /// Resolves the table. Its URL must be at a candidate's host: else no call would ever wait.
 pub(super) fn health(
-    table: file::HealthTable,
-    candidates: &[Candidate],
-) -> Result<Health, Problem> {
-    let span = table.url.span();
-    let url = url("health.url", &table.url, "http://host:8080/health")?;
+    table: HealthTable,
+    candidates: &[CandidateTable],
+) -> Result<Health, ConfigError> {
     let place = |url: &Uri| {
         let default = if url.scheme_str() == Some("https") {
             443
@@ -40,15 +45,28 @@ pub(super) fn health(
         let host = url.host().unwrap_or_default().to_ascii_lowercase();
         (host, url.port_u16().unwrap_or(default))
     };
-    let is_there = |candidate: &Candidate| place(&candidate.base_url) == place(&url);
+    let url = table.url.get();
+    let is_there = |candidate: &CandidateTable| place(candidate.base_url.get()) == place(url);
     if !candidates.iter().any(is_there) {
-        return Err(Problem::new("health.url is at no candidate's host and port").at(span));
+        let message = "is at no candidate's host and port";
+        return Err(ConfigError::new(["health", "url"], message));
     }
     Ok(Health {
-        url,
-        every: Limit::above_zero("health.every", table.every)?,
-        timeout: Limit::above_zero("health.timeout", table.timeout)?,
-        patience: Limit::read("health.patience", table.patience)?.or(None),
-        watch_silence: Limit::read("health.watch_silence", table.watch_silence)?.or(None),
+        url: url.clone(),
+        every: above_zero(["health", "every"], table.every)?,
+        timeout: above_zero(["health", "timeout"], table.timeout)?,
+        patience: table.patience.and_then(Time::limit),
+        watch_silence: table.watch_silence.and_then(Time::limit),
     })
+}
+
+/// Resolves a time that must be longer than zero.
+pub(super) fn above_zero(
+    key: [&str; 2],
+    time: Option<Time>,
+) -> Result<Option<Duration>, ConfigError> {
+    match time.map(Time::get) {
+        Some(Duration::ZERO) => Err(ConfigError::new(key, "must be longer than zero")),
+        time => Ok(time),
+    }
 }

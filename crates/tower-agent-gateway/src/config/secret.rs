@@ -4,59 +4,47 @@ use std::fmt;
 use std::hint;
 
 use http::HeaderValue;
-use toml::Spanned;
-
-use super::error::Problem;
+use tower_agent::config::ConfigError;
 
 /// A value that is never printed.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) struct Secret(String);
 
-/// Reads `variable` for `owner`; the value must be a valid header value.
+/// Reads the environment variable that `key` names; the value must be a valid header value.
 pub(super) fn secret(
-    owner: &str,
-    variable: &Spanned<String>,
+    key: &[&str],
+    variable: &str,
     env: impl Fn(&str) -> Option<String>,
-) -> Result<Secret, Problem> {
-    let value = variable_of(owner, variable, env)?;
+) -> Result<Secret, ConfigError> {
+    let value = variable_of(key, variable, env)?;
     Secret::new(value).ok_or_else(|| {
-        wrong(
-            owner,
-            variable,
-            "holds characters that no header may carry, such as a line break",
-        )
+        let why = "holds characters that no header may carry, such as a line break";
+        wrong(key, variable, why)
     })
 }
 
-/// Reads `variable` for `owner`, whatever it holds.
+/// Reads the environment variable that `key` names, whatever it holds.
 pub(super) fn variable_of(
-    owner: &str,
-    variable: &Spanned<String>,
+    key: &[&str],
+    variable: &str,
     env: impl Fn(&str) -> Option<String>,
-) -> Result<String, Problem> {
-    match env(variable.get_ref()) {
-        None => Err(wrong(owner, variable, "is not set")),
-        Some(value) if value.is_empty() => Err(wrong(owner, variable, "is empty")),
+) -> Result<String, ConfigError> {
+    match env(variable) {
+        None => Err(wrong(key, variable, "is not set")),
+        Some(value) if value.is_empty() => Err(wrong(key, variable, "is empty")),
         Some(value) => Ok(value),
     }
 }
 
-pub(super) fn wrong(owner: &str, variable: &Spanned<String>, why: &str) -> Problem {
-    let name = variable.get_ref();
-    let message = format!("the environment variable {name} of {owner} {why}");
-    Problem::new(message).at(variable.span())
+pub(super) fn wrong(key: &[&str], variable: &str, why: &str) -> ConfigError {
+    let message = format!("the environment variable {variable} {why}");
+    ConfigError::new(key.iter().copied(), message)
 }
 
 impl Secret {
     /// Takes a value; `None` if no header may carry it.
     pub(super) fn new(value: String) -> Option<Self> {
         HeaderValue::from_str(&value).is_ok().then_some(Self(value))
-    }
-
-    /// The value itself, to be sent and not kept.
-    #[must_use]
-    pub(crate) fn expose(&self) -> &str {
-        &self.0
     }
 
     /// Compares in a time that depends on the length of `given` alone.

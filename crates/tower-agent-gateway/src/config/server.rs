@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use super::error::Problem;
-use super::limit::Limit;
-use super::{file, number};
+use serde::Deserialize;
+use tower_agent::config::{Count, Time};
 
 /// The limits of `[server]`; `None` is off.
 ///
@@ -23,28 +22,32 @@ pub(crate) struct ServerLimits {
     pub(crate) keep_alive: Option<Duration>,
 }
 
-/// The largest cap of connections; 0 switches the cap off.
-const MOST: u32 = 1_000_000;
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct ServerTable {
+    head_timeout: Option<Time>,
+    upload_idle: Option<Time>,
+    max_connections: Option<Count<0, 1_000_000>>,
+    keep_alive: Option<Time>,
+}
 
 impl Default for ServerLimits {
     fn default() -> Self {
-        Self {
-            head_timeout: Some(Duration::from_secs(30)),
-            upload_idle: Some(Duration::from_secs(30)),
-            max_connections: Some(10_000),
-            keep_alive: Some(Duration::from_secs(60)),
-        }
+        ServerTable::default().into()
     }
 }
 
-pub(super) fn server(table: file::ServerTable) -> Result<ServerLimits, Problem> {
-    let absent = ServerLimits::default();
-    let most = number::count("server.max_connections", table.max_connections, 0..=MOST)?;
-    Ok(ServerLimits {
-        head_timeout: Limit::read("server.head_timeout", table.head_timeout)?
-            .or(absent.head_timeout),
-        upload_idle: Limit::read("server.upload_idle", table.upload_idle)?.or(absent.upload_idle),
-        max_connections: most.or(absent.max_connections).filter(|most| *most > 0),
-        keep_alive: Limit::read("server.keep_alive", table.keep_alive)?.or(absent.keep_alive),
-    })
+impl From<ServerTable> for ServerLimits {
+    fn from(table: ServerTable) -> Self {
+        let time = |time: Option<Time>, absent| match time {
+            Some(time) => time.limit(),
+            None => Some(Duration::from_secs(absent)),
+        };
+        Self {
+            head_timeout: time(table.head_timeout, 30),
+            upload_idle: time(table.upload_idle, 30),
+            max_connections: table.max_connections.map_or(Some(10_000), Count::limit),
+            keep_alive: time(table.keep_alive, 60),
+        }
+    }
 }

@@ -1,25 +1,15 @@
 mod agents;
 mod auth;
-mod candidates;
 mod cors;
-mod disconnect;
-mod fallback;
 mod health;
-mod limits;
-mod loops;
-mod progress;
-mod retry;
 mod secrets;
 mod server;
-mod stop;
 mod watchdog;
 mod whole;
 
-use std::error::Error;
 use std::path::Path;
 
-use super::error::ConfigError;
-use super::{Config, Dialect, resolve};
+use super::{Config, ConfigError};
 
 const CANDIDATE: &str = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"\n";
 
@@ -36,7 +26,13 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
         "KEYS" => Some("coder:k-1,look-up:k-2:3".to_owned()),
         _ => None,
     };
-    resolve::config(text, env).map_err(|problem| ConfigError::new(text, "gateway.toml", problem))
+    resolve(text, env)
+}
+
+/// As the program resolves a file, in this environment.
+fn resolve(text: &str, env: impl Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
+    let config = Config::resolve(text, env);
+    config.map_err(|error| error.in_toml(text).in_file("gateway.toml"))
 }
 
 #[track_caller]
@@ -45,89 +41,86 @@ fn message(result: Result<Config, ConfigError>) -> String {
 }
 
 #[test]
-fn a_callers_deadline_counts_only_if_the_file_says_so() {
-    for more in [
-        "",
-        "preset = \"recommended\"",
-        "[disconnect]\ncaller_deadline = false",
-    ] {
-        assert!(!with_candidate(more).unwrap().caller_deadline, "{more}");
-    }
+fn without_tables_of_its_own_the_gateway_does_nothing_more() {
+    let config = with_candidate("").unwrap();
 
-    let word = message(with_candidate("[disconnect]\ncaller_deadline = \"yes\""));
-    assert!(
-        word.starts_with("gateway.toml:2:19: invalid type: string \"yes\", expected a boolean"),
-        "{word}"
-    );
+    assert_eq!(config.control_token, None);
+    assert_eq!(config.shutdown_drain, None);
+    assert!(config.auth.is_none() && config.cors.is_none());
+    assert!(config.health.is_none() && config.watchdog.is_none());
 }
 
 #[test]
-fn a_candidate_is_named_after_its_model() {
-    let candidate = &with_candidate("").unwrap().candidates[0];
+fn there_is_a_candidate() {
+    let wanted = "gateway.toml: no candidate: add one [[candidates]] with `model` and `base_url`";
 
-    assert_eq!(candidate.name, "m");
-    assert_eq!(candidate.dialect, Dialect::Any);
-    assert_eq!(candidate.api_key, None);
-    assert_eq!(candidate.context_window, None);
-    assert!(!candidate.trusted);
+    assert_eq!(message(parse("")), wanted);
+    assert_eq!(message(parse("[server]\n")), wanted);
 }
 
 #[test]
 fn an_unknown_key_is_named_with_its_place() {
-    let top = message(parse(&format!("colour = 1\n{CANDIDATE}")));
-    let nested = message(with_candidate("[run]\nstep_timout = \"5s\""));
-    let table = message(with_candidate("[runs]\n"));
-    let of_candidate = message(parse(&format!("{CANDIDATE}key = \"k\"\n")));
-
-    assert!(
-        top.starts_with("gateway.toml:1:1: unknown key `colour`"),
-        "{top}"
-    );
-    assert!(
-        nested.starts_with("gateway.toml:2:1: unknown key `step_timout`"),
-        "{nested}"
-    );
-    assert!(
-        table.starts_with("gateway.toml:1:2: unknown key `runs`"),
-        "{table}"
-    );
-    assert!(
-        of_candidate.starts_with("gateway.toml:4:1: unknown key `key`"),
-        "{of_candidate}"
-    );
+    for (text, starts, ends) in [
+        (
+            "colour = 1",
+            "1:1: colour: unknown key, expected one of `preset`, ",
+            "",
+        ),
+        (
+            "[runs]\n",
+            "1:2: runs: unknown key, expected one of `preset`, ",
+            ", `watchdog`",
+        ),
+        (
+            "[run]\nstep_timout = 1",
+            "2:1: run.step_timout: unknown key, ",
+            ", `partial`",
+        ),
+        (
+            "[control]\ntoken = 1",
+            "2:1: control.token: unknown key, ",
+            "`token_env` or `drain`",
+        ),
+    ] {
+        let message = message(with_candidate(text));
+        let is_it = message.starts_with(&format!("gateway.toml:{starts}"));
+        assert!(is_it && message.ends_with(ends), "{message}");
+    }
 }
 
 #[test]
-fn other_wrong_values_are_refused() {
-    let preset = message(with_candidate("preset = \"fast\""));
-    let no_table = message(parse("disconnect = 3"));
-    let policy = message(with_candidate("[disconnect]\npolicy = \"wait\""));
-    let dialect = message(parse(&format!("{CANDIDATE}dialect = \"gemini\"\n")));
-    let syntax = message(parse("[run\n"));
-
-    assert_eq!(
-        preset,
-        "gateway.toml:1:10: unknown preset \"fast\": the only one is \"recommended\""
-    );
-    assert!(
-        no_table.starts_with("gateway.toml:1:14: invalid type: integer `3`, expected a table"),
-        "{no_table}"
-    );
-    assert!(
-        policy.starts_with("gateway.toml:2:10: unknown variant `wait`"),
-        "{policy}"
-    );
-    assert!(
-        dialect.starts_with("gateway.toml:4:11: unknown variant `gemini`"),
-        "{dialect}"
-    );
-    assert!(syntax.starts_with("gateway.toml:1:"), "{syntax}");
+fn the_stacks_tables_and_the_gateways_are_told_in_one_way() {
+    for (text, says) in [
+        (
+            "[run]\nstep_timeout = \"-5s\"",
+            "2:16: run.step_timeout: \"-5s\" is negative",
+        ),
+        (
+            "[control]\ndrain = \"-5s\"",
+            "2:9: control.drain: \"-5s\" is negative",
+        ),
+        (
+            "disconnect = 3",
+            "1:14: disconnect: invalid type: integer `3`, expected a table",
+        ),
+        (
+            "control = 3",
+            "1:11: control: invalid type: integer `3`, expected a table",
+        ),
+        ("[run\n", "1:"),
+    ] {
+        let message = message(with_candidate(text));
+        assert!(
+            message.starts_with(&format!("gateway.toml:{says}")),
+            "{message}"
+        );
+    }
 }
 
 #[test]
-fn a_file_that_cannot_be_read_keeps_the_cause() {
+fn a_file_that_cannot_be_read_is_named_with_the_cause() {
     let error = Config::load(Path::new("no/such/gateway.toml")).unwrap_err();
 
-    assert_eq!(error.to_string(), "no/such/gateway.toml: cannot be read");
-    assert!(error.source().is_some());
+    let start = "no/such/gateway.toml: cannot be read: No such file";
+    assert!(error.to_string().starts_with(start), "{error}");
 }

@@ -1,15 +1,12 @@
 //! `[watchdog]`: the services that examine runs that look stuck.
 
-use std::ops::Range;
 use std::time::Duration;
 
 use http::Uri;
-use toml::Spanned;
+use serde::Deserialize;
+use tower_agent::config::{ConfigError, Count, Time, Url};
 
-use super::candidates::url;
-use super::error::Problem;
-use super::limit::Limit;
-use super::{file, number};
+use super::health::above_zero;
 
 /// `[watchdog]`; it has a checker, a question, or both.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,49 +27,52 @@ pub(crate) struct WatchdogServices {
     pub(crate) excerpts: u32,
 }
 
-/// The most bytes of an excerpt, as in the library.
-const MOST_EXCERPT: u32 = 1024;
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct WatchdogTable {
+    checker: Option<Url>,
+    check_within: Option<Time>,
+    question: Option<Url>,
+    answer_within: Option<Time>,
+    ends: Option<bool>,
+    observe: bool,
+    /// At most as many as the library takes.
+    excerpts: Option<Count<0, 1024>>,
+}
 
 /// Resolves the table. Only the loop guard tells the gateway what a run does, so without `loops`
 /// no run ever looks stuck.
-pub(super) fn watchdog(
-    table: Spanned<file::WatchdogTable>,
-    loops: bool,
-) -> Result<WatchdogServices, Problem> {
-    let needs = |what: &str, there: bool, need: &str, span: Option<Range<usize>>| match span {
-        Some(span) if !there => {
-            Err(Problem::new(format!("{what} is of no use without {need}")).at(span))
-        }
-        _ => Ok(()),
-    };
-    let span = table.span();
-    let table = table.into_inner();
+pub(super) fn watchdog(table: WatchdogTable, loops: bool) -> Result<WatchdogServices, ConfigError> {
     let (checks, asks) = (table.checker.is_some(), table.question.is_some());
-    needs("[watchdog]", loops, "[loops]", Some(span.clone()))?;
-    needs(
-        "[watchdog]",
-        checks || asks,
-        "`checker` or `question`",
-        Some(span),
-    )?;
-    let of = table.check_within.as_ref().map(Spanned::span);
-    needs("watchdog.check_within", checks, "watchdog.checker", of)?;
-    let of = table.answer_within.as_ref().map(Spanned::span);
-    needs("watchdog.answer_within", asks, "watchdog.question", of)?;
-    let of = table.ends.as_ref().map(Spanned::span);
-    needs("watchdog.ends", checks, "watchdog.checker", of)?;
-    let url = |key, text: Option<Spanned<String>>| {
-        let url = |text| url(key, &text, "http://host/path");
-        text.map(url).transpose()
+    let useless = |key: Option<&str>, need: &str| {
+        let key = ["watchdog"].into_iter().chain(key);
+        Err(ConfigError::new(
+            key,
+            format!("is of no use without {need}"),
+        ))
     };
-    let excerpts = number::count("watchdog.excerpts", table.excerpts, 0..=MOST_EXCERPT)?;
+    if !loops {
+        return useless(None, "[loops]");
+    }
+    if !checks && !asks {
+        return useless(None, "`checker` or `question`");
+    }
+    if table.check_within.is_some() && !checks {
+        return useless(Some("check_within"), "watchdog.checker");
+    }
+    if table.answer_within.is_some() && !asks {
+        return useless(Some("answer_within"), "watchdog.question");
+    }
+    if table.ends.is_some() && !checks {
+        return useless(Some("ends"), "watchdog.checker");
+    }
     Ok(WatchdogServices {
-        checker: url("watchdog.checker", table.checker)?,
-        check_within: Limit::above_zero("watchdog.check_within", table.check_within)?,
-        question: url("watchdog.question", table.question)?,
-        answer_within: Limit::read("watchdog.answer_within", table.answer_within)?.or(None),
-        ends: table.ends.is_some_and(Spanned::into_inner),
-        observe: table.observe.unwrap_or(false),
-        excerpts: excerpts.unwrap_or(0),
+        checker: table.checker.map(|url| url.get().clone()),
+        check_within: above_zero(["watchdog", "check_within"], table.check_within)?,
+        question: table.question.map(|url| url.get().clone()),
+        answer_within: table.answer_within.and_then(Time::limit),
+        ends: table.ends == Some(true),
+        observe: table.observe,
+        excerpts: table.excerpts.map_or(0, Count::get),
     })
 }

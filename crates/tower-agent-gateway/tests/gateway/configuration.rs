@@ -52,7 +52,7 @@ fn a_negative_duration_is_named() {
 #[test]
 fn a_duration_without_a_unit_is_named() {
     refused(
-        &format!("[run]\ntimeout = 5\n{CANDIDATE}"),
+        &format!("[run]\ntimeout = \"5\"\n{CANDIDATE}"),
         ":2:11",
         &["run.timeout", "\"60s\""],
     );
@@ -72,7 +72,7 @@ fn a_url_that_is_none_is_named() {
         ("http://host/v1?key=1", "query"),
     ] {
         let text = format!("[[candidates]]\nmodel = \"m\"\nbase_url = \"{url}\"\n");
-        refused(&text, ":3:12", &["candidates.base_url", why]);
+        refused(&text, ":3:12", &["candidates[0].base_url", why]);
     }
 }
 

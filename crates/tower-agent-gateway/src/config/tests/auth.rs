@@ -1,8 +1,6 @@
 //! covers: D6
 
-use super::super::error::ConfigError;
-use super::super::{Config, resolve};
-use super::{CANDIDATE, message, with_candidate};
+use super::{CANDIDATE, Config, ConfigError, message, resolve, with_candidate};
 
 /// What comes of a variable that holds `keys`.
 fn with_keys(keys: &str, more: &str) -> Result<Config, ConfigError> {
@@ -12,7 +10,7 @@ fn with_keys(keys: &str, more: &str) -> Result<Config, ConfigError> {
         "TOKEN" => Some("t0ken".to_owned()),
         _ => None,
     };
-    resolve::config(&text, env).map_err(|problem| ConfigError::new(&text, "gateway.toml", problem))
+    resolve(&text, env)
 }
 
 #[test]
@@ -22,12 +20,9 @@ fn keys_are_read_with_their_names() {
         .auth
         .unwrap();
 
-    let keys: Vec<_> = auth
-        .keys
-        .iter()
-        .map(|key| (&*key.name, key.secret.expose()))
-        .collect();
-    assert_eq!(keys, [("coder", "sk-1"), ("look.up_2", "a:b=c")]);
+    let keys: Vec<_> = auth.keys.iter().map(|key| &*key.name).collect();
+    assert_eq!(keys, ["coder", "look.up_2"]);
+    assert!(auth.keys[0].secret.is("sk-1") && auth.keys[1].secret.is("a:b=c"));
     let printed = format!("{auth:?}");
     assert!(
         !printed.contains("sk-1") && printed.contains("coder"),
@@ -59,6 +54,11 @@ fn what_is_wrong_is_told_by_its_number_and_without_the_key() {
         ("a:s3cr3t,b:s3cr3t", 2, "its key is that of an earlier one"),
         ("a:s3cr3t,a:s3cr3t", 2, "its key is that of an earlier one"),
         (
+            "defaults:s3cr3t",
+            1,
+            "its name is `defaults`: [agents.defaults] means all agents",
+        ),
+        (
             "s3cr3t/:a",
             1,
             "its name is not of letters, digits, `.`, `_` and `-`",
@@ -82,7 +82,7 @@ fn what_is_wrong_is_told_by_its_number_and_without_the_key() {
         let message = message(with_keys(keys, ""));
 
         let wanted = format!(
-            "gateway.toml:2:12: the environment variable KEYS of [auth] has a bad entry {number}: {why}"
+            "gateway.toml:2:12: auth.keys_env: the environment variable KEYS has a bad entry {number}: {why}"
         );
         assert_eq!(message, wanted, "{keys:?}");
         assert!(!message.contains(secret), "{message}");
@@ -97,11 +97,11 @@ fn a_variable_that_is_missing_or_empty_is_named() {
 
     assert_eq!(
         missing,
-        "gateway.toml:2:12: the environment variable NOT_SET of [auth] is not set"
+        "gateway.toml:2:12: auth.keys_env: the environment variable NOT_SET is not set"
     );
     assert_eq!(
         empty,
-        "gateway.toml:2:12: the environment variable KEYS of [auth] is empty"
+        "gateway.toml:2:12: auth.keys_env: the environment variable KEYS is empty"
     );
     assert!(no_key.contains("missing key `keys_env`"), "{no_key}");
 }
@@ -143,7 +143,7 @@ fn a_cap_that_is_no_number_is_named() {
         let message = message(with_keys("a:1", &format!("{key} = \"many\"\n")));
 
         let start = format!(
-            "gateway.toml:3:{}: auth.{key} = \"many\" is not",
+            "gateway.toml:3:{}: auth.{key}: \"many\" is not",
             key.len() + 4
         );
         assert!(message.starts_with(&start), "{message}");

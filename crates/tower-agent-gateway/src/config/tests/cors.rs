@@ -47,7 +47,7 @@ fn what_is_no_origin_is_named() {
         let list = format!("\"https://ok.example\", \"{origin}\"");
         let message = message(with_candidate(&origins(&list)));
 
-        let start = format!("gateway.toml:2:34: cors.origins holds {origin:?}, which ");
+        let start = format!("gateway.toml:2:34: cors.origins[1]: {origin:?} ");
         assert!(message.starts_with(&start), "{message}");
     }
 }
@@ -63,9 +63,12 @@ fn any_origin_needs_keys_and_stands_alone() {
     assert_eq!(any.cors, Some(Cors::Any));
     assert_eq!(
         keyless,
-        "gateway.toml:2:12: cors.origins = [\"*\"] needs [auth]: any page could spend your keys"
+        "gateway.toml:2:12: cors.origins[0]: is \"*\", which needs [auth]: any page could spend your keys"
     );
-    assert!(mixed.contains("holds \"*\" and others"), "{mixed}");
+    assert!(
+        mixed.contains("cors.origins[1]: is \"*\" beside others"),
+        "{mixed}"
+    );
 }
 
 #[test]
@@ -75,9 +78,9 @@ fn an_empty_list_and_unknown_keys_are_refused() {
     let text = message(with_candidate("[cors]\norigins = \"https://a\"\n"));
 
     assert!(
-        empty.starts_with("gateway.toml:2:11: cors.origins is empty"),
+        empty.starts_with("gateway.toml:2:11: cors.origins: is empty"),
         "{empty}"
     );
-    assert!(unknown.contains("unknown key `origin`"), "{unknown}");
+    assert!(unknown.contains("cors.origin: unknown key"), "{unknown}");
     assert!(text.starts_with("gateway.toml:2:11: "), "{text}");
 }

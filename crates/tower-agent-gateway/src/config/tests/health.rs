@@ -37,33 +37,37 @@ fn an_absent_time_has_the_librarys_default() {
 fn a_mistake_is_named_with_its_place() {
     let url = "url = \"http://127.0.0.1:9/health\"\n";
     for (text, place, says) in [
-        (String::new(), "1:1", "missing key `url`"),
+        (String::new(), "1:2", "health: missing key `url`"),
         (
             "url = \"/health\"".to_owned(),
             "2:7",
-            "health.url = \"/health\"",
+            "health.url: \"/health\"",
         ),
         (
             "url = \"http://127.0.0.1:8/health\"".to_owned(),
             "2:7",
-            "health.url is at no candidate's host and port",
+            "health.url: is at no candidate's host and port",
         ),
         (
             "url = \"https://127.0.0.1/health\"".to_owned(),
             "2:7",
-            "health.url is at no candidate's host and port",
+            "health.url: is at no candidate's host and port",
         ),
         (
             format!("{url}every = \"0s\""),
             "3:9",
-            "health.every must be longer than zero",
+            "health.every: must be longer than zero",
         ),
         (
-            format!("{url}timeout = 5"),
+            format!("{url}timeout = true"),
             "3:11",
-            "health.timeout = 5 is not a duration",
+            "health.timeout: true is not a duration",
         ),
-        (format!("{url}paths = 5"), "3:1", "unknown key `paths`"),
+        (
+            format!("{url}paths = 5"),
+            "3:1",
+            "health.paths: unknown key",
+        ),
     ] {
         let message = message(with_candidate(&format!("[health]\n{text}")));
         let start = format!("gateway.toml:{place}: {says}");

@@ -1,31 +1,32 @@
 use super::{CANDIDATE, message, parse, with_candidate};
 
 #[test]
-fn a_missing_variable_is_named_with_its_owner() {
+fn a_missing_variable_is_named_with_its_key() {
     let key = message(parse(&format!(
         "{CANDIDATE}name = \"main\"\napi_key_env = \"NOT_SET\"\n"
     )));
-    let empty = message(parse(&format!("{CANDIDATE}api_key_env = \"EMPTY\"\n")));
     let token = message(with_candidate("[control]\ntoken_env = \"NOT_SET\""));
+    let empty = message(with_candidate("[control]\ntoken_env = \"EMPTY\""));
 
     assert_eq!(
         key,
-        "gateway.toml:5:15: the environment variable NOT_SET of candidate \"main\" is not set"
-    );
-    assert_eq!(
-        empty,
-        "gateway.toml:4:15: the environment variable EMPTY of candidate \"m\" is empty"
+        "gateway.toml:5:15: candidates[0].api_key_env: the environment variable NOT_SET is not set"
     );
     assert_eq!(
         token,
-        "gateway.toml:2:13: the environment variable NOT_SET of [control] is not set"
+        "gateway.toml:2:13: control.token_env: the environment variable NOT_SET is not set"
+    );
+    assert_eq!(
+        empty,
+        "gateway.toml:2:13: control.token_env: the environment variable EMPTY is empty"
     );
 }
 
 #[test]
 fn secrets_are_never_printed() {
-    let config = parse(&format!("{CANDIDATE}api_key_env = \"KEY\"\n")).unwrap();
-    let error = message(parse(&format!("{CANDIDATE}api_key_env = \"TWO_LINES\"\n")));
+    let control = "[control]\ntoken_env = \"KEY\"\n";
+    let config = parse(&format!("{control}{CANDIDATE}api_key_env = \"KEY\"\n")).unwrap();
+    let error = message(with_candidate("[control]\ntoken_env = \"TWO_LINES\""));
 
     let printed = format!("{config:?}");
 
@@ -39,8 +40,8 @@ fn secrets_are_never_printed() {
 
 #[test]
 fn a_secret_is_itself_and_nothing_else() {
-    let secret = parse(&format!("{CANDIDATE}api_key_env = \"KEY\"\n")).unwrap();
-    let secret = secret.candidates[0].api_key.clone().unwrap();
+    let config = with_candidate("[control]\ntoken_env = \"KEY\"").unwrap();
+    let secret = config.control_token.unwrap();
 
     assert!(secret.is("sk-secret"));
     for other in [

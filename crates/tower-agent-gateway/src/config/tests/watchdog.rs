@@ -36,37 +36,37 @@ fn a_mistake_is_named_with_its_place() {
     for (text, place, says) in [
         (
             "",
-            "2:1",
-            "[watchdog] is of no use without `checker` or `question`",
+            "2:2",
+            "watchdog: is of no use without `checker` or `question`",
         ),
         (
             "question = \"http://h/q\"\nends = true",
             "4:8",
-            "watchdog.ends is of no use without watchdog.checker",
+            "watchdog.ends: is of no use without watchdog.checker",
         ),
         (
             "question = \"http://h/q\"\ncheck_within = \"1s\"",
             "4:16",
-            "watchdog.check_within is of no use without watchdog.checker",
+            "watchdog.check_within: is of no use without watchdog.checker",
         ),
         (
             "checker = \"http://h/q\"\nanswer_within = \"1s\"",
             "4:17",
-            "watchdog.answer_within is of no use without watchdog.question",
+            "watchdog.answer_within: is of no use without watchdog.question",
         ),
-        ("checker = \"h\"", "3:11", "watchdog.checker = \"h\""),
+        ("checker = \"h\"", "3:11", "watchdog.checker: \"h\""),
         (
             "checker = \"http://h/q\"\nexcerpts = 1025",
             "4:12",
-            "watchdog.excerpts = 1025 is not a whole number from 0 to 1024",
+            "watchdog.excerpts: 1025 is not a whole number from 0 to 1024",
         ),
-        ("ask = 1", "3:1", "unknown key `ask`"),
+        ("ask = 1", "3:1", "watchdog.ask: unknown key"),
     ] {
         let message = message(with_candidate(&format!("[loops]\n[watchdog]\n{text}")));
         let start = format!("gateway.toml:{place}: {says}");
         assert!(message.starts_with(&start), "{message}");
     }
     let message = message(with_candidate(&format!("[watchdog]\n{CHECKER}")));
-    let says = "gateway.toml:1:1: [watchdog] is of no use without [loops]";
+    let says = "gateway.toml:1:2: watchdog: is of no use without [loops]";
     assert_eq!(message, says);
 }

@@ -1,0 +1,354 @@
+//! Fills in what a configuration leaves out, and checks what no single key can be wrong about.
+
+use std::{collections::BTreeMap, time::Duration};
+
+use super::{
+    AgentConfig, ConfigError, KeyPart,
+    tables::{
+        AgentTable, AttemptTable, CandidateTable, DisconnectPolicy, DisconnectTable, FallbackTable,
+        File, LoopsTable, Profile, ProgressTable, RetryTable, RunTable,
+    },
+    values::{Count, Ratio, Time},
+};
+use crate::registry::RunRegistry;
+
+/// The limits of a run, complete; zero is off.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct AgentLimits {
+    pub(super) run: RunTable,
+    pub(super) retry: RetryTable,
+    /// The time to the first notice, if it is not that of `[progress]`.
+    pub(super) notify_after: Option<Time>,
+}
+
+/// The name under `agents` that means all of them.
+const DEFAULTS: &str = "defaults";
+
+/// The values of absent keys.
+const RATIO: Ratio = Ratio(0.2);
+const FLOOR: Count<0, 1_000_000> = Count(10);
+const BASE_DELAY: Time = millis(500);
+const MAX_DELAY: Time = secs(8);
+const MAX_RETRY_AFTER: Time = secs(60);
+const HEARTBEAT: Time = secs(10);
+const DRAIN_LIMIT: Time = secs(30);
+const NOTIFY_AFTER: Time = secs(30);
+const KEEP_ALIVE: Time = secs(15);
+
+const fn secs(seconds: u64) -> Time {
+    Time(Duration::from_secs(seconds))
+}
+
+const fn millis(millis: u64) -> Time {
+    Time(Duration::from_millis(millis))
+}
+
+impl AgentConfig {
+    pub(super) fn check(file: File) -> Result<Self, ConfigError> {
+        let recommended = file.preset.is_some();
+        let mut agents = file.agents;
+        let all = agents.remove(DEFAULTS).unwrap_or_default();
+        let detection = file.tools.loop_detection;
+        let repeats = file.retry.is_some() || all.retry_budget.is_some();
+
+        let (mut run, mut retry) = limits_of(DEFAULTS, all)?;
+        for (twice, table) in [
+            (file.run.set_twice(&run), "run"),
+            (file.retry.and_then(|it| it.set_twice(&retry)), "retry"),
+        ] {
+            if let Some(key) = twice {
+                let message = "is set twice: agents.defaults has it, too";
+                return Err(ConfigError::new([table, key], message));
+            }
+        }
+        run = run.or(file.run);
+        retry = retry.or(file.retry.unwrap_or_default());
+        if let Some(failures) = detection.consecutive_errors {
+            if retry.consecutive_errors.is_some() {
+                let key = ["tools", "loopDetection", "consecutiveErrorThreshold"];
+                return Err(ConfigError::new(key, "is set twice: [retry] has it, too"));
+            }
+            retry.consecutive_errors = Some(failures);
+        }
+        check_run(&["run"], run, run.or(run_preset(recommended)))?;
+        check_retry(
+            &["retry"],
+            retry,
+            retry.or(retry_preset(repeats, recommended)),
+        )?;
+        let all = AgentLimits {
+            run: run.or(run_preset(recommended)),
+            retry: complete(retry, retry_preset(repeats, recommended)),
+            notify_after: all.notify_after,
+        };
+        let of_agent = |(name, table): (String, AgentTable)| {
+            let (run, retry) = limits_of(&name, table)?;
+            let path = ["agents", &name];
+            check_run(&path, run, run.or(all.run))?;
+            check_retry(&path, retry, retry.or(all.retry))?;
+            let retry = match table.retry_budget {
+                // As `[retry]` does, but for an agent alone.
+                Some(_) if !repeats && !recommended => retry.or(retry_preset(true, false)),
+                _ => retry,
+            };
+            let limits = AgentLimits {
+                run: run.or(all.run),
+                retry: complete(retry, all.retry),
+                notify_after: table.notify_after.or(all.notify_after),
+            };
+            Ok((name, limits))
+        };
+        let agents = agents.into_iter().map(of_agent);
+        let agents = agents.collect::<Result<BTreeMap<_, _>, ConfigError>>()?;
+
+        let observes = |limits: &AgentLimits| limits.run.observe == Some(true);
+        if file.disconnect.caller_deadline && (observes(&all) || agents.values().any(observes)) {
+            let message = "is of no use beside observe of a run's limits";
+            return Err(ConfigError::new(["disconnect", "caller_deadline"], message));
+        }
+        check_candidates(&file.candidates)?;
+        Ok(Self {
+            attempt: attempt(file.attempt, recommended)?,
+            disconnect: disconnect(file.disconnect)?,
+            fallback: FallbackTable {
+                cooldown: Some(file.fallback.cooldown.unwrap_or(recommended)),
+                sticky: Some(file.fallback.sticky.unwrap_or(recommended)),
+            },
+            stop: match file.stop {
+                Some(table) => phrases(table.phrases)?,
+                None => Vec::new(),
+            },
+            loops: loops(file.loops, detection.enabled, recommended)?,
+            progress: file.progress.map(|table| ProgressTable {
+                notify_after: table.notify_after.or(Some(NOTIFY_AFTER)),
+                keep_alive: table.keep_alive.or(Some(KEEP_ALIVE)),
+                ..table
+            }),
+            candidates: file.candidates,
+            agents,
+            all,
+        })
+    }
+}
+
+/// The limits in an agent's table, with those of its `retryBudget`.
+fn limits_of(name: &str, table: AgentTable) -> Result<(RunTable, RetryTable), ConfigError> {
+    let (run, retry) = table.split();
+    let budget = table.retry_budget.unwrap_or_default();
+    let budget = RetryTable {
+        per_error_key: budget.per_error_key,
+        per_run: budget.per_run,
+        ..RetryTable::default()
+    };
+    match retry.set_twice(&budget) {
+        Some(key) => {
+            let message = "is set twice: retryBudget has it, too";
+            Err(ConfigError::new(["agents", name, key], message))
+        }
+        None => Ok((run, retry.or(budget))),
+    }
+}
+
+fn run_preset(recommended: bool) -> RunTable {
+    let preset = RunTable {
+        step_timeout: Some(secs(300)),
+        // Users ask for five minutes to an hour; the longest of these, so that every run has an
+        // end.
+        max_turn_time: Some(secs(3600)),
+        max_turns: Some(Count(30)),
+        idle_breaker: Some(Count(5)),
+        ..RunTable::default()
+    };
+    let preset = if recommended {
+        preset
+    } else {
+        RunTable::default()
+    };
+    preset.or(RunTable {
+        idle: Some(Time(RunRegistry::IDLE)),
+        ..RunTable::default()
+    })
+}
+
+/// Without a table and a preset, nothing is repeated or counted.
+fn retry_preset(repeats: bool, recommended: bool) -> RetryTable {
+    let preset = RetryTable {
+        per_error_key: Some(Count(3)),
+        per_run: Some(Count(10)),
+        shared_ratio: Some(RATIO),
+        shared_floor: Some(FLOOR),
+        ..RetryTable::default()
+    };
+    let preset = if recommended {
+        preset
+    } else {
+        RetryTable::default()
+    };
+    let attempts = if repeats || recommended { 2 } else { 1 };
+    preset.or(RetryTable {
+        max_attempts_per_candidate: Some(Count(attempts)),
+        base_delay: Some(BASE_DELAY),
+        max_delay: Some(MAX_DELAY),
+        max_retry_after: Some(MAX_RETRY_AFTER),
+        ..RetryTable::default()
+    })
+}
+
+/// Fills in `absent`, and what goes with a key that is set: either part of the shared budget
+/// alone gives the other its value, and an absent delay yields to a shorter maximum.
+fn complete(table: RetryTable, absent: RetryTable) -> RetryTable {
+    let mut whole = table.or(absent);
+    if whole.shared_ratio.is_some() || whole.shared_floor.is_some() {
+        whole.shared_ratio = whole.shared_ratio.or(Some(RATIO));
+        whole.shared_floor = whole.shared_floor.or(Some(FLOOR));
+    }
+    if let (None, Some(base), Some(max)) = (table.base_delay, whole.base_delay, whole.max_delay) {
+        whole.base_delay = Some(Time(base.0.min(max.0)));
+    }
+    whole
+}
+
+/// Checks the keys that a table itself sets; `whole` has those that it leaves out, too.
+fn check_run(table: &[&str], set: RunTable, whole: RunTable) -> Result<(), ConfigError> {
+    let wrong = |key, message| Err(error(table, key, message));
+    let times = [whole.step_timeout, whole.max_turn_time, whole.timeout];
+    if set.observe == Some(true) && !limits_anything(&times) {
+        return wrong("observe", "is of no use without a limit on time beside it");
+    }
+    let breaker = whole.idle_breaker.and_then(Count::limit);
+    if set.idle_fails_over == Some(true) && breaker.is_none() {
+        return wrong("idle_fails_over", "does nothing without idle_breaker");
+    }
+    Ok(())
+}
+
+fn check_retry(table: &[&str], set: RetryTable, whole: RetryTable) -> Result<(), ConfigError> {
+    match (set.base_delay, whole.max_delay) {
+        (Some(base), Some(max)) if base.0 > max.0 => {
+            let message = format!("{:?} is longer than max_delay ({:?})", base.0, max.0);
+            Err(error(table, "base_delay", message))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn error(table: &[&str], key: &str, message: impl Into<String>) -> ConfigError {
+    ConfigError::new(table.iter().copied().chain([key]), message)
+}
+
+fn limits_anything(times: &[Option<Time>]) -> bool {
+    times.iter().flatten().any(|time| time.limit().is_some())
+}
+
+fn attempt(mut table: AttemptTable, recommended: bool) -> Result<AttemptTable, ConfigError> {
+    let wrong = |key, message| Err(error(&["attempt"], key, message));
+    if table.profile == Profile::Local {
+        let windows = [
+            ("step_timeout", table.step_timeout),
+            ("first_token_timeout", table.first_token_timeout),
+        ];
+        if let Some((key, _)) = windows.iter().find(|(_, window)| window.is_some()) {
+            return wrong(key, "is of no use with profile = \"local\"");
+        }
+        if table.heartbeat.is_some_and(|every| every.limit().is_none()) {
+            return wrong("heartbeat", "must be longer than zero");
+        }
+        table.heartbeat = table.heartbeat.or(Some(HEARTBEAT));
+    } else if table.heartbeat.is_some() {
+        return wrong("heartbeat", "is of no use without profile = \"local\"");
+    } else if recommended {
+        table.step_timeout = table.step_timeout.or(Some(secs(120)));
+        table.first_token_timeout = table.first_token_timeout.or(Some(secs(240)));
+    }
+    let windows = [table.step_timeout, table.first_token_timeout];
+    let others = [table.max_time, table.heartbeat];
+    if table.observe && !limits_anything(&windows) && !limits_anything(&others) {
+        return wrong("observe", "is of no use without a limit on time beside it");
+    }
+    Ok(table)
+}
+
+fn disconnect(mut table: DisconnectTable) -> Result<DisconnectTable, ConfigError> {
+    let drains = table.policy == DisconnectPolicy::Drain;
+    let message = match table.drain_limit {
+        Some(_) if !drains => "is of no use without policy = \"drain\"",
+        Some(limit) if limit.limit().is_none() => {
+            "is zero: to drain nothing, write policy = \"cancel\""
+        }
+        _ => {
+            let limit = table.drain_limit.unwrap_or(DRAIN_LIMIT);
+            table.drain_limit = drains.then_some(limit);
+            return Ok(table);
+        }
+    };
+    Err(error(&["disconnect"], "drain_limit", message))
+}
+
+/// Checks the phrases. Each needs a letter or a digit, as no other phrase would ever match.
+fn phrases(phrases: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    let key = [KeyPart::from("stop"), KeyPart::from("phrases")];
+    if phrases.is_empty() {
+        return Err(ConfigError::new(
+            key,
+            "is empty: to have none, leave [stop] out",
+        ));
+    }
+    let means = |phrase: &String| phrase.contains(char::is_alphanumeric);
+    match phrases.iter().position(|phrase| !means(phrase)) {
+        Some(index) => {
+            let message = format!("{:?} has no letter and no digit", phrases[index]);
+            Err(ConfigError::new(
+                key.into_iter().chain([index.into()]),
+                message,
+            ))
+        }
+        None => Ok(phrases),
+    }
+}
+
+/// `None` if all limits are off: then the guard reads no conversation.
+fn loops(
+    table: Option<LoopsTable>,
+    enabled: Option<bool>,
+    recommended: bool,
+) -> Result<Option<LoopsTable>, ConfigError> {
+    if let (Some(_), Some(false)) = (&table, enabled) {
+        let key = ["tools", "loopDetection", "enabled"];
+        return Err(ConfigError::new(
+            key,
+            "is false beside [loops]: leave one of them out",
+        ));
+    }
+    let table = table.or_else(|| enabled.unwrap_or(recommended).then(LoopsTable::default));
+    Ok(table.filter(|table| {
+        let numbers = [table.warn, table.stop, table.unknown_tool, table.any_tool];
+        numbers
+            .iter()
+            .any(|number| number.is_none_or(|it| it.0 > 0))
+    }))
+}
+
+fn check_candidates(candidates: &[CandidateTable]) -> Result<(), ConfigError> {
+    for (index, candidate) in candidates.iter().enumerate() {
+        let wrong = |key: Option<&str>, message: &str| {
+            let path = [KeyPart::from("candidates"), index.into()];
+            let path = path.into_iter().chain(key.map(KeyPart::from));
+            Err(ConfigError::new(path, message))
+        };
+        if candidate.model.is_empty() {
+            return wrong(Some("model"), "is empty");
+        }
+        if candidate.name.as_deref() == Some("") {
+            return wrong(Some("name"), "is empty");
+        }
+        let name = candidate.label();
+        if candidates[..index]
+            .iter()
+            .any(|other| other.label() == name)
+        {
+            let message = format!("a second candidate is named {name:?}: give it another `name`");
+            return wrong(None, &message);
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,129 @@
+//! A configuration of an agent's stack, in TOML, JSON or any other format of serde.
+//!
+//! [`AgentConfig`] reads the tables that `docs/config.md` lists, and the names and shapes that
+//! agents' own configurations use, such as `agents.defaults.stepTimeoutSeconds`. Every mistake is
+//! an error that names the key, because an operator would notice an ignored limit only when an
+//! incident needs it. An absent limit is off, and so is zero; `preset = "recommended"` fills in
+//! what the configuration leaves out.
+//!
+//! A server with tables of its own [parses](parse_toml) the document, takes them out, and reads
+//! them with [`read_table`] into types with [`Time`], [`Count`] and [`Url`].
+//!
+//! ```
+//! use tower_agent::{AgentStack, RunRegistry, config::AgentConfig};
+//!
+//! # fn main() -> Result<(), tower_agent::config::ConfigError> {
+//! let config = AgentConfig::from_toml(
+//!     r#"
+//!     preset = "recommended"
+//!     [run]
+//!     max_turn_time = "30m"
+//!     [[candidates]]
+//!     model = "large"
+//!     base_url = "http://127.0.0.1:8000/v1"
+//!     "#,
+//! )?;
+//! let stack = AgentStack::server(&RunRegistry::new()).configure(&config)?;
+//! assert!(format!("{stack:?}").contains("1800s"));
+//!
+//! let wrong = AgentConfig::from_toml("[run]\nmax_turn_time = \"soon\"").unwrap_err();
+//! assert_eq!((wrong.key().as_str(), wrong.position()), ("run.max_turn_time", Some((2, 17))));
+//! # Ok(())
+//! # }
+//! ```
+
+mod error;
+mod limits;
+mod stack;
+mod tables;
+mod values;
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Deserializer};
+
+use self::{
+    limits::AgentLimits,
+    tables::{AttemptTable, DisconnectTable, FallbackTable, LoopsTable, ProgressTable},
+};
+
+pub use self::{
+    error::{ConfigError, KeyPart, parse_toml, read_table},
+    tables::CandidateTable,
+    values::{Count, Time, Url},
+};
+
+/// A checked configuration: see the [module](self).
+#[derive(Clone, Debug)]
+pub struct AgentConfig {
+    /// The limits of every run.
+    all: AgentLimits,
+    /// The limits of single agents, by name.
+    agents: BTreeMap<String, AgentLimits>,
+    attempt: AttemptTable,
+    disconnect: DisconnectTable,
+    fallback: FallbackTable,
+    stop: Vec<String>,
+    loops: Option<LoopsTable>,
+    progress: Option<ProgressTable>,
+    candidates: Vec<CandidateTable>,
+}
+
+impl AgentConfig {
+    /// Reads a TOML document.
+    ///
+    /// # Errors
+    ///
+    /// For the first mistake, with its line and column.
+    pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
+        let table = parse_toml(text)?;
+        Self::from_table(table).map_err(|error| error.in_toml(text))
+    }
+
+    /// Reads a TOML document that is parsed, such as the rest of one with other tables.
+    ///
+    /// # Errors
+    ///
+    /// For the first mistake; [`ConfigError::in_toml`] finds its place.
+    pub fn from_table(table: toml::Table) -> Result<Self, ConfigError> {
+        Self::check(read_table(table)?)
+    }
+
+    /// Reads a JSON document.
+    ///
+    /// # Errors
+    ///
+    /// For the first mistake.
+    pub fn from_json(text: &str) -> Result<Self, ConfigError> {
+        let mut json = serde_json::Deserializer::from_str(text);
+        let file = serde_path_to_error::deserialize(&mut json)
+            .map_err(|error| ConfigError::of_json(error.inner()).at(error.path()))?;
+        json.end().map_err(|error| ConfigError::of_json(&error))?;
+        Self::check(file)
+    }
+
+    /// The candidates as they are written.
+    #[must_use]
+    pub fn candidate_tables(&self) -> &[CandidateTable] {
+        &self.candidates
+    }
+
+    /// The names of the agents with limits of their own.
+    pub fn agents(&self) -> impl Iterator<Item = &str> {
+        self.agents.keys().map(String::as_str)
+    }
+
+    /// Whether repeated tool calls are counted.
+    #[must_use]
+    pub const fn detects_loops(&self) -> bool {
+        self.loops.is_some()
+    }
+}
+
+impl<'de> Deserialize<'de> for AgentConfig {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let file = serde_path_to_error::deserialize(deserializer)
+            .map_err(|error| ConfigError::new([""; 0], error.inner().to_string()).at(error.path()));
+        file.and_then(Self::check).map_err(serde::de::Error::custom)
+    }
+}

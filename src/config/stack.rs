@@ -1,0 +1,290 @@
+//! Makes the layers of a stack from a configuration.
+
+use std::time::Duration;
+
+use super::{
+    AgentConfig, ConfigError, KeyPart,
+    limits::AgentLimits,
+    tables::{AttemptTable, LoopsTable, Profile, RetryTable},
+    values::{Count, Time},
+};
+use crate::{
+    attempt::{Candidate, IdleBreaker, RetryBudget},
+    layers::{
+        hard_ceiling::HardCeilingLayer,
+        loop_guard::LoopGuardLayer,
+        model_fallback::{Cooldowns, ModelFallbackLayer},
+        response::TerminalResponseLayer,
+        retry_budget::RetryBudgetLayer,
+        run::RunLayer,
+        step_timeout::StepTimeoutLayer,
+        turn_cap::TurnCapLayer,
+    },
+    registry::RunRegistry,
+    run::ProgressNotices,
+    stack::{AgentStack, Server},
+};
+
+/// Longer than any limit that a configuration can set.
+const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+
+impl AgentConfig {
+    /// Makes the candidates; `env` looks up the variables that hold their keys.
+    ///
+    /// # Errors
+    ///
+    /// If a variable is not set, is empty, or holds what no header may carry.
+    pub fn candidates(
+        &self,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Vec<Candidate>, ConfigError> {
+        let made = self.candidates.iter().enumerate();
+        made.map(|(index, table)| {
+            let wrong = |key: &str, message: String| {
+                let path = [KeyPart::from("candidates"), index.into(), key.into()];
+                ConfigError::new(path, message)
+            };
+            let candidate = Candidate::new(&table.model)
+                .name(table.label())
+                .dialect(table.dialect.into())
+                .trusted(table.trusted)
+                .base_url(table.base_url.get().clone())
+                .map_err(|error| wrong("base_url", error.to_string()))?;
+            let candidate = match table.context_window {
+                Some(tokens) => candidate.context_window(tokens.get()),
+                None => candidate,
+            };
+            let Some(variable) = &table.api_key_env else {
+                return Ok(candidate);
+            };
+            let of_variable = |why: &str| {
+                let message = format!("the environment variable {variable} {why}");
+                wrong("api_key_env", message)
+            };
+            let key = env(variable).ok_or_else(|| of_variable("is not set"))?;
+            if key.is_empty() {
+                return Err(of_variable("is empty"));
+            }
+            let forbidden = "holds characters that no header may carry, such as a line break";
+            candidate.api_key(&key).map_err(|_| of_variable(forbidden))
+        })
+        .collect()
+    }
+
+    /// Makes the layer that moves calls between `candidates`; failed ones rest in `cooldowns`, if
+    /// the configuration says so.
+    #[must_use]
+    pub fn fallback(
+        &self,
+        candidates: Vec<Candidate>,
+        cooldowns: &Cooldowns,
+    ) -> ModelFallbackLayer {
+        let layer = ModelFallbackLayer::new(candidates);
+        let layer = layer.sticky(self.fallback.sticky == Some(true));
+        match self.fallback.cooldown {
+            Some(true) => layer.cooldowns(cooldowns.clone()),
+            _ => layer,
+        }
+    }
+
+    fn set_limits(&self, stack: AgentStack<Server>, of: &AgentLimits) -> AgentStack<Server> {
+        let run = &of.run;
+        let observes = run.observe == Some(true);
+        let ceiling = HardCeilingLayer::optional(limit(run.max_turn_time))
+            .timeout(limit(run.timeout))
+            .caller_deadline(self.disconnect.caller_deadline);
+        let step = StepTimeoutLayer::optional(limit(run.step_timeout));
+        let (ceiling, step) = match observes {
+            true => (ceiling.observe(), step.observe()),
+            false => (ceiling, step),
+        };
+        let partial = run.partial.map_or(0, Count::get);
+        let runs = |layer: RunLayer| {
+            let layer = layer.idle(limit(run.idle).unwrap_or(NEVER));
+            layer.keep_partial(partial as usize)
+        };
+        let idle = run.idle_breaker.and_then(Count::limit).map(|silent| {
+            let over = run.idle_fails_over == Some(true);
+            (
+                silent,
+                if over {
+                    IdleBreaker::FailOver
+                } else {
+                    IdleBreaker::End
+                },
+            )
+        });
+        // Stacks with the same shared budget draw from one.
+        let same = stack
+            .budget()
+            .filter(|_| is_same_budget(&of.retry, &self.all.retry));
+        let shared = same.cloned().unwrap_or_else(|| shared(&of.retry));
+        let retry = RetryBudgetLayer::new(budget(shared, &of.retry, idle));
+        let retry = match limit(self.attempt.hold) {
+            Some(hold) => retry.hold(hold),
+            None => retry,
+        };
+        stack
+            .responses(|layer| self.notices(layer, of.notify_after))
+            .runs(runs)
+            .ceiling(ceiling)
+            .run_step(step)
+            .max_turns(TurnCapLayer::optional(run.max_turns.and_then(Count::limit)))
+            .retry(retry)
+    }
+
+    fn notices(
+        &self,
+        layer: TerminalResponseLayer,
+        notify_after: Option<Time>,
+    ) -> TerminalResponseLayer {
+        let progress = self.progress.unwrap_or_default();
+        let layer = layer.keep_alive(limit(progress.keep_alive));
+        let layer = layer.comments(progress.comments);
+        match limit(notify_after.or(progress.notify_after)) {
+            Some(after) => layer.notices(ProgressNotices::new().after(after)),
+            None => layer,
+        }
+    }
+}
+
+impl AgentStack<Server> {
+    /// Sets all that the configuration says; the keys of candidates are in the environment.
+    ///
+    /// # Errors
+    ///
+    /// If a key of a candidate is not there: see [`AgentConfig::candidates`].
+    pub fn configure(self, config: &AgentConfig) -> Result<Self, ConfigError> {
+        let candidates = config.candidates(|variable| std::env::var(variable).ok())?;
+        let fallback = config.fallback(candidates, &Cooldowns::new());
+        Ok(self.fallback(fallback).limits(config))
+    }
+
+    /// Sets all that the configuration says but the candidates.
+    #[must_use]
+    pub fn limits(self, config: &AgentConfig) -> Self {
+        let attempt = &config.attempt;
+        let ceiling = HardCeilingLayer::optional(limit(attempt.max_time));
+        let ceiling = if attempt.observe {
+            ceiling.observe()
+        } else {
+            ceiling
+        };
+        let loops = config
+            .loops
+            .as_ref()
+            .map_or_else(LoopGuardLayer::off, loop_guard);
+        let stack = self
+            .pump(|layer| layer.drain(limit(config.disconnect.drain_limit)))
+            .stop_phrases(&config.stop)
+            .loops(loops)
+            .attempt_ceiling(ceiling)
+            .step(attempt_step(attempt));
+        config.set_limits(stack, &config.all)
+    }
+
+    /// Sets the limits of one agent; without a table of its name, those of all stay.
+    ///
+    /// The stack is a clone of the one with the limits of all. Both share the sessions, the
+    /// cooldowns, and the shared budget if it is the same.
+    #[must_use]
+    pub fn for_agent(self, config: &AgentConfig, name: &str) -> Self {
+        match config.agents.get(name) {
+            Some(limits) => config.set_limits(self, limits),
+            None => self,
+        }
+    }
+}
+
+/// A stack with a registry of its own.
+impl TryFrom<&AgentConfig> for AgentStack<Server> {
+    type Error = ConfigError;
+
+    fn try_from(config: &AgentConfig) -> Result<Self, ConfigError> {
+        Self::server(&RunRegistry::new()).configure(config)
+    }
+}
+
+fn limit(time: Option<Time>) -> Option<Duration> {
+    time.and_then(Time::limit)
+}
+
+fn attempt_step(table: &AttemptTable) -> StepTimeoutLayer {
+    let heartbeat = limit(table.heartbeat);
+    let layer = match (table.profile, heartbeat) {
+        (Profile::Local, Some(every)) => StepTimeoutLayer::local().heartbeat(every),
+        _ => {
+            let layer = StepTimeoutLayer::optional(limit(table.step_timeout));
+            match limit(table.first_token_timeout) {
+                Some(first) => layer.first(first),
+                None => layer,
+            }
+        }
+    };
+    if table.observe {
+        layer.observe()
+    } else {
+        layer
+    }
+}
+
+fn loop_guard(table: &LoopsTable) -> LoopGuardLayer {
+    let mut layer = LoopGuardLayer::new();
+    if !table.polls.is_empty() {
+        layer = layer.polls(table.polls.iter().map(String::as_str));
+    }
+    if let Some(times) = table.warn {
+        layer = layer.warn(times.get());
+    }
+    if let Some(times) = table.stop {
+        layer = layer.stop(times.get());
+    }
+    if let Some(calls) = table.unknown_tool {
+        layer = layer.unknown_tool(calls.get());
+    }
+    if let Some(calls) = table.any_tool {
+        layer = layer.any_tool(calls.get());
+    }
+    if table.exact_results {
+        layer = layer.exact_results();
+    }
+    if table.observe {
+        layer.observe()
+    } else {
+        layer
+    }
+}
+
+fn is_same_budget(one: &RetryTable, other: &RetryTable) -> bool {
+    (one.shared_ratio, one.shared_floor) == (other.shared_ratio, other.shared_floor)
+}
+
+/// The budget that all runs share, which is off only if both its parts are zero or absent.
+fn shared(table: &RetryTable) -> RetryBudget {
+    let ratio = table.shared_ratio.map_or(0.0, |ratio| ratio.0);
+    let floor = table.shared_floor.map_or(0, Count::get);
+    match ratio > 0.0 || floor > 0 {
+        true => RetryBudget::new().shared(ratio, floor),
+        false => RetryBudget::new().unshared(),
+    }
+}
+
+/// Adds the limits of one run and of one call to `shared`.
+fn budget(
+    shared: RetryBudget,
+    table: &RetryTable,
+    idle: Option<(u32, IdleBreaker)>,
+) -> RetryBudget {
+    let wait = |time: Option<Time>| time.map_or(Duration::ZERO, Time::get);
+    let budget = shared
+        .max_attempts_per_candidate(table.max_attempts_per_candidate.map_or(1, Count::get))
+        .per_error_key(table.per_error_key.and_then(Count::limit))
+        .per_run(table.per_run.and_then(Count::limit))
+        .consecutive_errors(table.consecutive_errors.and_then(Count::limit))
+        .delays(wait(table.base_delay), wait(table.max_delay))
+        .max_retry_after(wait(table.max_retry_after));
+    match idle {
+        Some((silent, then)) => budget.idle_breaker(silent, then),
+        None => budget,
+    }
+}

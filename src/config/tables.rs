@@ -1,0 +1,267 @@
+//! The configuration as it is written: every table and every key.
+
+use std::collections::BTreeMap;
+
+use serde::Deserialize;
+
+use super::values::{Count, Ratio, Time, Url};
+use crate::attempt::CandidateDialect;
+
+/// The most bytes of a partial text, 1 MiB.
+type Bytes = Count<0, { 1 << 20 }>;
+/// The number of failures, of turns, or of repeats in a second.
+type Number = Count<0, 1_000_000>;
+
+#[derive(Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct File {
+    pub(super) preset: Option<Preset>,
+    pub(super) run: RunTable,
+    pub(super) attempt: AttemptTable,
+    /// The table's presence alone turns repeats on.
+    pub(super) retry: Option<RetryTable>,
+    pub(super) fallback: FallbackTable,
+    pub(super) disconnect: DisconnectTable,
+    pub(super) stop: Option<StopTable>,
+    /// The table's presence alone turns the loop guard on.
+    pub(super) loops: Option<LoopsTable>,
+    /// The table's presence alone turns notices and keep-alive comments on.
+    pub(super) progress: Option<ProgressTable>,
+    pub(super) candidates: Vec<CandidateTable>,
+    pub(super) agents: BTreeMap<String, AgentTable>,
+    pub(super) tools: ToolsTable,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Preset {
+    Recommended,
+}
+
+/// Defines `[run]`, `[retry]`, and `[agents.NAME]` with the keys of both.
+///
+/// Serde cannot refuse unknown keys in a table with flattened parts.
+macro_rules! limits {
+    (
+        run { $($(#[$of_run:meta])* $run:ident: $run_type:ty,)* }
+        retry { $($retry:ident: $retry_type:ty,)* }
+    ) => {
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+        #[serde(deny_unknown_fields, default, expecting = "a table")]
+        pub(super) struct RunTable {
+            $($(#[$of_run])* pub(super) $run: Option<$run_type>,)*
+        }
+
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+        #[serde(deny_unknown_fields, default, expecting = "a table")]
+        pub(super) struct RetryTable {
+            $(pub(super) $retry: Option<$retry_type>,)*
+        }
+
+        #[derive(Clone, Copy, Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields, default, expecting = "a table")]
+        pub(super) struct AgentTable {
+            $($(#[$of_run])* $run: Option<$run_type>,)*
+            $($retry: Option<$retry_type>,)*
+            #[serde(alias = "progressNotifyAfterSeconds")]
+            pub(super) notify_after: Option<Time>,
+            #[serde(rename = "retryBudget")]
+            pub(super) retry_budget: Option<RetryBudgetTable>,
+        }
+
+        impl AgentTable {
+            pub(super) fn split(self) -> (RunTable, RetryTable) {
+                (RunTable { $($run: self.$run,)* }, RetryTable { $($retry: self.$retry,)* })
+            }
+        }
+
+        limits!(@merge RunTable $($run)*);
+        limits!(@merge RetryTable $($retry)*);
+    };
+    (@merge $table:ident $($field:ident)*) => {
+        impl $table {
+            /// Fills in what the table leaves out.
+            pub(super) fn or(self, other: Self) -> Self {
+                Self { $($field: self.$field.or(other.$field),)* }
+            }
+
+            /// The first key that both tables set.
+            pub(super) fn set_twice(&self, other: &Self) -> Option<&'static str> {
+                $(if self.$field.is_some() && other.$field.is_some() {
+                    return Some(stringify!($field));
+                })*
+                None
+            }
+        }
+    };
+}
+
+limits! {
+    run {
+        #[serde(alias = "stepTimeoutSeconds")]
+        step_timeout: Time,
+        #[serde(alias = "maxTurnTimeSeconds")]
+        max_turn_time: Time,
+        #[serde(alias = "timeoutSeconds")]
+        timeout: Time,
+        #[serde(alias = "maxTurnsPerRun")]
+        max_turns: Number,
+        idle: Time,
+        idle_breaker: Count<0, 1000>,
+        idle_fails_over: bool,
+        observe: bool,
+        partial: Bytes,
+    }
+    retry {
+        max_attempts_per_candidate: Count<1, 100>,
+        per_error_key: Number,
+        per_run: Number,
+        consecutive_errors: Number,
+        shared_ratio: Ratio,
+        shared_floor: Number,
+        base_delay: Time,
+        max_delay: Time,
+        max_retry_after: Time,
+    }
+}
+
+/// `retryBudget` of an agent; its presence alone turns repeats on.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct RetryBudgetTable {
+    #[serde(rename = "perErrorKey")]
+    pub(super) per_error_key: Option<Number>,
+    #[serde(rename = "perDispatch")]
+    pub(super) per_run: Option<Number>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct AttemptTable {
+    pub(super) profile: Profile,
+    pub(super) heartbeat: Option<Time>,
+    pub(super) observe: bool,
+    pub(super) step_timeout: Option<Time>,
+    pub(super) first_token_timeout: Option<Time>,
+    pub(super) max_time: Option<Time>,
+    pub(super) hold: Option<Time>,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Profile {
+    #[default]
+    Cloud,
+    Local,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct FallbackTable {
+    pub(super) cooldown: Option<bool>,
+    pub(super) sticky: Option<bool>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct DisconnectTable {
+    pub(super) policy: DisconnectPolicy,
+    pub(super) drain_limit: Option<Time>,
+    pub(super) caller_deadline: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum DisconnectPolicy {
+    #[default]
+    Cancel,
+    Drain,
+}
+
+#[derive(Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct StopTable {
+    pub(super) phrases: Vec<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct LoopsTable {
+    pub(super) warn: Option<Count<0, 1000>>,
+    pub(super) stop: Option<Count<0, 1000>>,
+    pub(super) unknown_tool: Option<Count<0, 1000>>,
+    pub(super) any_tool: Option<Count<0, 1000>>,
+    pub(super) observe: bool,
+    pub(super) polls: Vec<String>,
+    pub(super) exact_results: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct ProgressTable {
+    pub(super) notify_after: Option<Time>,
+    pub(super) keep_alive: Option<Time>,
+    pub(super) comments: bool,
+}
+
+/// An entry of `[[candidates]]`, as it is written.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+#[non_exhaustive]
+pub struct CandidateTable {
+    pub(super) name: Option<String>,
+    /// The model that requests to the upstream name.
+    pub model: String,
+    /// The part of the URL before the operation.
+    pub base_url: Url,
+    #[serde(default)]
+    pub(super) dialect: Dialect,
+    pub(super) api_key_env: Option<String>,
+    /// The context window of the model in tokens, if known.
+    pub context_window: Option<std::num::NonZeroU64>,
+    #[serde(default)]
+    pub(super) trusted: bool,
+}
+
+impl CandidateTable {
+    /// The name of the candidate in calls and logs: its own, or that of its model.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        self.name.as_deref().unwrap_or(&self.model)
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Dialect {
+    #[default]
+    Any,
+    OpenAi,
+    Anthropic,
+}
+
+/// The field's table of the loop guard.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct ToolsTable {
+    #[serde(rename = "loopDetection")]
+    pub(super) loop_detection: LoopDetectionTable,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default, expecting = "a table")]
+pub(super) struct LoopDetectionTable {
+    pub(super) enabled: Option<bool>,
+    #[serde(rename = "consecutiveErrorThreshold")]
+    pub(super) consecutive_errors: Option<Number>,
+}
+
+impl From<Dialect> for CandidateDialect {
+    fn from(dialect: Dialect) -> Self {
+        match dialect {
+            Dialect::Any => Self::Any,
+            Dialect::OpenAi => Self::OpenAi,
+            Dialect::Anthropic => Self::Anthropic,
+        }
+    }
+}

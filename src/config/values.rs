@@ -1,0 +1,193 @@
+//! The values of a configuration: times, numbers and URLs, each checked as it is read.
+
+use std::{fmt, time::Duration};
+
+use http::Uri;
+use humantime::DurationError;
+use serde::{Deserialize, Deserializer, de::Error};
+
+/// Longer times are cut to this: far beyond any run, and safe to add to an instant.
+pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
+
+/// A time: a text such as `"1500ms"` or `"5m"`, or a number of seconds.
+///
+/// Times beyond 30 days are cut to that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Time(pub(super) Duration);
+
+/// A whole number from `LEAST` to `MOST`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Count<const LEAST: u32, const MOST: u32>(pub(super) u32);
+
+/// A number from 0 to 10.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Ratio(pub(super) f64);
+
+/// An absolute `http` or `https` URL without credentials, query, fragment and trailing slash.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Url(Uri);
+
+/// A value before it is checked.
+#[derive(Deserialize)]
+#[serde(untagged, expecting = "the value is neither a number nor a text")]
+enum Raw {
+    Flag(bool),
+    Whole(i64),
+    Number(f64),
+    Text(String),
+}
+
+impl Time {
+    /// The time as a limit: zero is none.
+    #[must_use]
+    pub const fn limit(self) -> Option<Duration> {
+        match self.0 {
+            Duration::ZERO => None,
+            limit => Some(limit),
+        }
+    }
+
+    /// The time itself.
+    #[must_use]
+    pub const fn get(self) -> Duration {
+        self.0
+    }
+
+    fn read(raw: &Raw) -> Result<Duration, String> {
+        let seconds = |number: f64| match Duration::try_from_secs_f64(number) {
+            Ok(time) => Ok(time.min(LONGEST)),
+            Err(_) if number > 0.0 => Ok(LONGEST),
+            Err(_) => Err("is negative: write 0 to switch the limit off".to_owned()),
+        };
+        match raw {
+            Raw::Whole(number) => seconds(*number as f64),
+            Raw::Number(number) if !number.is_nan() => seconds(*number),
+            Raw::Text(text) if text.trim_start().starts_with('-') => {
+                Err("is negative: write \"0s\" to switch the limit off".to_owned())
+            }
+            Raw::Text(text) => match humantime::parse_duration(text) {
+                Ok(time) => Ok(time.min(LONGEST)),
+                // Only without a fraction: humantime reports the same error for less than a
+                // nanosecond.
+                Err(DurationError::NumberOverflow) if !text.contains('.') => Ok(LONGEST),
+                Err(error) => Err(format!("is not a duration such as \"60s\": {error}")),
+            },
+            Raw::Flag(_) | Raw::Number(_) => {
+                Err("is not a duration: write \"60s\", or 60 for seconds".to_owned())
+            }
+        }
+    }
+}
+
+impl<const LEAST: u32, const MOST: u32> Count<LEAST, MOST> {
+    /// The number as a limit: zero is none.
+    #[must_use]
+    pub const fn limit(self) -> Option<u32> {
+        match self.0 {
+            0 => None,
+            limit => Some(limit),
+        }
+    }
+
+    /// The number itself.
+    #[must_use]
+    pub const fn get(self) -> u32 {
+        self.0
+    }
+}
+
+impl Url {
+    /// The URL.
+    #[must_use]
+    pub const fn get(&self) -> &Uri {
+        &self.0
+    }
+
+    fn read(text: &str) -> Result<Uri, String> {
+        let uri: Uri = text
+            .trim_end_matches('/')
+            .parse()
+            .map_err(|error| format!("is not a URL ({error}): it must be absolute"))?;
+        let (Some("http" | "https"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+            return Err("must be an absolute http or https URL".to_owned());
+        };
+        let has_port = authority.port_u16().is_some() || authority.as_str() == authority.host();
+        let why = if text.contains('@') {
+            "must not hold credentials"
+        } else if uri.query().is_some() || text.contains('#') {
+            "must have no query and no fragment"
+        } else if authority.host().is_empty() || !has_port {
+            "must name a host, and a port only from 0 to 65535"
+        } else {
+            return Ok(uri);
+        };
+        Err(why.to_owned())
+    }
+}
+
+/// Reads a value; an error shows it before its own words.
+fn read<'de, D: Deserializer<'de>, T>(
+    deserializer: D,
+    check: impl FnOnce(&Raw) -> Result<T, String>,
+) -> Result<T, D::Error> {
+    let raw = Raw::deserialize(deserializer)?;
+    check(&raw).map_err(|why| D::Error::custom(format!("{raw} {why}")))
+}
+
+impl<'de> Deserialize<'de> for Time {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        read(deserializer, Self::read).map(Self)
+    }
+}
+
+impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Count<LEAST, MOST> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        read(deserializer, |raw| {
+            let number = match raw {
+                Raw::Whole(number) => u32::try_from(*number).ok(),
+                _ => None,
+            };
+            let number = number.filter(|number| (LEAST..=MOST).contains(number));
+            number.ok_or_else(|| format!("is not a whole number from {LEAST} to {MOST}"))
+        })
+        .map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Ratio {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        read(deserializer, |raw| match raw {
+            Raw::Whole(number @ 0..=10) => Ok(*number as f64),
+            // The range contains neither NaN nor an infinity.
+            Raw::Number(number) if (0.0..=10.0).contains(number) => Ok(*number),
+            _ => Err("is not a number from 0 to 10".to_owned()),
+        })
+        .map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Url {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        Self::read(&text).map(Self).map_err(|why| {
+            // Hidden, because the message ends up in logs and the URL may hold a password.
+            let shown = if text.contains('@') {
+                "[hidden]"
+            } else {
+                &text
+            };
+            D::Error::custom(format!("{shown:?} {why}, as in \"https://host/v1\""))
+        })
+    }
+}
+
+impl fmt::Display for Raw {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Flag(flag) => flag.fmt(f),
+            Self::Whole(number) => number.fmt(f),
+            Self::Number(number) => write!(f, "{number:?}"),
+            Self::Text(text) => write!(f, "{text:?}"),
+        }
+    }
+}

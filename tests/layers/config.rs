@@ -1,0 +1,307 @@
+//! covers: A2, A5, A7, A12, B4, B5, B6, C5, D7, H3, H9
+//! Configurations of `tests/fixtures/config`, and the stacks that they make.
+
+use std::collections::BTreeMap;
+
+use tower_agent::{
+    AgentStack, Candidate, CandidateDialect, Cooldowns, HardCeilingLayer, IdleBreaker,
+    LoopGuardLayer, ModelFallbackLayer, ProgressNotices, RetryBudget, RunRegistry,
+    StepTimeoutLayer,
+    config::{AgentConfig, ConfigError},
+    stack::Server,
+};
+
+use crate::support::secs;
+
+const SAME: &str = include_str!("../fixtures/config/same.txt");
+const MISTAKES: &str = include_str!("../fixtures/config/mistakes.txt");
+
+fn read(text: &str) -> Result<AgentConfig, ConfigError> {
+    if text.starts_with('{') {
+        AgentConfig::from_json(text)
+    } else {
+        AgentConfig::from_toml(text)
+    }
+}
+
+/// The name and the text of each section of a file.
+fn sections(file: &str) -> impl Iterator<Item = (&str, &str)> {
+    let sections = file.split("\n=== ").skip(1);
+    sections.map(|section| section.split_once('\n').unwrap())
+}
+
+/// The stacks of all and of each agent, as they print.
+fn stacks(registry: &RunRegistry, config: &AgentConfig) -> String {
+    let all = AgentStack::server(registry).configure(config).unwrap();
+    let mut printed = format!("{all:?}");
+    for agent in config.agents() {
+        let stack = all.clone().for_agent(config, agent);
+        printed.push_str(&format!("\n{agent}: {stack:?}"));
+    }
+    printed
+}
+
+#[test]
+fn documents_that_mean_the_same_are_one_configuration() {
+    let registry = RunRegistry::new();
+    let mut meanings = BTreeMap::new();
+    for (name, documents) in sections(SAME) {
+        let mut read = documents.split("---\n").map(|text| match read(text) {
+            Ok(config) => stacks(&registry, &config),
+            Err(error) => panic!("{name}: {error}\n{text}"),
+        });
+        let first = read.next().unwrap();
+        let mut others = 0;
+        for other in read {
+            assert_eq!(first, other, "{name}");
+            others += 1;
+        }
+        assert!(others > 0, "{name}");
+        let known = meanings.insert(first, name);
+        assert_eq!(known, None, "{name} means something else");
+    }
+    assert!(meanings.len() > 10);
+}
+
+#[test]
+fn each_mistake_is_named_with_its_place() {
+    let mut failed = 0;
+    for (name, section) in sections(MISTAKES) {
+        let (text, says) = section.rsplit_once("=> ").unwrap();
+        let says = says.trim_end();
+        let error = read(text).map(|_| ()).unwrap_err().to_string();
+        let is_it = match says.strip_suffix("...") {
+            Some(start) => error.starts_with(start),
+            None => error == says,
+        };
+        if !is_it {
+            failed += 1;
+            println!("{name}\n  wanted {says}\n  got    {error}");
+        }
+    }
+    assert_eq!(failed, 0);
+}
+
+#[test]
+fn any_format_of_serde_names_the_key() {
+    for (text, says) in [
+        (
+            r#"{"run": {"timeout": "soon"}}"#,
+            "run.timeout: \"soon\" is not a duration",
+        ),
+        (
+            r#"{"run": {"timeot": 1}}"#,
+            "run.timeot: unknown key, expected one of",
+        ),
+        (r#"{"run": {"observe": true}}"#, "run.observe: is of no use"),
+    ] {
+        let json: serde_json::Value = serde_json::from_str(text).unwrap();
+        let error = serde_json::from_value::<AgentConfig>(json).unwrap_err();
+        assert!(error.to_string().starts_with(says), "{error}");
+    }
+}
+
+type Set = fn(AgentStack<Server>) -> AgentStack<Server>;
+
+/// Each key of the stack, and the setting that it stands for.
+#[test]
+fn each_key_is_a_setting_of_the_stack() {
+    let keys: [(&str, Set); 33] = [
+        ("[run]\nstep_timeout = 7", |stack| stack.run_step(secs(7))),
+        ("[run]\nmax_turn_time = 7", |stack| stack.ceiling(secs(7))),
+        ("[run]\ntimeout = 7", |stack| {
+            stack.ceiling(HardCeilingLayer::optional(None).timeout(Some(secs(7))))
+        }),
+        ("[run]\ntimeout = 7\nobserve = true", |stack| {
+            let ceiling = HardCeilingLayer::optional(None).timeout(Some(secs(7)));
+            stack
+                .ceiling(ceiling.observe())
+                .run_step(StepTimeoutLayer::optional(None).observe())
+        }),
+        ("[run]\nmax_turns = 7", |stack| stack.max_turns(7)),
+        ("[run]\nidle = 7", |stack| {
+            stack.runs(|layer| layer.idle(secs(7)))
+        }),
+        ("[run]\npartial = 7", |stack| {
+            stack.runs(|layer| layer.keep_partial(7))
+        }),
+        ("[run]\nidle_breaker = 7", |stack| {
+            stack.retry(once().idle_breaker(7, IdleBreaker::End))
+        }),
+        ("[run]\nidle_breaker = 7\nidle_fails_over = true", |stack| {
+            stack.retry(once().idle_breaker(7, IdleBreaker::FailOver))
+        }),
+        ("[retry]\nmax_attempts_per_candidate = 7", |stack| {
+            stack.retry(once().max_attempts_per_candidate(7))
+        }),
+        ("[retry]\nper_error_key = 7", |stack| {
+            stack.retry(twice().per_error_key(Some(7)))
+        }),
+        ("[retry]\nper_run = 7", |stack| {
+            stack.retry(twice().per_run(Some(7)))
+        }),
+        ("[retry]\nconsecutive_errors = 7", |stack| {
+            stack.retry(twice().consecutive_errors(Some(7)))
+        }),
+        ("[retry]\nshared_ratio = 0.7\nshared_floor = 7", |stack| {
+            stack.retry(twice().shared(0.7, 7))
+        }),
+        ("[retry]\nbase_delay = 1\nmax_delay = 7", |stack| {
+            stack.retry(twice().delays(secs(1), secs(7)))
+        }),
+        ("[retry]\nmax_retry_after = 7", |stack| {
+            stack.retry(twice().max_retry_after(secs(7)))
+        }),
+        ("[attempt]\nhold = 7", |stack| {
+            stack.retry(tower_agent::RetryBudgetLayer::new(once()).hold(secs(7)))
+        }),
+        ("[attempt]\nmax_time = 7", |stack| {
+            stack.attempt_ceiling(secs(7))
+        }),
+        ("[attempt]\nstep_timeout = 7", |stack| stack.step(secs(7))),
+        (
+            "[attempt]\nstep_timeout = 7\nfirst_token_timeout = 8",
+            |stack| stack.step(StepTimeoutLayer::new(secs(7)).first(secs(8))),
+        ),
+        ("[attempt]\nstep_timeout = 7\nobserve = true", |stack| {
+            stack
+                .attempt_ceiling(HardCeilingLayer::optional(None).observe())
+                .step(StepTimeoutLayer::new(secs(7)).observe())
+        }),
+        ("[attempt]\nprofile = \"local\"\nheartbeat = 7", |stack| {
+            stack.step(StepTimeoutLayer::local().heartbeat(secs(7)))
+        }),
+        (
+            "[disconnect]\npolicy = \"drain\"\ndrain_limit = 7",
+            |stack| stack.pump(|layer| layer.drain(Some(secs(7)))),
+        ),
+        ("[disconnect]\ncaller_deadline = true", |stack| {
+            stack.ceiling(HardCeilingLayer::optional(None).caller_deadline(true))
+        }),
+        ("[stop]\nphrases = [\"/stop\"]", |stack| {
+            stack.stop_phrases(["/stop"])
+        }),
+        ("[loops]", |stack| stack.loops(LoopGuardLayer::new())),
+        (
+            "[loops]\nwarn = 1\nstop = 2\nunknown_tool = 3\nany_tool = 4",
+            |stack| {
+                let guard = LoopGuardLayer::new().warn(1).stop(2);
+                stack.loops(guard.unknown_tool(3).any_tool(4))
+            },
+        ),
+        (
+            "[loops]\nobserve = true\nexact_results = true\npolls = [\"wait\"]",
+            |stack| {
+                let guard = LoopGuardLayer::new().polls(["wait"]);
+                stack.loops(guard.exact_results().observe())
+            },
+        ),
+        (
+            "[progress]\nkeep_alive = 7\nnotify_after = 8\ncomments = true",
+            |stack| {
+                let notices = ProgressNotices::new().after(secs(8));
+                stack.responses(|layer| {
+                    let layer = layer.keep_alive(Some(secs(7))).comments(true);
+                    layer.notices(notices)
+                })
+            },
+        ),
+        ("[fallback]\ncooldown = true", |stack| {
+            let cooldowns = Cooldowns::new();
+            stack.fallback(ModelFallbackLayer::new([]).cooldowns(cooldowns))
+        }),
+        ("[fallback]\nsticky = true", |stack| {
+            stack.fallback(ModelFallbackLayer::new([]).sticky(true))
+        }),
+        (
+            "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://h/v1\"",
+            |stack| stack.fallback([Candidate::new("m").base_url("http://h/v1").unwrap()]),
+        ),
+        (
+            "[[candidates]]\nname = \"n\"\nmodel = \"m\"\nbase_url = \"http://h\"\n\
+             dialect = \"anthropic\"\ncontext_window = 7\ntrusted = true",
+            |stack| {
+                let candidate = Candidate::new("m").name("n").base_url("http://h").unwrap();
+                let candidate = candidate.dialect(CandidateDialect::Anthropic);
+                stack.fallback([candidate.context_window(7).trusted(true)])
+            },
+        ),
+    ];
+    let unset = read("").unwrap();
+    for (text, set) in keys {
+        let registry = RunRegistry::new();
+        let stack = || AgentStack::server(&registry);
+        let configured = stack().configure(&read(text).unwrap()).unwrap();
+        let plain = stack().configure(&unset).unwrap();
+        let (configured, plain) = (format!("{configured:#?}"), set(plain));
+        let plain = format!("{plain:#?}");
+        let mut lines = configured.lines().zip(plain.lines());
+        let differing = lines.find(|(one, other)| one != other);
+        assert_eq!(differing, None, "{text}");
+        assert_eq!(configured, plain, "{text}");
+    }
+}
+
+/// The budget without `[retry]`.
+fn once() -> RetryBudget {
+    let budget = RetryBudget::new().max_attempts_per_candidate(1);
+    budget.per_error_key(None).per_run(None).unshared()
+}
+
+/// The budget of `[retry]` alone.
+fn twice() -> RetryBudget {
+    once().max_attempts_per_candidate(2)
+}
+
+/// An agent's limits stand in place of those of all; what it leaves out is as for all.
+#[test]
+fn an_agents_stack_has_its_own_limits() {
+    let config = read("[run]\ntimeout = 9\nmax_turns = 3\n[agents.coder]\nmax_turns = 7").unwrap();
+    let all = AgentStack::try_from(&config).unwrap();
+    let printed = |stack: AgentStack<Server>| format!("{stack:#?}");
+    let coder = printed(all.clone().for_agent(&config, "coder"));
+
+    assert_eq!(coder, printed(all.clone().max_turns(7)));
+    assert_ne!(coder, printed(all.clone()));
+    let other = printed(all.clone().for_agent(&config, "other"));
+    assert_eq!(other, printed(all));
+}
+
+/// A candidate's key is not in the document, and does not print.
+#[test]
+fn a_candidates_key_is_read_from_the_variable() {
+    let text = "[[candidates]]\nname = \"main\"\nmodel = \"m\"\nbase_url = \"http://h\"\n\
+                api_key_env = \"KEY\"";
+    let config = read(text).unwrap();
+    let candidates = |value: Option<&str>| config.candidates(|_| value.map(str::to_owned));
+
+    let made = candidates(Some("sk-secret")).unwrap();
+    let printed = format!("{made:?} {config:?}");
+    assert!(!printed.contains("sk-"), "{printed}");
+    for (value, why) in [
+        (None, "is not set"),
+        (Some(""), "is empty"),
+        (
+            Some("sk-\nsecret"),
+            "holds characters that no header may carry, such as a line break",
+        ),
+    ] {
+        let error = candidates(value).unwrap_err().in_toml(text).to_string();
+        let says = "5:15: candidates[0].api_key_env: the environment variable KEY";
+        assert_eq!(error, format!("{says} {why}"));
+    }
+}
+
+#[test]
+fn an_error_in_a_part_of_a_document_has_the_place_in_the_whole() {
+    let text = "[mine]\nport = 1\n[run]\ntimeout = \"soon\"\n";
+    let mut table = tower_agent::config::parse_toml(text).unwrap();
+    table.remove("mine");
+    let error = AgentConfig::from_table(table).unwrap_err();
+    assert_eq!(error.position(), None);
+    let error = error.in_toml(text).in_file("agent.toml").to_string();
+    assert!(
+        error.starts_with("agent.toml:4:11: run.timeout: \"soon\""),
+        "{error}"
+    );
+}
