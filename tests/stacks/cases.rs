@@ -300,6 +300,8 @@ pub(crate) fn plans() -> impl Strategy<Value = Plan> {
                     action,
                     gap,
                     pause,
+                    tool: None,
+                    check: None,
                     actions,
                     heals,
                     announces,

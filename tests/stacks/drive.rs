@@ -19,18 +19,19 @@ use tower_agent::{BoxError, NodeKind, ReplayBody, RetryBudget, Run, RunRegistry,
 use crate::run::gap;
 use crate::tests::stacks::{
     build::{self, Boxed, model, stack},
+    outside,
     plan::{Action, Announced, PATIENCE, Plan},
     script,
     trace::{Entry, Event, Node, Over, Story, Trace, Turn},
 };
 
-const HALF: Duration = Duration::from_millis(500);
+pub(crate) const HALF: Duration = Duration::from_millis(500);
 const QUARTER: Duration = Duration::from_millis(250);
 
 /// The longest that any reader waits for a frame.
 const FOR_EVER: Duration = Duration::from_millis(PATIENCE * 1000 + 250);
 
-const fn ticks(ticks: u64) -> Duration {
+pub(crate) const fn ticks(ticks: u64) -> Duration {
     Duration::from_secs(ticks)
 }
 
@@ -203,6 +204,14 @@ async fn play(plan: &Plan, reader: &Reader) -> Story {
                 let _pause = call.pause();
                 sleep(ticks(span)).await;
             }));
+        }
+        if let Some(tool) = plan.tool {
+            let work = outside::work(tool, trace.clone(), call.clone());
+            outsiders.push(tokio::spawn(work));
+        }
+        if let Some(check) = plan.check {
+            let ask = outside::ask(check, trace.clone(), call.clone());
+            outsiders.push(tokio::spawn(ask));
         }
         if let Some((at, action)) = plan.action {
             let (trace, gap, reader) = (trace.clone(), plan.gap, reader.clone());

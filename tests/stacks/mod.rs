@@ -21,6 +21,7 @@ mod drive;
 mod ledger;
 mod model;
 mod oracles;
+mod outside;
 mod plan;
 mod script;
 mod sights;
@@ -130,6 +131,27 @@ fn random_stacks_with_two_requests_of_a_run_in_one_task_keep_every_promise() {
         outcomes: "two",
     };
     suite.check(number("STACKS_CASES", 2_500));
+}
+
+#[test]
+fn random_stacks_with_a_tool_or_a_check_keep_every_promise() {
+    let suite = Suite {
+        plans: outside::plans,
+        play: drive::run,
+        sights: sights::sights,
+        judge: |plan, story| {
+            let mut broken = judge(plan, story);
+            broken.retain(|(oracle, _)| outside::keeps(plan, oracle));
+            broken.extend(outside::judge(plan, story));
+            broken
+        },
+        name: "random_stacks_with_a_tool",
+        outcomes: "outside",
+    };
+    let cases = number("STACKS_CASES", 2_500);
+    let ends = suite.check(cases).ends;
+    let stuck = ends.get("stuck").copied().unwrap_or_default();
+    assert!(cases < 1000 || stuck > 100, "{ends:?}");
 }
 
 impl<S: Strategy<Value = Plan>> Suite<S> {

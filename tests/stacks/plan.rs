@@ -2,7 +2,10 @@
 
 use tower_agent::{ResetOn, Scope};
 
-use crate::tests::stacks::between::Between;
+use crate::tests::stacks::{
+    between::Between,
+    outside::{Check, Tool},
+};
 
 /// How many ticks, and a quarter, the most patient reader waits for a frame.
 pub(crate) const PATIENCE: u64 = 60;
@@ -31,6 +34,8 @@ pub(crate) struct Plan {
     pub(crate) gap: u64,
     /// A pause from a half tick on, for some ticks.
     pub(crate) pause: Option<(u64, u64)>,
+    pub(crate) tool: Option<Tool>,
+    pub(crate) check: Option<Check>,
     /// How often the history of the request shows the same action.
     pub(crate) actions: u32,
     /// Until when the upstream refuses connections.

@@ -49,6 +49,8 @@ pub(crate) enum Event {
     Stored,
     /// What the outsider ended has spread to all that is below.
     Spread,
+    /// The tool is over: by itself, or by the end of this node.
+    ToolOver(Option<NodeKind>),
     /// An observer saw the end of the run, or of the call.
     Noticed(Node, TerminalReason),
     /// Everything is gone: what is in flight, in the run and in the registry,

@@ -3,7 +3,7 @@
 use tower_agent::{ResetOn, TerminalReason};
 
 use super::{Model, RUN, Sign, TICK, Wait, Window};
-use crate::tests::stacks::plan::Action;
+use crate::tests::stacks::{outside::Check, plan::Action};
 
 impl Model<'_> {
     /// The time of `[from, to]` that a pause did not take.
@@ -35,10 +35,32 @@ impl Model<'_> {
         }
     }
 
+    /// When a tool with a window of its own works, for which the run's window stands.
+    fn tool(&self, window: &Window) -> Option<(u64, u64)> {
+        let tool = self.plan.tool.filter(|_| window.level == RUN)?;
+        Some((tool.starts * TICK + 2, tool.over()? * TICK + 2))
+    }
+
+    /// How much of a window is used at `to`.
+    fn used(&self, window: &Window, from: u64, to: u64) -> u64 {
+        match self.tool(window) {
+            Some((_, end)) if from < end && end <= to => to - end,
+            Some((begin, end)) if begin < to && from < end => {
+                window.kept + begin.saturating_sub(from)
+            }
+            _ => window.kept + self.unpaused(from, to),
+        }
+    }
+
     /// When a window passes; never, if nothing is expected of it.
     fn window_due(&self, from: u64, window: &Window) -> Option<u64> {
         let runs = window.alive != Some(false);
-        runs.then(|| self.due(from, window.length.saturating_sub(window.kept)))
+        let left = window.length.saturating_sub(window.kept);
+        runs.then(|| match self.tool(window) {
+            // The window begins anew as the tool is over.
+            Some((begin, end)) if from < end && from + left >= begin => end + window.length,
+            _ => self.due(from, left),
+        })
     }
 
     /// The clocks that have passed at `now`, in the order of the design; `from`
@@ -85,13 +107,14 @@ impl Model<'_> {
     }
 
     pub(super) fn action(&self) -> Option<(usize, TerminalReason, u64)> {
-        let (at, action) = self.plan.action?;
-        let at = at * TICK + 2;
-        let (level, reason) = match action {
-            Action::Shutdown => (RUN, TerminalReason::Shutdown),
-            Action::Abort => (self.call(), TerminalReason::Aborted),
-            Action::Attempt => return None,
+        let verdict = self.plan.check.and_then(Check::ends);
+        let (level, reason, at) = match (self.plan.action, verdict) {
+            (_, Some(at)) => (RUN, TerminalReason::Stuck, at),
+            (Some((at, Action::Shutdown)), _) => (RUN, TerminalReason::Shutdown, at),
+            (Some((at, Action::Abort)), _) => (self.call(), TerminalReason::Aborted, at),
+            (Some((_, Action::Attempt)) | None, None) => return None,
         };
+        let at = at * TICK + 2;
         // An end looks at the deadlines first, which no task may have seen.
         let has = |at_most: Option<u64>| at_most.is_some_and(|passes| passes <= at);
         let above = self.clocks[..=level].iter().enumerate();
@@ -155,8 +178,12 @@ impl Model<'_> {
     }
 
     fn count(&mut self, from: u64, to: u64, sign: Sign) {
-        let silent = self.unpaused(from, to);
-        for window in &mut self.windows {
+        let used: Vec<_> = self
+            .windows
+            .iter()
+            .map(|it| self.used(it, from, to))
+            .collect();
+        for (window, used) in self.windows.iter_mut().zip(used) {
             let resets = match window.resets_on {
                 _ if sign == Sign::Told => window.alive.is_some(),
                 ResetOn::Content => sign == Sign::Content,
@@ -168,7 +195,7 @@ impl Model<'_> {
             if sign == Sign::Told || (sign == Sign::Ping && !held) {
                 window.alive = window.alive.map(|_| true);
             }
-            window.kept = if resets { 0 } else { window.kept + silent };
+            window.kept = if resets { 0 } else { used };
         }
         self.content |= sign == Sign::Content;
     }

@@ -89,7 +89,10 @@ pub(crate) fn expect(plan: &Plan) -> Option<Expected> {
 pub(crate) fn knows(plan: &Plan) -> bool {
     let callers = |kind: &Kind| matches!(kind, Kind::Ceiling { caller: true, .. });
     let whole = matches!(plan.announces, None | Some(Announced::Whole(_)));
-    !plan.is_early() && (whole || !plan.layers.iter().any(callers))
+    // A tool's task sees the run's end also while the reader is away.
+    let away = plan.reader.away.iter().any(|away| *away > 0);
+    let tool = plan.tool.is_none_or(|tool| tool.is_known(plan) && !away);
+    tool && !plan.is_early() && (whole || !plan.layers.iter().any(callers))
 }
 
 /// Why a run that outlived its call is over for whoever looks at `at`.

@@ -169,7 +169,7 @@ fn earliest_cause(plan: &Plan, story: &Story) -> Result<(), String> {
     };
     // A run that goes on may be ended later, also for what its calls failed.
     let counts = plan.first_trying().is_some() && plan.budget.limits();
-    let later = plan.outlives() && (plan.action.is_some() || counts);
+    let later = plan.outlives() && (plan.action.is_some() || plan.check.is_some() || counts);
     if reasons[0].as_ref() != run && !later {
         return fail(format!("the run ended with {:?}: {expected:?}", reasons[0]));
     }
