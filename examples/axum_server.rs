@@ -1,106 +1,27 @@
-//! An axum server whose handlers are supervised: one route streams, one calls a
-//! slow tool under the run of its request.
+//! An axum server that forwards agents' requests to a model server, with limits and a fallback.
 //!
 //! ```text
-//! cargo run --all-features --example axum_server
+//! cargo run --all-features --example axum_server -- http://127.0.0.1:8000/v1
 //! ```
-//!
-//! It serves on a free port of this machine, asks itself three times, prints
-//! what a client sees, and ends.
 
-use std::{convert::Infallible, time::Duration};
-
-use axum::{
-    Router,
-    body::Body,
-    response::{IntoResponse, Response},
-    routing::post,
-};
-use bytes::Bytes;
-use futures_util::{StreamExt, stream};
-use http::{HeaderValue, Request, StatusCode, header};
-use http_body_util::BodyExt;
-use hyper_util::{client::legacy::Client, rt::TokioExecutor};
-use tokio::net::TcpListener;
-use tower::ServiceBuilder;
-use tower_agent::{
-    BoxError, ClientDisconnectLayer, HardCeilingLayer, PumpLayer, Run, RunLayer, RunRegistry,
-    StepTimeoutLayer, TerminalResponseLayer,
-};
+use axum::Router;
+use std::time::Duration;
+use tower_agent::{adapter::reqwest::ReqwestService, *};
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
-    let registry = RunRegistry::new();
-    let app = Router::new()
-        .route("/healthy/chat/completions", post(|| answer(3)))
-        .route("/hung/chat/completions", post(|| answer(2)))
-        .route("/tool", post(tool))
-        .layer(
-            ServiceBuilder::new()
-                .layer(TerminalResponseLayer::new())
-                .layer(RunLayer::new(registry.clone()))
-                .layer(PumpLayer::new())
-                .layer(ClientDisconnectLayer::new())
-                .layer(HardCeilingLayer::new(Duration::from_secs(30)))
-                .layer(StepTimeoutLayer::new(Duration::from_secs(1))),
-        );
-    let listener = TcpListener::bind("127.0.0.1:0").await?;
-    let address = listener.local_addr()?;
-    let server = async { axum::serve(listener, app).await.map_err(BoxError::from) };
-    let client = async {
-        for path in [
-            "/healthy/chat/completions",
-            "/hung/chat/completions",
-            "/tool",
-        ] {
-            println!(
-                "--- POST {path}\n{}",
-                ask(&format!("http://{address}{path}")).await?
-            );
-        }
-        for run in registry.list() {
-            println!("{} ended as {:?}, {:?}", run.run, run.reason, run.message);
-        }
-        Ok::<_, BoxError>(())
-    };
-    // Whichever ends first: the client, or the server with an error.
-    let ended = futures_util::future::select(Box::pin(server), Box::pin(client)).await;
-    ended.factor_first().0
-}
-
-/// Streams three tokens, of which the hung model never sends the last.
-async fn answer(tokens: usize) -> Response {
-    let event = |data: String| Ok::<_, Infallible>(Bytes::from(format!("data: {data}\n\n")));
-    let delta = move |n: usize| {
-        event(format!(
-            r#"{{"choices":[{{"index":0,"delta":{{"content":"token {n}"}}}}]}}"#
-        ))
-    };
-    let said = stream::iter((0..tokens).map(delta));
-    let body = if tokens < 3 {
-        Body::from_stream(said.chain(stream::pending()))
-    } else {
-        Body::from_stream(said.chain(stream::iter([event("[DONE]".to_owned())])))
-    };
-    let events = HeaderValue::from_static("text/event-stream");
-    ([(header::CONTENT_TYPE, events)], body).into_response()
-}
-
-/// A tool has a window of its own; the run goes on without it.
-async fn tool(run: Run) -> (StatusCode, String) {
-    let search = run.tool("search").window(Duration::from_millis(200));
-    match search.watch(std::future::pending::<String>()).await {
-        Ok(found) => (StatusCode::OK, found),
-        Err(stopped) => (StatusCode::OK, format!("no result: {}", stopped.message())),
-    }
-}
-
-async fn ask(url: &str) -> Result<String, BoxError> {
-    let client = Client::builder(TokioExecutor::new()).build_http::<String>();
-    let answer = client
-        .request(Request::post(url).body(String::new())?)
-        .await?;
-    let status = answer.status();
-    let body = answer.into_body().collect().await?.to_bytes();
-    Ok(format!("{status}\n{}", String::from_utf8_lossy(&body)))
+    // reqwest's default features bring a provider along; those of this repository do not.
+    let _ = rustls::crypto::ring::default_provider().install_default();
+    let upstream = std::env::args().nth(1).ok_or("give the upstream's URL")?;
+    let model = |name| Candidate::new(name).base_url(&*upstream);
+    let stack = AgentStack::server(&RunRegistry::new())
+        .ceiling(Duration::from_secs(1800))
+        .fallback([model("large")?, model("small")?])
+        .retry(RetryBudget::new())
+        .step(Duration::from_secs(120))
+        .service(ReqwestService::new(reqwest::Client::builder())?);
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
+    println!("listening on http://{}", listener.local_addr()?);
+    axum::serve(listener, Router::new().fallback_service(stack)).await?;
+    Ok(())
 }

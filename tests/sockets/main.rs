@@ -22,5 +22,6 @@ mod net;
 mod readers;
 mod reqwest_adapter;
 mod restarts;
+mod servers;
 mod sessions;
 mod upstream_process;
