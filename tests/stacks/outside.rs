@@ -137,12 +137,13 @@ pub(crate) async fn ask(check: Check, trace: Trace, call: Run) {
 /// Whether an oracle that knows of no tools holds: one without a window of its own is silent for
 /// its run, as a call is.
 pub(crate) fn keeps(plan: &Plan, oracle: &str) -> bool {
-    oracle != "6 no clock early" || !plan.tool.is_some_and(|tool| tool.window.is_none())
+    oracle != "6 no clock early" || plan.tool.is_none_or(|tool| tool.window.is_some())
 }
 
 /// What must hold of the tool and of the check, beside what must of every story.
 pub(crate) fn judge(plan: &Plan, story: &Story) -> Vec<(&'static str, String)> {
-    let checks: [(&'static str, fn(&Plan, &Story) -> Option<String>); 3] = [
+    type Judgement = fn(&Plan, &Story) -> Option<String>;
+    let checks: [(&'static str, Judgement); 3] = [
         ("6 a tool ends at its end, or at its own window's", tool),
         ("1 a verdict ends the run at once", verdict),
         ("1 a verdict that a run works changes nothing", unchanged),
