@@ -3,10 +3,7 @@
 //! ```text
 //! cargo run --all-features --example hyper_server -- http://127.0.0.1:8000/v1
 //! ```
-#![allow(
-    clippy::disallowed_methods,
-    reason = "a server spawns a task for each connection"
-)]
+#![allow(clippy::disallowed_methods, reason = "one task per connection")]
 
 use hyper_util::{rt, server::conn::auto::Builder, service::TowerToHyperService};
 use std::time::Duration;
