@@ -3,12 +3,14 @@
 //! ```text
 //! cargo run -p tower-agent-gateway
 //! cargo run -p tower-agent-gateway -- --config FILE --listen 127.0.0.1:8787
+//! cargo run -p tower-agent-gateway -- --check FILE
 //! ```
 
 mod args;
 
 use std::{error::Error, io::IsTerminal, pin::pin, process::ExitCode, time::Duration};
 
+use clap::Parser as _;
 use tokio::{net::TcpListener, signal::unix};
 use tower_agent::BoxError;
 use tower_agent_gateway::{Config, LineWriter, Runs, app, embedded, serve};
@@ -34,6 +36,7 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 
 #[tokio::main]
 async fn main() -> ExitCode {
+    let args = Args::parse();
     let log = match LineWriter::log(std::io::stderr()) {
         Ok(log) => LogGuard(log),
         Err(error) => return failure(&error),
@@ -45,7 +48,7 @@ async fn main() -> ExitCode {
         .with_ansi(std::io::stderr().is_terminal())
         .with_max_level(tracing::Level::INFO)
         .init();
-    let result = run().await;
+    let result = run(args).await;
     drop(log);
     result.map_or_else(|error| failure(&*error), |()| ExitCode::SUCCESS)
 }
@@ -62,11 +65,12 @@ fn failure(error: &(dyn Error + 'static)) -> ExitCode {
     ExitCode::FAILURE
 }
 
-async fn run() -> Result<(), BoxError> {
-    let Some(args) = Args::parse(std::env::args().skip(1))? else {
-        println!("{}", args::USAGE);
+async fn run(args: Args) -> Result<(), BoxError> {
+    if let Some(path) = &args.check {
+        Config::load(path)?;
+        println!("{} can be used", path.display());
         return Ok(());
-    };
+    }
     let (config, embedded) = match &args.config {
         Some(path) => (Config::load(path)?, None),
         None => {

@@ -2,7 +2,10 @@
 
 use std::net::TcpListener;
 
-use crate::{net::run, support::Gateway};
+use crate::{
+    net::run,
+    support::{Config, Gateway},
+};
 
 #[test]
 fn it_says_where_it_listens() {
@@ -13,35 +16,82 @@ fn it_says_where_it_listens() {
     });
 }
 
-/// The usage follows.
+/// A wrong flag has a status of its own, and the usage follows.
 #[test]
-fn an_unknown_flag_is_named() {
+fn a_wrong_flag_is_named() {
     run(async {
-        let told = Gateway::refused(&["--nope"]).await;
-        assert_eq!(told[0], "gateway: unknown argument --nope");
-        assert!(told[1].starts_with("usage: gateway"), "{told:?}");
-    });
-}
-
-#[test]
-fn a_flag_without_its_value_is_named() {
-    run(async {
-        for flag in ["--config", "--listen"] {
-            let told = Gateway::refused(&[flag]).await;
-            assert_eq!(told[0], format!("gateway: {flag} needs a value"));
+        for (args, says) in [
+            (["--nope"].as_slice(), "unexpected argument '--nope'"),
+            (&["--config"], "a value is required for '--config <FILE>'"),
+            (
+                &["--listen"],
+                "a value is required for '--listen <IP:PORT>'",
+            ),
+            (
+                &["--listen", "localhost"],
+                "invalid value 'localhost' for '--listen <IP:PORT>'",
+            ),
+        ] {
+            let (status, [said, told]) = Gateway::printed(args, &[]).await;
+            assert_eq!((status, &*said), (Some(2), ""), "{told}");
+            assert!(told.contains(says), "{told}");
         }
     });
 }
 
 #[test]
-fn an_address_that_is_none_is_named() {
+fn the_help_has_every_flag_and_its_variable() {
     run(async {
-        let told = Gateway::refused(&["--listen", "localhost"]).await;
-        assert_eq!(told.len(), 1, "{told:?}");
-        assert!(
-            told[0].starts_with("gateway: --listen localhost: "),
-            "{told:?}"
-        );
+        let (status, [said, _]) = Gateway::printed(&["--help"], &[]).await;
+        assert_eq!(status, Some(0));
+        for word in [
+            "--config <FILE>",
+            "TOWER_AGENT_CONFIG",
+            "--listen <IP:PORT>",
+            "TOWER_AGENT_LISTEN",
+            "--check <FILE>",
+        ] {
+            assert!(said.contains(word), "{word}: {said}");
+        }
+    });
+}
+
+#[test]
+fn a_variable_stands_for_its_flag() {
+    run(async {
+        let env = ("TOWER_AGENT_CONFIG".to_owned(), "/no/such.toml".to_owned());
+        let (status, [_, told]) = Gateway::printed(&[], &[env]).await;
+        assert_eq!(status, Some(1));
+        assert!(told.starts_with("gateway: /no/such.toml: "), "{told}");
+
+        let env = ("TOWER_AGENT_LISTEN".to_owned(), "0.0.0.0:0".to_owned());
+        let (status, [_, told]) = Gateway::printed(&[], &[env]).await;
+        assert_eq!(status, Some(1));
+        assert!(told.contains("0.0.0.0:0"), "{told}");
+    });
+}
+
+/// It says whether the file can be used, and serves nothing.
+#[test]
+fn a_file_is_checked() {
+    run(async {
+        for (text, status) in [
+            (
+                "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://h/v1\"",
+                0,
+            ),
+            ("[run]\ntimeout = \"soon\"", 1),
+        ] {
+            let file = Config::new(text).write();
+            let (code, [said, told]) = Gateway::printed(&["--check", file.path()], &[]).await;
+            assert_eq!(code, Some(status), "{told}");
+            if status == 0 {
+                assert_eq!(said, format!("{} can be used\n", file.path()));
+            } else {
+                let start = format!("gateway: {}:2:11: run.timeout: ", file.path());
+                assert!(said.is_empty() && told.starts_with(&start), "{said}{told}");
+            }
+        }
     });
 }
 

@@ -89,7 +89,7 @@ impl Config {
         (file.path().to_owned(), lines)
     }
 
-    fn write(&self) -> File {
+    pub(crate) fn write(&self) -> File {
         static FILES: AtomicUsize = AtomicUsize::new(0);
         let number = FILES.fetch_add(1, Ordering::Relaxed);
         let name = format!("gateway-{}-{number}.toml", std::process::id());
@@ -104,12 +104,12 @@ fn toml_string(text: &str) -> String {
 }
 
 /// A configuration file, removed at the drop: a gateway reads it at its start.
-struct File {
+pub(crate) struct File {
     path: PathBuf,
 }
 
 impl File {
-    fn path(&self) -> &str {
+    pub(crate) fn path(&self) -> &str {
         self.path.to_str().unwrap()
     }
 }

@@ -52,12 +52,22 @@ impl Gateway {
 
     /// Starts one that cannot work: the lines that it leaves on stderr.
     pub(crate) async fn refused(args: &[&str]) -> Vec<String> {
-        let mut command = command(args, &[]);
+        let (status, [said, told]) = Self::printed(args, &[]).await;
+        assert_eq!(status, Some(1), "{told}");
+        assert_eq!(said, "", "it says that it listens");
+        told.lines().map(str::to_owned).collect()
+    }
+
+    /// Starts one that ends by itself: its exit status, and all of stdout and stderr.
+    pub(crate) async fn printed(
+        args: &[&str],
+        env: &[(String, String)],
+    ) -> (Option<i32>, [String; 2]) {
+        let mut command = command(args, env);
         let output = within(command.kill_on_drop(true).output()).await.unwrap();
-        let lines = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{lines}");
-        assert!(output.stdout.is_empty(), "it says that it listens");
-        lines.lines().map(str::to_owned).collect()
+        let texts = [output.stdout, output.stderr];
+        let texts = texts.map(|text| String::from_utf8(text).unwrap());
+        (output.status.code(), texts)
     }
 
     /// Starts one, and waits until it listens.
