@@ -19,8 +19,8 @@ use std::sync::Arc;
 pub(crate) use self::{
     content_type::{is_plain, names_events, names_json},
     conversation::{
-        AnswerReader, Called, ConversationEvent, History, HistoryPlace, ToolCall, canonical,
-        digest, result,
+        AnswerReader, Called, ConversationEvent, History, HistoryPlace, Sender, ToolCall,
+        canonical, digest, result, texts,
     },
     prompt::Prompt,
     volatile::{ShortNumbers, normalise},

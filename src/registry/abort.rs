@@ -52,6 +52,18 @@ impl RunRegistry {
         self.abort_but(owner, session, None)
     }
 
+    /// The latest live run in the owner's session of which `is_it` answers true for the id.
+    pub(crate) fn latest_in(
+        &self,
+        owner: Owner,
+        session: &str,
+        is_it: impl Fn(&str) -> bool,
+    ) -> Option<Run> {
+        let runs = self.shared.sessions.lock().find(session, Some(owner));
+        let mut runs = runs.into_iter().rev();
+        runs.find(|run| run.terminal_reason().is_none() && is_it(&run.id().to_string()))
+    }
+
     /// Ends the other live runs of this run's session as aborted, and answers their ids.
     pub(crate) fn abort_others(&self, run: &Run) -> Vec<RunId> {
         let node = run.nearest();

@@ -18,6 +18,7 @@ mod consecutive;
 mod full_stack;
 mod hard_ceiling;
 mod health_gate;
+mod known_agents;
 mod local;
 mod log;
 mod loop_guard;

@@ -12,6 +12,9 @@
 //! so that one caller cannot reach the runs of another. A request without an id is a run of its
 //! own, under a generated id. The response has the run id as `x-run-id`.
 //!
+//! A layer outside may name the run of a request without `x-run-id`, by a [`RequestRun`] in the
+//! request's extensions. [`KnownAgents`] makes one from what agents in the field send.
+//!
 //! A response never completes a run with a given id. Such a run ends by a limit or an abort, by
 //! [`Run::end`](crate::Run::end), or as completed once it has been [`idle`](RunLayer::idle) for
 //! that long.
@@ -72,10 +75,14 @@
 //!     .idle(Duration::from_secs(60));
 //! ```
 
+mod agents;
 mod layer;
+mod request_run;
 mod service;
 
 pub use self::{
+    agents::{AgentHeaders, KnownAgents, NeedsBody},
     layer::RunLayer,
+    request_run::RequestRun,
     service::{CallFailed, RunBody, RunFuture, RunService},
 };

@@ -13,12 +13,15 @@ use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::layer::RunLayer;
+use super::{
+    layer::RunLayer,
+    request_run::{Parent, RequestRun},
+};
 use crate::{
     error::BoxError,
     headers::X_RUN_ID,
     registry::{Finder, Owner, Uncounted},
-    run::{CallSlot, InvalidRunId, NodeKind, Run, RunId, Settlement, Terminated},
+    run::{CallSlot, InvalidRunId, NodeKind, Run, RunId, Settlement, TerminalReason, Terminated},
     supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
@@ -50,6 +53,8 @@ struct NamedRun {
     owner: Owner,
     id: Option<RunId>,
     session: Option<Arc<str>>,
+    /// The run of which a new run is the child.
+    parent: Option<Parent>,
 }
 
 /// The run that a request belongs to, and how it was found.
@@ -66,11 +71,19 @@ struct Resolved<'a> {
 impl RunLayer {
     fn read<B>(&self, request: Request<B>) -> Result<(NamedRun, Request<B>), InvalidRunId> {
         let (parts, body) = request.into_parts();
-        let session = self.session.read(&parts)?;
+        let (mut id, mut session) = (self.id.read(&parts)?, self.session.read(&parts)?);
+        let mut parent = None;
+        let given = id.is_none().then(|| parts.extensions.get::<RequestRun>());
+        if let Some(given) = given.flatten() {
+            id = Some(given.id.clone());
+            session = session.or_else(|| given.session.clone());
+            parent.clone_from(&given.parent);
+        }
         let named = NamedRun {
             owner: self.owner.read(&parts),
-            id: self.id.read(&parts)?,
+            id,
             session: session.map(|session| session.to_string().into()),
+            parent,
         };
         Ok((named, Request::from_parts(parts, body)))
     }
@@ -105,7 +118,12 @@ impl RunLayer {
     ///
     /// A run in the request's extensions gets the id, if it has no identity and the id is free.
     fn find<'a>(&self, named: NamedRun, found: Option<&'a Run>) -> Resolved<'a> {
-        let NamedRun { owner, id, session } = named;
+        let NamedRun {
+            owner,
+            id,
+            session,
+            parent,
+        } = named;
         let (registry, idle) = (&self.registry, self.idle);
         let adopt =
             |run: &Run, id| registry.adopt(run, owner, id, session.clone(), idle, Finder::Request);
@@ -130,11 +148,24 @@ impl RunLayer {
                 }
             }
             (Some(found), _) => here(found.clone()),
-            (None, Some(id)) => Resolved {
-                run: registry.enter(owner, id, session, idle),
-                outer: None,
-                entered: true,
-            },
+            (None, Some(id)) => {
+                // A run that is known stays where it was opened.
+                let parent = parent.filter(|_| registry.get(owner, &id).is_none());
+                let parent =
+                    parent.and_then(|parent| parent.find(registry, owner, session.as_deref()));
+                if let Some(child) = parent.map(|parent| parent.child()) {
+                    if adopt(&child, Some(id.clone())) {
+                        return here(child);
+                    }
+                    // A request beside this one opened the run.
+                    child.end(TerminalReason::Completed);
+                }
+                Resolved {
+                    run: registry.enter(owner, id, session, idle),
+                    outer: None,
+                    entered: true,
+                }
+            }
             (None, None) => {
                 let run = Run::open_single();
                 adopt(&run, None);

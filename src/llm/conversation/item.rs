@@ -198,6 +198,12 @@ impl<'a> Item<'a> {
         is_text.then_some(self.text).flatten()
     }
 
+    /// Returns the content as written, if the item is a message of the user.
+    pub(super) fn content_of_user(&self) -> Option<&'a [u8]> {
+        let is_user = self.role.is_some_and(|role| role.is(b"user"));
+        is_user.then_some(self.content).flatten()
+    }
+
     /// Returns the `id`, name and arguments of the item, for a tool call or a declared tool.
     pub(super) fn parts(&self) -> (Option<Text<'a>>, Option<Text<'a>>, Option<&'a [u8]>) {
         (self.id, self.name, self.arguments)

@@ -16,6 +16,7 @@
 mod item;
 mod request;
 mod response;
+mod sender;
 #[cfg(test)]
 mod tests;
 
@@ -23,4 +24,5 @@ pub(crate) use self::{
     item::{Called, ConversationEvent, ToolCall, canonical, digest, result},
     request::{History, HistoryPlace},
     response::AnswerReader,
+    sender::{Sender, texts},
 };

@@ -1,0 +1,292 @@
+//! The runs of agents that send no `x-run-id`, from what they do send.
+
+use http::{HeaderName, HeaderValue, request::Parts};
+
+use super::request_run::{Parent, RequestRun};
+use crate::{
+    headers::{X_RUN_ID, X_SESSION_ID},
+    llm::{Sender, digest, texts},
+    run::RunId,
+};
+
+/// Finds the run of a request from an agent that knows nothing of this crate.
+///
+/// A run is one turn of the user: all model calls between one message of the user and the next. A
+/// sub-agent's run is a child of its parent's run, so it ends with that run.
+///
+/// | agent | session | user turn | sub-agent |
+/// |---|---|---|---|
+/// | Codex | `session_id` in `x-codex-turn-metadata` | `turn_id` in it | child of `root_turn_id` |
+/// | Claude Code | `x-claude-code-session-id` | the user's words | `x-claude-code-agent-id`, child of `x-claude-code-parent-agent-id` |
+/// | OpenCode | `x-opencode-session` | the user's words | |
+/// | clients of LiteLLM | `x-litellm-session-id`, `x-litellm-trace-id` | the user's words | |
+/// | Anthropic's API | `metadata.user_id`: its `session_id`, or what follows `_session_` | the user's words | |
+/// | OpenAI's APIs | `prompt_cache_key`, if it is a UUID | the user's words | |
+///
+/// The first row that fits counts. The words of the user are the texts in the user's messages; a
+/// text such as `<system-reminder>..</system-reminder>` is the agent's own note, and a tool's result
+/// is none. A request with `x-run-id` or `x-session-id` names its run itself, so nothing is found.
+/// A `prompt_cache_key` that is no UUID may be the same for all users of a program, so it is no
+/// session.
+///
+/// A caller can send what it likes, so a cap on such a run is no security: owners have caps of
+/// their own.
+///
+/// ```
+/// use http::Request;
+/// use tower_agent::layers::run::KnownAgents;
+///
+/// let (parts, ()) = Request::post("/v1/messages")
+///     .header("x-claude-code-session-id", "s-1")
+///     .body(())?
+///     .into_parts();
+/// let agents = KnownAgents::new();
+/// let turn = |said: &str| {
+///     let body = format!(r#"{{"messages":[{{"role":"user","content":"{said}"}}]}}"#);
+///     agents.run_of(&parts, body.as_bytes())
+/// };
+///
+/// assert_eq!(turn("hi"), turn("hi"));
+/// assert_ne!(turn("hi"), turn("bye"));
+/// # Ok::<_, http::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct KnownAgents {
+    own: Vec<AgentHeaders>,
+    built_in: bool,
+}
+
+/// The headers by which an agent names its session, its turn and its sub-agents.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AgentHeaders {
+    session: HeaderName,
+    turn: Option<HeaderName>,
+    agent: Option<HeaderName>,
+    parent: Option<HeaderName>,
+}
+
+/// The header in which Codex describes its turn, as JSON.
+const CODEX_TURN: HeaderName = HeaderName::from_static("x-codex-turn-metadata");
+
+const CLAUDE_CODE_SESSION: HeaderName = HeaderName::from_static("x-claude-code-session-id");
+const CLAUDE_CODE_AGENT: HeaderName = HeaderName::from_static("x-claude-code-agent-id");
+const CLAUDE_CODE_PARENT: HeaderName = HeaderName::from_static("x-claude-code-parent-agent-id");
+
+/// Further agents of which only the session is known.
+static SESSIONS: [HeaderName; 3] = [
+    HeaderName::from_static("x-opencode-session"),
+    HeaderName::from_static("x-litellm-session-id"),
+    HeaderName::from_static("x-litellm-trace-id"),
+];
+
+/// The longest part of an id that is not replaced by its digest; three of them fit into an id.
+const LONGEST: usize = 40;
+
+impl Default for KnownAgents {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl KnownAgents {
+    /// Knows the agents of the table.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            own: Vec::new(),
+            built_in: true,
+        }
+    }
+
+    /// Knows no agent but those that [`with`](Self::with) adds.
+    #[must_use]
+    pub const fn none() -> Self {
+        Self {
+            own: Vec::new(),
+            built_in: false,
+        }
+    }
+
+    /// Adds an agent, after those added before and before those of the table.
+    #[must_use]
+    pub fn with(mut self, agent: AgentHeaders) -> Self {
+        self.own.push(agent);
+        self
+    }
+
+    /// Finds the run of a request; the body is read only if the headers do not name the turn.
+    ///
+    /// The result is `None` if the request names its run itself, if no agent fits, or if the body
+    /// has no conversation.
+    #[must_use]
+    pub fn run_of(&self, parts: &Parts, body: &[u8]) -> Option<RequestRun> {
+        if names_itself(parts) {
+            return None;
+        }
+        self.of_headers(parts)
+            .or_else(|| self.of_body(parts, &Sender::read(body)?))
+    }
+
+    /// Finds the run of a request by its headers alone.
+    ///
+    /// `Ok` is the answer of [`run_of`](Self::run_of) for any body.
+    ///
+    /// # Errors
+    ///
+    /// If the body decides.
+    pub fn run_of_head(&self, parts: &Parts) -> Result<Option<RequestRun>, NeedsBody> {
+        let knows_none = self.own.is_empty() && !self.built_in;
+        if knows_none || names_itself(parts) {
+            return Ok(None);
+        }
+        self.of_headers(parts).map(Some).ok_or(NeedsBody)
+    }
+
+    fn of_headers(&self, parts: &Parts) -> Option<RequestRun> {
+        let own = self.own.iter().find_map(|agent| {
+            let (session, turn) = (agent.session_in(parts)?, agent.turn.as_ref()?);
+            Some(agent.run(parts, session, &part(text(parts, turn)?)))
+        });
+        // An agent of the program's own whose turn is in the body comes first, too.
+        let is_own = || self.own.iter().any(|it| it.session_in(parts).is_some());
+        own.or_else(|| (self.built_in && !is_own()).then(|| codex(parts))?)
+    }
+
+    fn of_body(&self, parts: &Parts, sender: &Sender) -> Option<RequestRun> {
+        let turn = format!("{:016x}", sender.words);
+        let mut own = self.own.iter();
+        let own = own.find_map(|it| Some(it.run(parts, it.session_in(parts)?, &turn)));
+        if own.is_some() || !self.built_in {
+            return own;
+        }
+        if let Some(session) = text(parts, &CLAUDE_CODE_SESSION) {
+            let claude_code = AgentHeaders::session(CLAUDE_CODE_SESSION)
+                .agent(CLAUDE_CODE_AGENT)
+                .parent(CLAUDE_CODE_PARENT);
+            return Some(claude_code.run(parts, session, &turn));
+        }
+        let of_header = SESSIONS.iter().find_map(|name| text(parts, name));
+        let of_key = || sender.cache_key.as_deref().filter(|key| is_uuid(key));
+        let session = of_header.or(sender.session.as_deref()).or_else(of_key)?;
+        Some(run(session, None, &turn))
+    }
+}
+
+/// The error of a search in headers alone, if the body decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NeedsBody;
+
+impl AgentHeaders {
+    /// An agent that names its session in the header `name`.
+    #[must_use]
+    pub const fn session(name: HeaderName) -> Self {
+        Self {
+            session: name,
+            turn: None,
+            agent: None,
+            parent: None,
+        }
+    }
+
+    /// The header that names the user's turn; without it the words of the user do.
+    #[must_use]
+    pub fn turn(mut self, name: HeaderName) -> Self {
+        self.turn = Some(name);
+        self
+    }
+
+    /// The header that names a sub-agent; the main agent does not send it.
+    #[must_use]
+    pub fn agent(mut self, name: HeaderName) -> Self {
+        self.agent = Some(name);
+        self
+    }
+
+    /// The header that names the sub-agent whose child the sub-agent is; without it, the main
+    /// agent is the parent.
+    #[must_use]
+    pub fn parent(mut self, name: HeaderName) -> Self {
+        self.parent = Some(name);
+        self
+    }
+
+    fn session_in<'a>(&self, parts: &'a Parts) -> Option<&'a str> {
+        text(parts, &self.session)
+    }
+
+    fn run(&self, parts: &Parts, session: &str, turn: &str) -> RequestRun {
+        let of = |name: &Option<HeaderName>| text(parts, name.as_ref()?);
+        let agent = of(&self.agent);
+        let found = run(session, agent, turn);
+        let parent = agent.map(|_| prefix(session, of(&self.parent)));
+        RequestRun {
+            parent: parent.map(Parent::LatestAfter),
+            ..found
+        }
+    }
+}
+
+/// Whether the request names its run or its session in this crate's own headers.
+fn names_itself(parts: &Parts) -> bool {
+    parts.headers.contains_key(X_RUN_ID) || parts.headers.contains_key(X_SESSION_ID)
+}
+
+/// Finds the run of a request of Codex.
+fn codex(parts: &Parts) -> Option<RequestRun> {
+    let turn = parts.headers.get(CODEX_TURN).map(HeaderValue::as_bytes)?;
+    let [session, turn, root] = texts(turn, [b"session_id", b"turn_id", b"root_turn_id"])?;
+    let (session, turn) = (id(&part(&session?)), id(&part(&turn?)));
+    let root = root.map(|root| id(&part(&root)));
+    let root = root.filter(|root| *root != turn);
+    let run = RequestRun::new(turn).session(session);
+    Some(match root {
+        Some(root) => run.child_of(root),
+        None => run,
+    })
+}
+
+/// The run of a session, of the main agent or of a sub-agent, in one turn of the user.
+fn run(session: &str, agent: Option<&str>, turn: &str) -> RequestRun {
+    let run = id(&format!("{}{turn}", prefix(session, agent)));
+    RequestRun::new(run).session(id(&part(session)))
+}
+
+/// What the ids of an agent's runs begin with, whatever the turn.
+fn prefix(session: &str, agent: Option<&str>) -> String {
+    let session = part(session);
+    match agent {
+        Some(agent) => format!("{session}:{}:", part(agent)),
+        None => format!("{session}:"),
+    }
+}
+
+/// The text if it can be a part of an id; else its digest.
+fn part(text: &str) -> String {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if text.len() <= LONGEST && text.bytes().all(allowed) {
+        text.to_owned()
+    } else {
+        format!("{:016x}", digest(text))
+    }
+}
+
+/// The id of parts that [`part`] made, which has only characters of an id.
+fn id(parts: &str) -> RunId {
+    parts.parse().unwrap_or_else(|_| RunId::made(digest(parts)))
+}
+
+/// The text of a header that is not empty.
+fn text<'a>(parts: &'a Parts, name: &HeaderName) -> Option<&'a str> {
+    let value = parts.headers.get(name)?.to_str().ok()?;
+    Some(value.trim()).filter(|value| !value.is_empty())
+}
+
+fn is_uuid(text: &str) -> bool {
+    let mut groups = text.split('-').map(str::len);
+    let hex = |byte: u8| byte.is_ascii_hexdigit() || byte == b'-';
+    text.bytes().all(hex)
+        && [8, 4, 4, 4, 12]
+            .iter()
+            .all(|len| groups.next() == Some(*len))
+        && groups.next().is_none()
+}

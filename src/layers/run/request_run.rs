@@ -1,0 +1,106 @@
+//! The run of a request, as a layer outside of the run layer names it.
+
+use crate::{
+    registry::{Owner, RunRegistry},
+    run::{Run, RunId},
+};
+
+/// The run of a request that names none itself, for the request's extensions.
+///
+/// A [`RunLayer`](crate::RunLayer) reads it if the request has no id of its own, such as
+/// `x-run-id`.
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_agent::BoxError> {
+/// use bytes::Bytes;
+/// use http::{Request, Response};
+/// use http_body_util::Full;
+/// use tower::{ServiceBuilder, ServiceExt, service_fn};
+/// use tower_agent::{Owner, RunLayer, RunRegistry, layers::run::RequestRun};
+///
+/// let registry = RunRegistry::new();
+/// let service = ServiceBuilder::new()
+///     // A program's own rule: what its users send in one minute is one run.
+///     .map_request(|mut request: Request<()>| {
+///         let run = RequestRun::new("user-7:12h05".parse().unwrap()).session("user-7".parse().unwrap());
+///         request.extensions_mut().insert(run);
+///         request
+///     })
+///     .layer(RunLayer::new(registry.clone()).owner_by(|_| Owner::default()))
+///     .service(service_fn(|_: Request<()>| async {
+///         Ok::<_, std::io::Error>(Response::new(Full::new(Bytes::from("hi"))))
+///     }));
+///
+/// let answer = service.oneshot(Request::new(())).await?;
+/// assert_eq!(answer.headers()["x-run-id"], "user-7:12h05");
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestRun {
+    pub(super) id: RunId,
+    pub(super) session: Option<RunId>,
+    pub(super) parent: Option<Parent>,
+}
+
+/// How the parent of a run is found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Parent {
+    /// The parent is the run of this id.
+    Run(RunId),
+    /// The parent is the session's latest run whose id is this text and a user turn.
+    LatestAfter(String),
+}
+
+impl RequestRun {
+    /// Names the run.
+    #[must_use]
+    pub const fn new(id: RunId) -> Self {
+        Self {
+            id,
+            session: None,
+            parent: None,
+        }
+    }
+
+    /// Opens a new run in this session, unless the request names one, as by `x-session-id`.
+    #[must_use]
+    pub fn session(mut self, session: RunId) -> Self {
+        self.session = Some(session);
+        self
+    }
+
+    /// Opens a new run as the [child](Run::child) of the owner's run of this id, if that run lives.
+    #[must_use]
+    pub fn child_of(mut self, parent: RunId) -> Self {
+        self.parent = Some(Parent::Run(parent));
+        self
+    }
+
+    /// The id of the run.
+    #[must_use]
+    pub const fn id(&self) -> &RunId {
+        &self.id
+    }
+}
+
+impl Parent {
+    /// Finds the parent's run; `None` if it is unknown or over.
+    pub(super) fn find(
+        &self,
+        registry: &RunRegistry,
+        owner: Owner,
+        session: Option<&str>,
+    ) -> Option<Run> {
+        match self {
+            Self::Run(id) => {
+                let run = registry.get(owner, id);
+                run.filter(|run| run.terminal_reason().is_none())
+            }
+            Self::LatestAfter(prefix) => registry.latest_in(owner, session?, |id| {
+                id.strip_prefix(&**prefix)
+                    .is_some_and(|turn| !turn.contains(':'))
+            }),
+        }
+    }
+}
