@@ -8,11 +8,13 @@ use serde::Deserialize;
 use tower_agent::{
     Candidate,
     config::{AgentConfig, ConfigError, Time, parse_toml, read_table},
+    layers::run::KnownAgents,
 };
 
 mod auth;
 mod cors;
 mod health;
+mod known_agents;
 mod secret;
 mod server;
 #[cfg(test)]
@@ -49,6 +51,8 @@ pub struct Config {
     pub(crate) auth: Option<Auth>,
     /// The other origins from which pages may call.
     pub(crate) cors: Option<Cors>,
+    /// The agents whose requests get runs without `x-run-id`.
+    pub(crate) known_agents: KnownAgents,
 }
 
 /// The tables that the gateway has beside those of the stack.
@@ -61,10 +65,19 @@ struct OwnTables {
     cors: Option<cors::CorsTable>,
     health: Option<health::HealthTable>,
     watchdog: Option<watchdog::WatchdogTable>,
+    known_agents: known_agents::KnownAgentsTable,
 }
 
 /// The names of [`OwnTables`].
-const OWN: [&str; 6] = ["server", "control", "auth", "cors", "health", "watchdog"];
+const OWN: [&str; 7] = [
+    "server",
+    "control",
+    "auth",
+    "cors",
+    "health",
+    "watchdog",
+    "known_agents",
+];
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
@@ -144,6 +157,7 @@ impl Config {
                 .watchdog
                 .map(|table| watchdog::watchdog(table, agent.detects_loops()))
                 .transpose()?,
+            known_agents: known_agents::known_agents(&own.known_agents)?,
             server: own.server.into(),
             shutdown_drain: own.control.drain.and_then(Time::limit),
             control_token,

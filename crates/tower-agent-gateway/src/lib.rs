@@ -34,6 +34,7 @@
 //! ```
 
 mod access;
+mod agent_runs;
 mod check;
 mod config;
 mod control;

@@ -10,6 +10,7 @@ use tower_agent::{BoxError, Cooldowns, RunRegistry, config::CandidateTable};
 
 use crate::{
     access::{self, Callers, Operator, Pages},
+    agent_runs::AgentRuns,
     check::CheckLayer,
     config::Config,
     control,
@@ -103,6 +104,7 @@ fn router(gateway: Gateway, watched: Watched, config: &Config) -> Router {
 /// each caller's own runs.
 fn called(gateway: Gateway, registry: &RunRegistry, config: &Config) -> Router {
     let models = Json(list(config.agent.candidate_tables()));
+    let gateway = AgentRuns::new(config.known_agents.clone(), gateway);
     let mut app = OPERATIONS
         .into_iter()
         .fold(Router::new(), |app, path| {

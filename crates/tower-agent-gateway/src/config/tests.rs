@@ -2,6 +2,7 @@ mod agents;
 mod auth;
 mod cors;
 mod health;
+mod known_agents;
 mod secrets;
 mod server;
 mod watchdog;
@@ -69,7 +70,7 @@ fn an_unknown_key_is_named_with_its_place() {
         (
             "[runs]\n",
             "1:2: runs: unknown key, expected one of `preset`, ",
-            ", `watchdog`",
+            ", `known_agents`",
         ),
         (
             "[run]\nstep_timout = 1",

@@ -23,6 +23,7 @@ mod fallback;
 mod forwarding;
 mod framing;
 mod health;
+mod known_agents;
 mod listening;
 mod log;
 mod loops;

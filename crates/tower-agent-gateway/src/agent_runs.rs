@@ -1,0 +1,134 @@
+//! Names the runs of agents that send no `x-run-id`.
+
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use axum::body::{Body, Bytes};
+use futures_util::{
+    StreamExt,
+    future::Either,
+    stream::{self, BoxStream},
+};
+use http::{Request, Response};
+use http_body::Body as _;
+use tokio::time::{Instant, timeout_at};
+use tower::{Service, ServiceExt};
+use tower_agent::layers::run::KnownAgents;
+
+/// The most bytes of a body that are read for its run; the stack refuses longer ones.
+const LIMIT: usize = 32 * 1024 * 1024;
+
+/// The longest wait for a body before the stack gets it; the clocks of its run begin there.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// Inserts the run of a [known agent](KnownAgents) into the request's extensions.
+///
+/// If the request's headers do not name the run, this reads the body. The stack gets a body that
+/// is too long, too slow or broken as far as it came, and the rest of it; such a request is a run
+/// of its own.
+#[derive(Clone, Debug)]
+pub(crate) struct AgentRuns<S> {
+    agents: Arc<KnownAgents>,
+    inner: S,
+}
+
+type Answer = Result<Response<Body>, Infallible>;
+
+impl<S> AgentRuns<S> {
+    pub(crate) fn new(agents: KnownAgents, inner: S) -> Self {
+        let agents = Arc::new(agents);
+        Self { agents, inner }
+    }
+}
+
+impl<S> Service<Request<Body>> for AgentRuns<S>
+where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Either<S::Future, Pin<Box<dyn Future<Output = Answer> + Send>>>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(cx)
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let (mut parts, body) = request.into_parts();
+        match self.agents.run_of_head(&parts) {
+            Ok(run) => {
+                if let Some(run) = run {
+                    parts.extensions.insert(run);
+                }
+                Either::Left(self.inner.call(Request::from_parts(parts, body)))
+            }
+            Err(_needs_body) => {
+                let (agents, inner) = (Arc::clone(&self.agents), self.inner.clone());
+                Either::Right(Box::pin(async move {
+                    let body = match read(body).await {
+                        Ok(bytes) => {
+                            if let Some(run) = agents.run_of(&parts, &bytes) {
+                                parts.extensions.insert(run);
+                            }
+                            Body::from(bytes)
+                        }
+                        Err(body) => body,
+                    };
+                    inner.oneshot(Request::from_parts(parts, body)).await
+                }))
+            }
+        }
+    }
+}
+
+/// Reads a body; the error is the body as it was.
+async fn read(body: Body) -> Result<Bytes, Body> {
+    // The stack refuses such a body before it is sent.
+    if body.size_hint().lower() > LIMIT as u64 {
+        return Err(body);
+    }
+    let until = Instant::now() + PATIENCE;
+    let mut rest = body.into_data_stream().boxed();
+    let (mut read, mut len) = (Vec::new(), 0);
+    loop {
+        let next = timeout_at(until, rest.next()).await;
+        match next {
+            Ok(Some(Ok(data))) => {
+                len += data.len();
+                read.push(data);
+                if len > LIMIT {
+                    return Err(whole(read, rest));
+                }
+            }
+            Ok(None) => return Ok(joined(read, len)),
+            Ok(Some(Err(error))) => {
+                let failed = stream::once(async { Err(error) }).boxed();
+                return Err(whole(read, failed));
+            }
+            Err(_elapsed) => return Err(whole(read, rest)),
+        }
+    }
+}
+
+fn whole(read: Vec<Bytes>, rest: BoxStream<'static, Result<Bytes, axum::Error>>) -> Body {
+    Body::from_stream(stream::iter(read.into_iter().map(Ok)).chain(rest))
+}
+
+fn joined(mut read: Vec<Bytes>, len: usize) -> Bytes {
+    if read.len() == 1 {
+        return read.swap_remove(0);
+    }
+    let mut all = Vec::with_capacity(len);
+    read.iter().for_each(|data| all.extend_from_slice(data));
+    all.into()
+}

@@ -1,0 +1,287 @@
+"""Runs the agents against the gateway, as their users have them, in front of a scripted model."""
+
+import argparse
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from pathlib import Path
+
+from model import Model
+
+# Long enough for a loaded machine; an agent that repeats a refused call takes longer.
+PATIENCE = 120
+
+
+class Gateway:
+    """The gateway in front of a model, with these limits."""
+
+    def __init__(self, program, model, limits):
+        self.folder = tempfile.TemporaryDirectory()
+        config = Path(self.folder.name, "gateway.toml")
+        config.write_text(
+            f'{limits}\n[[candidates]]\nmodel = "m"\nbase_url = "{model.url}/v1"\n'
+        )
+        self.process = subprocess.Popen(
+            [program, "--config", config, "--listen", "127.0.0.1:0"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        self.url = self.process.stdout.readline().removeprefix("listening on ").strip()
+
+    def ask(self, path, method="GET"):
+        request = urllib.request.Request(self.url + path, method=method)
+        with urllib.request.urlopen(request, timeout=10) as answer:
+            return json.load(answer)
+
+    def runs(self):
+        """All runs, the oldest first."""
+        listed = self.ask("/runs")
+        return list(reversed(listed["runs"] if "runs" in listed else listed))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.process.send_signal(signal.SIGKILL)
+        self.process.wait()
+        self.process.stdout.close()
+        self.folder.cleanup()
+
+
+class Agent:
+    """An agent with a home of its own."""
+
+    def __init__(self, home, url):
+        self.home, self.url = home, url
+        self.env = {"PATH": os.environ["PATH"], "HOME": home, "NO_PROXY": "127.0.0.1"}
+
+    def start(self, words, resumes=False):
+        return subprocess.Popen(
+            self.command(words, resumes),
+            env=self.env,
+            cwd=self.home,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def turn(self, words, resumes=False):
+        """One turn of the user; answers what the agent prints."""
+        process = self.start(words, resumes)
+        try:
+            printed, _ = process.communicate(timeout=PATIENCE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            printed, _ = process.communicate()
+            raise AssertionError(f"the agent does not stop; it printed {printed[-2000:]}")
+        return printed
+
+
+class ClaudeCode(Agent):
+    name = "claude-code"
+    delegates = True
+
+    def __init__(self, home, url, modules, node):
+        super().__init__(home, url)
+        self.program = glob.glob(f"{modules}/@anthropic-ai/claude-code-*/claude")[0]
+        self.env |= {
+            "ANTHROPIC_BASE_URL": url,
+            "ANTHROPIC_API_KEY": "dummy",
+            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
+            "DISABLE_AUTOUPDATER": "1",
+        }
+
+    def command(self, words, resumes):
+        resume = ["--continue"] if resumes else []
+        return [self.program, *resume, "--print", words, "--allowedTools", "Bash,Agent"]
+
+
+class Codex(Agent):
+    name = "codex"
+    delegates = False
+
+    def __init__(self, home, url, modules, node):
+        super().__init__(home, url)
+        self.program = [node, f"{modules}/@openai/codex/bin/codex.js"]
+        self.env |= {"CODEX_HOME": home, "DUMMY_KEY": "dummy"}
+
+    def command(self, words, resumes):
+        provider = f'{{name="gateway",base_url="{self.url}/v1",env_key="DUMMY_KEY",wire_api="responses"}}'
+        resume = ["resume", "--last"] if resumes else []
+        return [
+            *self.program,
+            "exec",
+            *resume,
+            "--skip-git-repo-check",
+            "--dangerously-bypass-approvals-and-sandbox",
+            *("-c", "model_provider=gateway", "-c", f"model_providers.gateway={provider}"),
+            *("-c", "model=gpt-5"),
+            words,
+        ]
+
+
+def a_user_turn_is_a_run(world):
+    with world.of(calls=2, limits="[run]\nmax_turns = 100") as (model, gateway, agent):
+        agent.turn("count to two")
+        agent.turn("again", resumes=True)
+        turns = [run["turns"] for run in gateway.runs()]
+        sessions = {run["session"] for run in gateway.runs()}
+        assert turns == [3, 3], gateway.runs()
+        assert len(sessions) == 1 and None not in sessions, sessions
+        world.keep(agent, model, "turns")
+
+
+def the_fourth_call_is_refused_and_the_agent_stops(world):
+    with world.of(calls=50, limits="[run]\nmax_turns = 3") as (model, gateway, agent):
+        printed = agent.turn("count to fifty")
+        assert len(model.requests) == 3, (len(model.requests), printed[-1500:])
+        assert gateway.runs()[0]["reason"] == "turn_cap_reached", gateway.runs()
+        model.calls = 1
+        printed = agent.turn("only to one", resumes=True)
+        assert "It is done." in printed, printed[-1500:]
+        assert len(model.requests) > 3, len(model.requests)
+
+
+def an_abort_of_the_session_stops_the_agent(world):
+    with world.of(calls=100000) as (model, gateway, agent):
+        process = agent.start("count for ever")
+        while len(model.requests) < 3:
+            assert process.poll() is None, process.stdout.read()[-1500:]
+            time.sleep(0.02)
+        session = gateway.runs()[0]["session"]
+        gateway.ask(f"/sessions/{session}/abort", "POST")
+        printed, _ = process.communicate(timeout=PATIENCE)
+        sent = len(model.requests)
+        assert sent < 100000, printed[-1500:]
+        assert gateway.runs()[0]["reason"] == "aborted", gateway.runs()
+        model.calls = 1
+        printed = agent.turn("only to one", resumes=True)
+        assert "It is done." in printed, printed[-1500:]
+        assert len(model.requests) > sent, (sent, len(model.requests))
+
+
+def a_sub_agent_is_a_child(world):
+    if not world.kind.delegates:
+        return
+    with world.of(calls=1) as (model, gateway, agent):
+        model.delegates = "DELEGATE"
+        agent.turn("DELEGATE the count")
+        main, child = gateway.runs()
+        assert child["parent"] == main["run"], (main, child)
+        assert main["session"] == child["session"], (main, child)
+        world.keep(agent, model, "delegates")
+
+
+CASES = [
+    a_user_turn_is_a_run,
+    the_fourth_call_is_refused_and_the_agent_stops,
+    an_abort_of_the_session_stops_the_agent,
+    a_sub_agent_is_a_child,
+]
+
+
+class World:
+    """Makes a model, a gateway and an agent for each case."""
+
+    def __init__(self, kind, options):
+        self.kind, self.options = kind, options
+
+    def of(self, calls, limits=""):
+        return Case(self, calls, limits)
+
+    def keep(self, agent, model, name):
+        """Writes what the agent sent as a fixture, without what anybody said in it."""
+        if self.options.fixtures:
+            sent = [fixture(*request) for request in model.requests]
+            path = Path(self.options.fixtures, f"{agent.name}-{name}.json")
+            path.write_text(json.dumps(sent, indent=1) + "\n")
+
+
+class Case:
+    def __init__(self, world, calls, limits):
+        self.world = world
+        self.model = Model(calls)
+        self.gateway = Gateway(world.options.gateway, self.model, limits)
+        self.home = tempfile.mkdtemp()
+
+    def __enter__(self):
+        options = self.world.options
+        agent = self.world.kind(self.home, self.gateway.url, options.modules, options.node)
+        return self.model, self.gateway, agent
+
+    def __exit__(self, *_):
+        self.gateway.__exit__()
+        self.model.server.shutdown()
+        shutil.rmtree(self.home, ignore_errors=True)
+
+
+def fixture(path, headers, body):
+    """A request by which a replay recognises the agent: no prompt, no path of this machine."""
+    kept = re.compile(r"x-(codex-turn|claude)|session-id|thread-id|x-app|content-type|anthropic-version", re.I)
+    headers = {name.lower(): value for name, value in headers.items() if kept.match(name)}
+    names = ("model", "stream", "prompt_cache_key", "metadata", "messages", "input")
+    body = {name: without_words(body[name]) if name in ("messages", "input") else body[name] for name in names if name in body}
+    if "tools" in body:
+        body["tools"] = []
+    return {"path": path, "headers": headers, "body": body}
+
+
+def without_words(value):
+    """The same JSON; a text keeps its first word, or the tags around it."""
+    if isinstance(value, list):
+        return [without_words(item) for item in value]
+    if isinstance(value, dict):
+        short = ("text", "content", "output", "arguments")
+        return {
+            name: shortened(item) if name in short and isinstance(item, str) else without_words(item)
+            for name, item in value.items()
+        }
+    return value
+
+
+def shortened(text):
+    element = re.fullmatch(r"\s*<([\w-]+)>.*</\1>\s*", text, re.S)
+    if element:
+        return f"<{element[1]}>..</{element[1]}>"
+    return text if len(text) <= 60 else text.split(maxsplit=1)[0][:20] + " .."
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--gateway", required=True)
+    parser.add_argument("--modules", required=True)
+    parser.add_argument("--node", required=True)
+    parser.add_argument("--fixtures")
+    parser.add_argument("words", nargs="*")
+    options = parser.parse_args()
+    # The agents run in folders of their own.
+    for name in ("gateway", "modules", "node"):
+        setattr(options, name, os.path.abspath(getattr(options, name)))
+    failed = 0
+    for kind in (ClaudeCode, Codex):
+        for case in CASES:
+            name = f"{kind.name}: {case.__name__}"
+            if options.words and not any(word in name for word in options.words):
+                continue
+            begin = time.monotonic()
+            try:
+                case(World(kind, options))
+                said = "ok"
+            except (AssertionError, urllib.error.URLError, OSError, subprocess.SubprocessError) as error:
+                said, failed = f"FAILED: {error!r}", failed + 1
+            print(f"{name}: {said} ({time.monotonic() - begin:.1f} s)", flush=True)
+    raise SystemExit(1 if failed else 0)
+
+
+if __name__ == "__main__":
+    main()

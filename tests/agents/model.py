@@ -1,0 +1,162 @@
+"""A scripted model for agents: it calls a shell tool some times, then says that it is done.
+
+It speaks Anthropic's messages and OpenAI's Responses, as streams, and keeps each request.
+"""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class Model:
+    """Answers each request of the user with `calls` calls of a shell, then with a text."""
+
+    def __init__(self, calls):
+        self.calls = calls
+        # A task with this word is delegated to a sub-agent.
+        self.delegates = None
+        self.requests = []
+        self.lock = threading.Lock()
+        model = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self):
+                length = int(self.headers.get("content-length") or 0)
+                body = json.loads(self.rfile.read(length) or b"{}")
+                with model.lock:
+                    model.requests.append((self.path, dict(self.headers.items()), body))
+                    number = len(model.requests)
+                if self.path.split("?")[0].endswith("/count_tokens"):
+                    return self.send(200, "application/json", b'{"input_tokens":10}')
+                if self.path.split("?")[0].endswith("/messages"):
+                    return self.stream(body, anthropic(body, model, number))
+                if self.path.split("?")[0].endswith("/responses"):
+                    return self.stream(body, responses(body, model, number))
+                self.send(404, "application/json", b"{}")
+
+            def do_GET(self):
+                self.send(404, "application/json", b"{}")
+
+            def stream(self, body, events):
+                text = "".join(
+                    f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events
+                )
+                self.send(200, "text/event-stream", text.encode())
+
+            def send(self, status, kind, body):
+                self.send_response(status)
+                self.send_header("content-type", kind)
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+
+def anthropic(body, model, number):
+    """The events of one answer in Anthropic's dialect."""
+    done = 0
+    for message in body["messages"]:
+        content = message["content"]
+        blocks = content if isinstance(content, list) else []
+        results = [block for block in blocks if block.get("type") == "tool_result"]
+        if message["role"] == "user":
+            done = done + len(results) if results else 0
+    tools = {tool["name"] for tool in body.get("tools", [])}
+    calls_tool = done < model.calls and "Bash" in tools
+    yield {
+        "type": "message_start",
+        "message": {
+            "id": f"msg_{number}",
+            "type": "message",
+            "role": "assistant",
+            "model": body["model"],
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "usage": {"input_tokens": 10, "output_tokens": 1},
+        },
+    }
+    if calls_tool:
+        name = "Bash"
+        arguments = {"command": f"echo step {number}", "description": "Prints a number"}
+        if model.delegates and model.delegates in json.dumps(body["messages"]):
+            name = "Agent"
+            arguments = {
+                "description": "count",
+                "prompt": "count to one",
+                "subagent_type": "general-purpose",
+                "run_in_background": False,
+            }
+        block = {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": {}}
+        delta = {"type": "input_json_delta", "partial_json": json.dumps(arguments)}
+    else:
+        block = {"type": "text", "text": ""}
+        delta = {"type": "text_delta", "text": "It is done."}
+    yield {"type": "content_block_start", "index": 0, "content_block": block}
+    yield {"type": "content_block_delta", "index": 0, "delta": delta}
+    yield {"type": "content_block_stop", "index": 0}
+    yield {
+        "type": "message_delta",
+        "delta": {"stop_reason": "tool_use" if calls_tool else "end_turn", "stop_sequence": None},
+        "usage": {"output_tokens": 5},
+    }
+    yield {"type": "message_stop"}
+
+
+def responses(body, model, number):
+    """The events of one answer in the dialect of OpenAI's Responses."""
+    done = 0
+    items = body["input"] if isinstance(body["input"], list) else []
+    for item in items:
+        if item.get("type") == "function_call_output":
+            done += 1
+        elif item.get("role") == "user":
+            done = 0
+    tools = {tool.get("name") for tool in body.get("tools", [])}
+    shell = next((name for name in ("exec_command", "shell_command", "shell") if name in tools), None)
+    if done < model.calls and shell:
+        command = f"echo step {number}"
+        arguments = {
+            "exec_command": {"cmd": command},
+            "shell_command": {"command": command},
+            "shell": {"command": ["bash", "-lc", command]},
+        }[shell]
+        item = {
+            "type": "function_call",
+            "id": f"fc_{number}",
+            "call_id": f"call_{number}",
+            "name": shell,
+            "arguments": json.dumps(arguments),
+            "status": "completed",
+        }
+    else:
+        text = {"type": "output_text", "text": "It is done.", "annotations": []}
+        item = {
+            "type": "message",
+            "id": f"msg_{number}",
+            "role": "assistant",
+            "content": [text],
+            "status": "completed",
+        }
+    answer = {"id": f"resp_{number}", "object": "response", "model": body["model"]}
+    usage = {
+        "input_tokens": 10,
+        "input_tokens_details": {"cached_tokens": 0},
+        "output_tokens": 5,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 15,
+    }
+    yield {"type": "response.created", "response": {**answer, "status": "in_progress", "output": []}}
+    yield {"type": "response.output_item.added", "output_index": 0, "item": item}
+    yield {"type": "response.output_item.done", "output_index": 0, "item": item}
+    done = {**answer, "status": "completed", "output": [item], "usage": usage}
+    yield {"type": "response.completed", "response": done}
