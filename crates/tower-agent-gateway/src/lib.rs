@@ -35,6 +35,7 @@
 
 mod access;
 mod agent_runs;
+mod app;
 mod check;
 mod config;
 mod control;
@@ -52,5 +53,11 @@ mod upload;
 mod upstream;
 mod watchdog;
 
-pub use self::{config::Config, line_writer::LineWriter, routes::app, runs::Runs, shutdown::serve};
+pub use self::{
+    app::{App, app},
+    config::Config,
+    line_writer::LineWriter,
+    runs::Runs,
+    shutdown::serve,
+};
 pub use tower_agent::config::ConfigError;

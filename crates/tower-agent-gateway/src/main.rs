@@ -8,12 +8,15 @@
 
 mod args;
 
-use std::{error::Error, io::IsTerminal, pin::pin, process::ExitCode, time::Duration};
+use std::{
+    error::Error, io::IsTerminal, net::SocketAddr, path::Path, pin::pin, process::ExitCode,
+    time::Duration,
+};
 
 use clap::Parser as _;
 use tokio::{net::TcpListener, signal::unix};
 use tower_agent::BoxError;
-use tower_agent_gateway::{Config, LineWriter, Runs, app, embedded, serve};
+use tower_agent_gateway::{App, Config, LineWriter, Runs, embedded, serve};
 
 use self::args::Args;
 
@@ -78,28 +81,54 @@ async fn run(args: Args) -> Result<(), BoxError> {
             (embedded::config(upstream)?, Some(upstream))
         }
     };
-    if !args.listen.ip().is_loopback() && !config.needs_key() {
-        return Err(format!(
-            "refusing to listen on {}: without [auth] it serves loopback only",
-            args.listen
-        )
-        .into());
-    }
+    check_reach(args.listen, &config)?;
     let runs = Runs::with_records(std::io::stdout())?;
-    let app = app(&config, &runs)?;
+    let app = App::new(&config, &runs)?;
     let listener = TcpListener::bind(args.listen)
         .await
         .map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
     let address = listener.local_addr()?;
     // Before the printed address: a reader of it may send a signal at once.
     let mut signals = Signals::new()?;
+    let hangups = unix::signal(unix::SignalKind::hangup())?;
     println!("listening on http://{address}");
     if let Some(upstream) = embedded {
         println!("{}", embedded::greeting(address, upstream));
     }
-    serve(listener, app, &config, &runs, async || signals.next().await).await;
+    let served = serve(listener, app.router(), &config, &runs, async || {
+        signals.next().await;
+    });
+    let reloads = reload_at(hangups, &app, &args);
+    futures_util::future::select(pin!(served), pin!(reloads)).await;
     runs.flush();
     Ok(())
+}
+
+/// Refuses to be reached from other machines without keys.
+fn check_reach(listen: SocketAddr, config: &Config) -> Result<(), BoxError> {
+    if listen.ip().is_loopback() || config.needs_key() {
+        return Ok(());
+    }
+    let message = format!("refusing to listen on {listen}: without [auth] it serves loopback only");
+    Err(message.into())
+}
+
+/// Reads the configuration again at each SIGHUP. A mistake is logged, and changes nothing.
+async fn reload_at(mut hangups: unix::Signal, app: &App, args: &Args) {
+    let reload = |path: &Path| {
+        let config = Config::load(path)?;
+        check_reach(args.listen, &config)?;
+        app.reload(&config)
+    };
+    while hangups.recv().await.is_some() {
+        match args.config.as_deref().map(reload) {
+            None => tracing::warn!("nothing to reload: there is no configuration file"),
+            Some(Ok(())) => tracing::info!("configuration reloaded"),
+            Some(Err(error)) => tracing::error!(%error, "configuration not reloaded"),
+        }
+    }
+    // No further signal can come; the gateway goes on.
+    std::future::pending().await
 }
 
 impl Drop for LogGuard {

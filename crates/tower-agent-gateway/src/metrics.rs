@@ -1,7 +1,7 @@
 //! `GET /metrics`: counts of runs, calls and attempts, for Prometheus.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -28,7 +28,7 @@ mod tests;
 const GATHERED: Duration = Duration::from_millis(10);
 
 /// The counts since the start. Cheap to clone; all clones share them.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Metrics(Arc<Mutex<Counts>>);
 
 /// The counts behind the metrics.
@@ -37,7 +37,7 @@ pub(crate) struct Metrics(Arc<Mutex<Counts>>);
 /// create new ones.
 #[derive(Debug, Default)]
 struct Counts {
-    candidates: Vec<String>,
+    candidates: BTreeSet<String>,
     /// Runs that ended, by reason.
     runs: BTreeMap<String, u64>,
     /// Calls that ended, by reason and candidate.
@@ -51,12 +51,9 @@ struct Counts {
 }
 
 impl Metrics {
-    /// Counts under the names of `candidates`; any other name counts as `other`.
-    pub(crate) fn new(candidates: impl IntoIterator<Item = String>) -> Self {
-        Self(Arc::new(Mutex::new(Counts {
-            candidates: candidates.into_iter().collect(),
-            ..Counts::default()
-        })))
+    /// Counts under the names of these candidates, too; any other name counts as `other`.
+    pub(crate) fn know(&self, candidates: impl IntoIterator<Item = String>) {
+        self.with(|counts| counts.candidates.extend(candidates));
     }
 
     /// Counts a call that ended; to be called once for each.
@@ -169,7 +166,7 @@ impl Counts {
     fn candidate<'a>(&self, name: Option<&'a str>) -> &'a str {
         match name {
             None => "",
-            Some(name) if self.candidates.iter().any(|known| known == name) => name,
+            Some(name) if self.candidates.contains(name) => name,
             Some(_) => "other",
         }
     }

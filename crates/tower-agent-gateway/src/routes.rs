@@ -6,6 +6,7 @@ use axum::{
     routing::{get, post},
 };
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 use tower_agent::{BoxError, Cooldowns, RunRegistry, config::CandidateTable};
 
 use crate::{
@@ -20,7 +21,6 @@ use crate::{
     runs::Runs,
     stack::Gateway,
     upload::UploadLayer,
-    watchdog,
 };
 
 /// The operations that the gateway forwards.
@@ -32,55 +32,50 @@ const OPERATIONS: [&str; 5] = [
     "/v1/embeddings",
 ];
 
-/// The state of the operator's routes.
-struct Watched {
-    registry: RunRegistry,
-    metrics: Metrics,
+/// What the operator's routes show; a reload of the configuration keeps it.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    pub(crate) registry: RunRegistry,
+    pub(crate) metrics: Metrics,
     events: Events,
     cooldowns: Cooldowns,
 }
 
-/// Builds the gateway's routes: those of its callers, and those of its operator.
-///
-/// A server other than [`serve`](crate::serve) must give each request axum's
-/// `ConnectInfo<SocketAddr>`, by which the gateway recognises the operator. If the process has
-/// no default TLS provider of rustls, this installs ring.
-///
-/// # Errors
-///
-/// If an HTTP client or a candidate cannot be built from the configuration.
-///
-/// # Panics
-///
-/// Outside a tokio runtime: a task counts how runs end, for `/metrics`.
-pub fn app(config: &Config, runs: &Runs) -> Result<Router, BoxError> {
+impl Watched {
+    /// Begins to count the runs, which needs a tokio runtime.
+    pub(crate) fn new(runs: &Runs) -> Self {
+        let registry = runs.registry().clone();
+        let metrics = Metrics::default();
+        drop(beside(metrics.clone().watch(registry.subscribe())));
+        Self {
+            events: Events::new(registry.clone(), runs.stopped()),
+            registry,
+            metrics,
+            cooldowns: Cooldowns::new(),
+        }
+    }
+}
+
+/// Builds the routes of one configuration.
+pub(crate) fn routes(config: &Config, watched: &Watched) -> Result<Router, BoxError> {
     // Several providers may be linked in; reqwest needs one chosen.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let registry = runs.registry().clone();
     let names = config.candidates.iter().map(|it| it.label().to_owned());
-    let metrics = Metrics::new(names);
-    beside(metrics.clone().watch(registry.subscribe()));
-    if let Some(watchdog) = &config.watchdog {
-        beside(watchdog::watchdog(watchdog, &registry)?.run());
-    }
-    let cooldowns = Cooldowns::new();
-    let gateway = Gateway::new(config, &registry, &metrics, &cooldowns)?;
-    let watched = Watched {
-        events: Events::new(registry.clone(), runs.stopped()),
+    watched.metrics.know(names);
+    let Watched {
         registry,
         metrics,
         cooldowns,
-    };
-    Ok(router(gateway, watched, config))
+        ..
+    } = watched;
+    let gateway = Gateway::new(config, registry, metrics, cooldowns)?;
+    Ok(router(gateway, watched.clone(), config))
 }
 
-/// Spawns a task that lives as long as the registry of the runs.
-#[allow(
-    clippy::disallowed_methods,
-    reason = "it lives as long as the process, beside all requests"
-)]
-fn beside(task: impl Future<Output = ()> + Send + 'static) {
-    drop(tokio::spawn(task));
+/// Spawns a task that lives as long as the registry of the runs, unless it is aborted.
+#[allow(clippy::disallowed_methods, reason = "it lives beside all requests")]
+pub(crate) fn beside(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    tokio::spawn(task)
 }
 
 fn router(gateway: Gateway, watched: Watched, config: &Config) -> Router {

@@ -18,7 +18,7 @@ fn labels_are_escaped() {
 #[tokio::test]
 async fn a_run_counts_once_and_what_was_lost_is_told() {
     let registry = RunRegistry::new();
-    let metrics = Metrics::new([]);
+    let metrics = Metrics::default();
     let counting = metrics.clone().watch(registry.subscribe());
     // Nobody counts yet: ten more than are held for an observer.
     for number in 0..RunRegistry::EVENTS / 2 + 5 {
@@ -49,14 +49,15 @@ fn reasons_that_others_make_up_are_one() {
 
 #[test]
 fn a_candidate_that_nobody_configured_is_no_label() {
-    let metrics = Metrics::new(["a".to_owned()]);
+    let metrics = Metrics::default();
+    metrics.know(["a".to_owned()]);
     let label = |name| metrics.candidate(name);
     assert_eq!([Some("a"), Some("b"), None].map(label), ["a", "other", ""]);
 }
 
 #[test]
 fn a_scrape_costs_the_same_however_many_runs_are_open() {
-    let (metrics, registry) = (Metrics::new([]), RunRegistry::new());
+    let (metrics, registry) = (Metrics::default(), RunRegistry::new());
     let open = |number| registry.open(Owner::default(), format!("r-{number}").parse().unwrap());
     let scrape = || {
         let mut text = String::new();

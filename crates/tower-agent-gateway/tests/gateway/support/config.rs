@@ -69,9 +69,15 @@ impl Config {
 
     /// Starts a gateway.
     pub(crate) async fn start(self) -> Gateway {
+        self.start_with_file().await.0
+    }
+
+    /// Starts a gateway, and keeps its file for a reload.
+    pub(crate) async fn start_with_file(self) -> (Gateway, File) {
         let file = self.write();
         let args = ["--config", file.path()];
-        Gateway::listening(self.listen.unwrap_or("127.0.0.1:0"), &args, &self.env).await
+        let address = self.listen.unwrap_or("127.0.0.1:0");
+        (Gateway::listening(address, &args, &self.env).await, file)
     }
 
     /// Starts a model upstream, and a gateway that has these models of it.
@@ -111,6 +117,11 @@ pub(crate) struct File {
 impl File {
     pub(crate) fn path(&self) -> &str {
         self.path.to_str().unwrap()
+    }
+
+    /// Writes another configuration into the file.
+    pub(crate) fn replace(&self, config: &Config) {
+        fs::write(&self.path, &config.text).unwrap();
     }
 }
 

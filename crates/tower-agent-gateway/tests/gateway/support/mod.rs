@@ -22,4 +22,7 @@
 mod config;
 mod gateway;
 
-pub(crate) use self::{config::Config, gateway::Gateway};
+pub(crate) use self::{
+    config::{Config, File},
+    gateway::Gateway,
+};

@@ -1,0 +1,172 @@
+//! The gateway's routes, whose configuration can be replaced while it serves.
+
+use std::{
+    convert::Infallible,
+    sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use axum::{Router, extract::Request, response::Response};
+use tokio::task::AbortHandle;
+use tower::Service;
+use tower_agent::BoxError;
+
+use crate::{
+    config::Config,
+    routes::{self, Watched},
+    runs::Runs,
+    watchdog,
+};
+
+/// The gateway's routes, whose configuration can be replaced while they serve.
+///
+/// A request keeps the stack in which it began, so a new configuration cuts nothing. The runs, the
+/// counts of `/metrics`, the events and the cooldowns stay.
+///
+/// ```
+/// use tower_agent_gateway::{App, Config, Runs};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), tower_agent::BoxError> {
+/// let candidate = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"";
+/// let app = App::new(&Config::parse(candidate, "first.toml")?, &Runs::new())?;
+/// let router = app.router();
+///
+/// let capped = format!("[run]\nmax_turns = 30\n{candidate}");
+/// app.reload(&Config::parse(&capped, "second.toml")?)?;
+/// # drop(router);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct App {
+    watched: Watched,
+    current: Arc<ArcSwap<Router>>,
+    /// What holds until the server stops, whatever later configurations say.
+    fixed: Fixed,
+    /// The task of the present configuration's watchdog.
+    watchdog: Mutex<Option<AbortHandle>>,
+}
+
+/// The limits of connections, and the drain, with which [`serve`](crate::serve) began.
+type Fixed = (
+    Option<Duration>,
+    Option<Duration>,
+    Option<u32>,
+    Option<Duration>,
+);
+
+/// The service of [`App::router`].
+#[derive(Clone)]
+struct Current(Arc<ArcSwap<Router>>);
+
+/// Builds the gateway's routes: those of its callers, and those of its operator.
+///
+/// A server other than [`serve`](crate::serve) must give each request axum's
+/// `ConnectInfo<SocketAddr>`, by which the gateway recognises the operator. If the process has
+/// no default TLS provider of rustls, this installs ring. [`App`] is the same for a server that
+/// replaces its configuration.
+///
+/// # Errors
+///
+/// If an HTTP client or a candidate cannot be built from the configuration.
+///
+/// # Panics
+///
+/// Outside a tokio runtime: a task counts how runs end, for `/metrics`.
+pub fn app(config: &Config, runs: &Runs) -> Result<Router, BoxError> {
+    let app = App::new(config, runs)?;
+    Ok(app.router())
+}
+
+impl App {
+    /// Builds the routes, as [`app`] does.
+    ///
+    /// # Errors
+    ///
+    /// If an HTTP client or a candidate cannot be built from the configuration.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn new(config: &Config, runs: &Runs) -> Result<Self, BoxError> {
+        let watched = Watched::new(runs);
+        let router = routes::routes(config, &watched)?;
+        let app = Self {
+            watched,
+            current: Arc::new(ArcSwap::from_pointee(router)),
+            fixed: fixed(config),
+            watchdog: Mutex::default(),
+        };
+        app.watch(config)?;
+        Ok(app)
+    }
+
+    /// The routes; each request is served by the configuration of its time.
+    pub fn router(&self) -> Router {
+        Router::new().fallback_service(Current(Arc::clone(&self.current)))
+    }
+
+    /// Replaces the configuration for all requests from now on.
+    ///
+    /// `server.head_timeout`, `server.keep_alive`, `server.max_connections` and `control.drain`
+    /// stay as they were, and the log says so if the new configuration has others.
+    ///
+    /// # Errors
+    ///
+    /// If an HTTP client or a candidate cannot be built from the configuration; then nothing
+    /// changes.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime.
+    pub fn reload(&self, config: &Config) -> Result<(), BoxError> {
+        let router = routes::routes(config, &self.watched)?;
+        self.watch(config)?;
+        self.current.store(Arc::new(router));
+        if fixed(config) != self.fixed {
+            tracing::warn!("connections keep their limits, and the drain its own, until a restart");
+        }
+        Ok(())
+    }
+
+    /// Starts the configuration's watchdog, in place of the one before.
+    fn watch(&self, config: &Config) -> Result<(), BoxError> {
+        let services = config.watchdog.as_ref();
+        let watchdog = services.map(|it| watchdog::watchdog(it, &self.watched.registry));
+        let watchdog = watchdog.transpose()?;
+        let task = watchdog.map(|it| routes::beside(it.run()).abort_handle());
+        let mut running = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(before) = std::mem::replace(&mut *running, task) {
+            before.abort();
+        }
+        Ok(())
+    }
+}
+
+fn fixed(config: &Config) -> Fixed {
+    let server = &config.server;
+    (
+        server.head_timeout,
+        server.keep_alive,
+        server.max_connections,
+        config.shutdown_drain,
+    )
+}
+
+impl Service<Request> for Current {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = <Router as Service<Request>>::Future;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> Self::Future {
+        let mut router = Router::clone(&self.0.load());
+        router.call(request)
+    }
+}
