@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
+use serde::Serialize;
+
 use super::{
     AgentConfig, ConfigError, KeyPart,
     tables::{
@@ -13,9 +15,11 @@ use super::{
 use crate::registry::RunRegistry;
 
 /// The limits of a run, complete; zero is off.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub(super) struct AgentLimits {
+    #[serde(flatten)]
     pub(super) run: RunTable,
+    #[serde(flatten)]
     pub(super) retry: RetryTable,
     /// The time to the first notice, if it is not that of `[progress]`.
     pub(super) notify_after: Option<Time>,

@@ -40,11 +40,14 @@ mod values;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use self::{
     limits::AgentLimits,
-    tables::{AttemptTable, DisconnectTable, FallbackTable, LoopsTable, ProgressTable},
+    tables::{
+        AttemptTable, DisconnectTable, FallbackTable, LoopsTable, ProgressTable, RetryTable,
+        RunTable,
+    },
 };
 
 pub use self::{
@@ -100,6 +103,66 @@ impl AgentConfig {
             .map_err(|error| ConfigError::of_json(error.inner()).at(error.path()))?;
         json.end().map_err(|error| ConfigError::of_json(&error))?;
         Self::check(file)
+    }
+
+    /// The configuration as a document that gives each value in force, with this crate's names.
+    ///
+    /// A document that is read from it means the same. Only a value that is off by default is left
+    /// out.
+    ///
+    /// ```
+    /// use tower_agent::config::AgentConfig;
+    ///
+    /// let config = AgentConfig::from_toml("[agents.defaults]\nstepTimeoutSeconds = 90")?;
+    /// let printed = config.to_toml()?;
+    /// assert_eq!(printed["run"]["step_timeout"].as_str(), Some("1m 30s"));
+    /// assert_eq!(printed["retry"]["max_attempts_per_candidate"].as_integer(), Some(1));
+    /// # Ok::<_, tower_agent::config::ConfigError>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// For a number that TOML cannot hold, such as a context window beyond 2⁶³ from JSON.
+    pub fn to_toml(&self) -> Result<toml::Table, ConfigError> {
+        let wrong = |error: toml::ser::Error| ConfigError::new([""; 0], error.to_string());
+        #[derive(Serialize)]
+        struct Document<'a> {
+            run: RunTable,
+            attempt: AttemptTable,
+            retry: RetryTable,
+            fallback: FallbackTable,
+            disconnect: DisconnectTable,
+            stop: Option<BTreeMap<&'a str, &'a [String]>>,
+            loops: &'a Option<LoopsTable>,
+            progress: Option<ProgressTable>,
+            candidates: &'a [CandidateTable],
+            agents: BTreeMap<&'a str, &'a AgentLimits>,
+        }
+        let phrases = BTreeMap::from([("phrases", &*self.stop)]);
+        let agents = self.agents.iter();
+        let mut document = toml::Table::try_from(Document {
+            run: self.all.run,
+            attempt: self.attempt,
+            retry: self.all.retry,
+            fallback: self.fallback,
+            disconnect: self.disconnect,
+            stop: (!self.stop.is_empty()).then_some(phrases),
+            loops: &self.loops,
+            progress: self.progress,
+            candidates: &self.candidates,
+            agents: agents.map(|(name, limits)| (&**name, limits)).collect(),
+        })
+        .map_err(wrong)?;
+        if let Some(after) = self.all.notify_after {
+            let defaults = toml::Table::try_from(BTreeMap::from([("notify_after", after)]));
+            let agents = document
+                .entry("agents")
+                .or_insert_with(|| toml::Table::new().into());
+            if let Some(agents) = agents.as_table_mut() {
+                agents.insert("defaults".to_owned(), defaults.map_err(wrong)?.into());
+            }
+        }
+        Ok(document)
     }
 
     /// The candidates as they are written.

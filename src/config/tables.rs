@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use serde::Deserialize;
+use serde::{Deserialize, Serialize};
 
 use super::values::{Count, Ratio, Time, Url};
 use crate::attempt::CandidateDialect;
@@ -46,13 +46,13 @@ macro_rules! limits {
         run { $($(#[$of_run:meta])* $run:ident: $run_type:ty,)* }
         retry { $($retry:ident: $retry_type:ty,)* }
     ) => {
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
         #[serde(deny_unknown_fields, default, expecting = "a table")]
         pub(super) struct RunTable {
             $($(#[$of_run])* pub(super) $run: Option<$run_type>,)*
         }
 
-        #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize)]
+        #[derive(Clone, Copy, Debug, Default, PartialEq, Deserialize, Serialize)]
         #[serde(deny_unknown_fields, default, expecting = "a table")]
         pub(super) struct RetryTable {
             $(pub(super) $retry: Option<$retry_type>,)*
@@ -135,7 +135,7 @@ pub(super) struct RetryBudgetTable {
     pub(super) per_run: Option<Number>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct AttemptTable {
     pub(super) profile: Profile,
@@ -147,7 +147,7 @@ pub(super) struct AttemptTable {
     pub(super) hold: Option<Time>,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Profile {
     #[default]
@@ -155,14 +155,14 @@ pub(super) enum Profile {
     Local,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct FallbackTable {
     pub(super) cooldown: Option<bool>,
     pub(super) sticky: Option<bool>,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct DisconnectTable {
     pub(super) policy: DisconnectPolicy,
@@ -170,7 +170,7 @@ pub(super) struct DisconnectTable {
     pub(super) caller_deadline: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum DisconnectPolicy {
     #[default]
@@ -184,7 +184,7 @@ pub(super) struct StopTable {
     pub(super) phrases: Vec<String>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct LoopsTable {
     pub(super) warn: Option<Count<0, 1000>>,
@@ -196,7 +196,7 @@ pub(super) struct LoopsTable {
     pub(super) exact_results: bool,
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct ProgressTable {
     pub(super) notify_after: Option<Time>,
@@ -205,7 +205,7 @@ pub(super) struct ProgressTable {
 }
 
 /// An entry of `[[candidates]]`, as it is written.
-#[derive(Clone, Debug, Deserialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 #[non_exhaustive]
 pub struct CandidateTable {
@@ -231,7 +231,7 @@ impl CandidateTable {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Dialect {
     #[default]

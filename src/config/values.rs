@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use http::Uri;
 use humantime::DurationError;
-use serde::{Deserialize, Deserializer, de::Error};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 /// Longer times are cut to this: far beyond any run, and safe to add to an instant.
 pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -178,6 +178,30 @@ impl<'de> Deserialize<'de> for Url {
             };
             D::Error::custom(format!("{shown:?} {why}, as in \"https://host/v1\""))
         })
+    }
+}
+
+impl Serialize for Time {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&humantime::format_duration(self.0))
+    }
+}
+
+impl<const LEAST: u32, const MOST: u32> Serialize for Count<LEAST, MOST> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_u32(self.0)
+    }
+}
+
+impl Serialize for Ratio {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(self.0)
+    }
+}
+
+impl Serialize for Url {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
     }
 }
 

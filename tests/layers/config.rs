@@ -47,7 +47,15 @@ fn documents_that_mean_the_same_are_one_configuration() {
     let mut meanings = BTreeMap::new();
     for (name, documents) in sections(SAME) {
         let mut read = documents.split("---\n").map(|text| match read(text) {
-            Ok(config) => stacks(&registry, &config),
+            Ok(config) => {
+                let means = stacks(&registry, &config);
+                let printed = toml::to_string(&config.to_toml().unwrap()).unwrap();
+                let again = AgentConfig::from_toml(&printed);
+                let again = again.unwrap_or_else(|error| panic!("{name}: {error}\n{printed}"));
+                assert_eq!(stacks(&registry, &again), means, "{name}: {printed}");
+                assert_eq!(again.to_toml(), config.to_toml(), "{name}");
+                means
+            }
             Err(error) => panic!("{name}: {error}\n{text}"),
         });
         let first = read.next().unwrap();

@@ -178,6 +178,14 @@ fn agents_of_the_programs_own_come_first() {
             .0
             .starts_with("c:p:")
     );
+    let codex = r#"{"session_id":"s","turn_id":"t"}"#;
+    let codex: Headers<'_> = &[("x-chat", "c"), ("x-codex-turn-metadata", codex)];
+    assert!(
+        found(&agents, codex, &said("hi"))
+            .unwrap()
+            .0
+            .starts_with("c:")
+    );
     let other: Headers<'_> = &[("x-opencode-session", "s")];
     assert!(
         found(&agents, other, &said("hi"))

@@ -18,4 +18,7 @@ pub(crate) struct Args {
     /// Checks a configuration with its environment variables, and serves nothing.
     #[arg(long, value_name = "FILE")]
     pub(crate) check: Option<PathBuf>,
+    /// Checks a configuration, and prints it with each value in force; serves nothing.
+    #[arg(long, value_name = "FILE", conflicts_with = "check")]
+    pub(crate) print_config: Option<PathBuf>,
 }

@@ -53,6 +53,8 @@ pub struct Config {
     pub(crate) cors: Option<Cors>,
     /// The agents whose requests get runs without `x-run-id`.
     pub(crate) known_agents: KnownAgents,
+    /// The gateway's own tables, as they are written.
+    own: toml::Table,
 }
 
 /// The tables that the gateway has beside those of the stack.
@@ -104,6 +106,22 @@ impl Config {
         }
     }
 
+    /// The file at `path` as a TOML document that gives each value of the stack in force, and the
+    /// gateway's own tables as they are written. Secrets stay in the environment.
+    ///
+    /// # Errors
+    ///
+    /// As [`load`](Self::load).
+    pub fn print(path: impl AsRef<Path>) -> Result<String, ConfigError> {
+        let path = path.as_ref();
+        let config = Self::load(path)?;
+        let in_file = |error: ConfigError| error.in_file(path.display().to_string());
+        let mut document = config.agent.to_toml().map_err(in_file)?;
+        document.extend(config.own);
+        toml::to_string(&document)
+            .map_err(|error| in_file(ConfigError::new([""; 0], error.to_string())))
+    }
+
     /// Whether a caller must show a key; without `[auth]` every caller is served.
     ///
     /// The program listens beyond loopback only if this is true. A server that uses the
@@ -128,6 +146,8 @@ impl Config {
         let mut tables = parse_toml(text)?;
         let own = OWN.into_iter();
         let own = own.filter_map(|name| tables.remove_entry(name)).collect();
+        let own: toml::Table = own;
+        let written = own.clone();
         let own: OwnTables = read_table(own)?;
         let agent = AgentConfig::from_table(tables).map_err(with_own_tables)?;
         if agent.candidate_tables().is_empty() {
@@ -164,6 +184,7 @@ impl Config {
             auth,
             candidates,
             agent,
+            own: written,
         })
     }
 }

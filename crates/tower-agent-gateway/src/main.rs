@@ -4,6 +4,7 @@
 //! cargo run -p tower-agent-gateway
 //! cargo run -p tower-agent-gateway -- --config FILE --listen 127.0.0.1:8787
 //! cargo run -p tower-agent-gateway -- --check FILE
+//! cargo run -p tower-agent-gateway -- --print-config FILE
 //! ```
 
 mod args;
@@ -72,6 +73,10 @@ async fn run(args: Args) -> Result<(), BoxError> {
     if let Some(path) = &args.check {
         Config::load(path)?;
         println!("{} can be used", path.display());
+        return Ok(());
+    }
+    if let Some(path) = &args.print_config {
+        print!("{}", Config::print(path)?);
         return Ok(());
     }
     let (config, embedded) = match &args.config {

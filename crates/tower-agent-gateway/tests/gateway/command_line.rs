@@ -50,9 +50,43 @@ fn the_help_has_every_flag_and_its_variable() {
             "--listen <IP:PORT>",
             "TOWER_AGENT_LISTEN",
             "--check <FILE>",
+            "--print-config <FILE>",
         ] {
             assert!(said.contains(word), "{word}: {said}");
         }
+    });
+}
+
+/// What is printed is a file that means the same, and that holds no secret.
+#[test]
+fn the_configuration_is_printed_with_each_value_in_force() {
+    run(async {
+        let settings = "preset = \"recommended\"\n[agents.defaults]\nmaxTurnTimeSeconds = 90\n\
+                        [agents.one]\nmax_turns = 7\n[auth]\nkeys_env = \"TEST_KEYS\"";
+        let file = Config::new(settings)
+            .candidate("m", "127.0.0.1:9".parse().unwrap())
+            .write();
+        let keys = [("TEST_KEYS".to_owned(), "one:sk-secret".to_owned())];
+        let (status, [said, told]) =
+            Gateway::printed(&["--print-config", file.path()], &keys).await;
+        assert_eq!(status, Some(0), "{told}");
+        for line in [
+            "max_turn_time = \"1m 30s\"",
+            "per_error_key = 3",
+            "max_turns = 7",
+            "keys_env = \"TEST_KEYS\"",
+        ] {
+            assert!(said.contains(line), "{line}: {said}");
+        }
+        assert!(!said.contains("sk-secret"), "{said}");
+        let again = Config::new(&said).write();
+        let printed = Gateway::printed(&["--print-config", again.path()], &keys).await;
+        assert_eq!(printed.1[0], said);
+
+        let wrong = Config::new("[run]\nmax_turns = -1").write();
+        let (status, [said, told]) = Gateway::printed(&["--print-config", wrong.path()], &[]).await;
+        assert_eq!((status, &*said), (Some(1), ""));
+        assert!(told.contains(":2:13: run.max_turns: "), "{told}");
     });
 }
 
