@@ -178,6 +178,9 @@ fn agents_of_the_programs_own_come_first() {
             .0
             .starts_with("c:p:")
     );
+    let alone = KnownAgents::none().with(AgentHeaders::session(name("x-chat")));
+    assert_eq!(alone.run_of_head(&parts(&[])), Ok(None), "no body is read");
+    assert!(alone.run_of_head(&parts(no_turn)).is_err());
     let codex = r#"{"session_id":"s","turn_id":"t"}"#;
     let codex: Headers<'_> = &[("x-chat", "c"), ("x-codex-turn-metadata", codex)];
     assert!(

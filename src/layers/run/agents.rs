@@ -1,5 +1,7 @@
 //! The runs of agents that send no `x-run-id`, from what they do send.
 
+use std::{error::Error, fmt};
+
 use http::{HeaderName, HeaderValue, request::Parts};
 
 use super::request_run::{Parent, RequestRun};
@@ -135,8 +137,8 @@ impl KnownAgents {
     ///
     /// If the body decides.
     pub fn run_of_head(&self, parts: &Parts) -> Result<Option<RequestRun>, NeedsBody> {
-        let knows_none = self.own.is_empty() && !self.built_in;
-        if knows_none || names_itself(parts) {
+        let may_fit = self.built_in || self.is_own(parts);
+        if !may_fit || names_itself(parts) {
             return Ok(None);
         }
         self.of_headers(parts).map(Some).ok_or(NeedsBody)
@@ -148,8 +150,12 @@ impl KnownAgents {
             Some(agent.run(parts, session, &part(text(parts, turn)?)))
         });
         // An agent of the program's own whose turn is in the body comes first, too.
-        let is_own = || self.own.iter().any(|it| it.session_in(parts).is_some());
-        own.or_else(|| (self.built_in && !is_own()).then(|| codex(parts))?)
+        own.or_else(|| (self.built_in && !self.is_own(parts)).then(|| codex(parts))?)
+    }
+
+    /// Whether an agent of the program's own sent the request.
+    fn is_own(&self, parts: &Parts) -> bool {
+        self.own.iter().any(|it| it.session_in(parts).is_some())
     }
 
     fn of_body(&self, parts: &Parts, sender: &Sender) -> Option<RequestRun> {
@@ -175,6 +181,14 @@ impl KnownAgents {
 /// The error of a search in headers alone, if the body decides.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeedsBody;
+
+impl fmt::Display for NeedsBody {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the run is named in the request's body, if at all")
+    }
+}
+
+impl Error for NeedsBody {}
 
 impl AgentHeaders {
     /// An agent that names its session in the header `name`.
