@@ -8,8 +8,8 @@
 //!   leaves](ClientDisconnectLayer);
 //! - [retries](RetryBudgetLayer) and [fallbacks](ModelFallbackLayer) within budgets, and none for
 //!   a run that is over;
-//! - caps on the [turns](TurnCapLayer) of a run, on the runs and turns of an
-//!   [owner](OwnerCapLayer), and on [loops](LoopGuardLayer) of tool calls;
+//! - caps on the [turns](TurnCapLayer) of a run, on its [tokens](TokenCapLayer) and their cost, on
+//!   those of an [owner](OwnerCapLayer), and on [loops](LoopGuardLayer) of tool calls;
 //! - a [registry](RunRegistry), through which a program finds, observes and ends runs;
 //! - a [`TerminalReason`] for every end; the official SDKs [raise](TerminalResponseLayer) an
 //!   error for a cut answer.
@@ -91,6 +91,7 @@
 //! | [`StopPhraseLayer`] | ends the runs of a session when its user sends a stop phrase; outside of all caps |
 //! | [`OwnerCapLayer`] | caps the open runs of one owner, and its turns in an hour |
 //! | [`TurnCapLayer`] | ends a run that has used up its turns |
+//! | [`TokenCapLayer`] | ends a run that has used up its tokens, or what they may cost |
 //! | [`LoopGuardLayer`] | ends a run that repeats the same tool calls |
 //! | [`ModelFallbackLayer`] | moves a failed call to another model, an attempt each |
 //! | [`RetryBudgetLayer`] | repeats a failed attempt while a budget pays for it |
@@ -241,6 +242,7 @@ pub use self::{
         run::RunLayer,
         step_timeout::StepTimeoutLayer,
         stop_phrase::StopPhraseLayer,
+        token_cap::TokenCapLayer,
         turn_cap::TurnCapLayer,
     },
     llm::failure::FailureClass,
@@ -248,7 +250,8 @@ pub use self::{
     run::{
         CallSummary, CustomReason, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind,
         NotCounted, ProgressNotices, ReasonClass, ResetOn, Run, RunEvent, RunEvents, RunId,
-        RunNotice, RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, Trajectory,
+        RunNotice, RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, TokenCaps,
+        Trajectory,
     },
     stack::AgentStack,
     tool::ToolError,

@@ -14,6 +14,7 @@
 //! | [`StopPhraseLayer`] | server | [`stop_phrases`](AgentStack::stop_phrases) | no phrase |
 //! | [`OwnerCapLayer`] | server | [`owner_caps`](AgentStack::owner_caps) | no cap |
 //! | [`TurnCapLayer`] | both | [`max_turns`](AgentStack::max_turns) | no cap |
+//! | [`TokenCapLayer`] | both | [`token_caps`](AgentStack::token_caps) | no cap |
 //! | [`LoopGuardLayer`] | both | [`loops`](AgentStack::loops) | counts nothing |
 //! | [`ModelFallbackLayer`] | both | [`fallback`](AgentStack::fallback) | the caller's model alone |
 //! | [`RetryBudgetLayer`] | both | [`retry`](AgentStack::retry) | one attempt |
@@ -69,10 +70,10 @@ use crate::{
         loop_guard::LoopGuardLayer, model_fallback::ModelFallbackLayer, owner_cap::OwnerCapLayer,
         pump::PumpLayer, response::TerminalResponseLayer, retry_budget::RetryBudgetLayer,
         run::RunLayer, step_timeout::StepTimeoutLayer, stop_phrase::StopPhraseLayer,
-        turn_cap::TurnCapLayer,
+        token_cap::TokenCapLayer, turn_cap::TurnCapLayer,
     },
     registry::{OwnerCaps, RunRegistry},
-    run::Scope,
+    run::{Scope, TokenCaps},
 };
 
 /// The settings of an agent's stack: see the [module](self).
@@ -82,6 +83,7 @@ pub struct AgentStack<Side> {
     ceiling: HardCeilingLayer,
     run_step: StepTimeoutLayer,
     turns: TurnCapLayer,
+    tokens: TokenCapLayer,
     loops: LoopGuardLayer,
     fallback: Option<ModelFallbackLayer>,
     retry: Option<RetryBudgetLayer>,
@@ -132,7 +134,10 @@ pub type RunLimits = Stack<StepTimeoutLayer, HardCeilingLayer>;
 /// The layers around a call's attempts, and those of each attempt.
 pub type CallLayers = Stack<
     RunLimits,
-    Stack<RetryBudgetLayer, Stack<ModelFallbackLayer, Stack<LoopGuardLayer, TurnCapLayer>>>,
+    Stack<
+        RetryBudgetLayer,
+        Stack<ModelFallbackLayer, Stack<LoopGuardLayer, Stack<TokenCapLayer, TurnCapLayer>>>,
+    >,
 >;
 
 impl AgentStack<Client> {
@@ -241,6 +246,7 @@ impl<Side> AgentStack<Side> {
             ceiling: HardCeilingLayer::optional(None),
             run_step: StepTimeoutLayer::optional(None),
             turns: TurnCapLayer::optional(None),
+            tokens: TokenCapLayer::new(TokenCaps::new()),
             loops: LoopGuardLayer::off(),
             fallback: None,
             retry: None,
@@ -271,6 +277,13 @@ impl<Side> AgentStack<Side> {
     #[must_use]
     pub fn max_turns(mut self, turns: impl Into<TurnCapLayer>) -> Self {
         self.turns = turns.into();
+        self
+    }
+
+    /// Ends a run that has used up its tokens, or what they may cost.
+    #[must_use]
+    pub fn token_caps(mut self, caps: impl Into<TokenCapLayer>) -> Self {
+        self.tokens = caps.into();
         self
     }
 
@@ -381,7 +394,8 @@ impl<Side> AgentStack<Side> {
         let retry = self.retry.clone().unwrap_or_else(|| once().into());
         let fallback = self.fallback.clone().unwrap_or_else(|| [].into());
         let fallback = fallback.budget(retry.budget().clone());
-        let layers = Stack::new(self.loops.clone(), self.turns.clone());
+        let layers = Stack::new(self.tokens, self.turns.clone());
+        let layers = Stack::new(self.loops.clone(), layers);
         let layers = Stack::new(retry, Stack::new(fallback, layers));
         Stack::new(
             Stack::new(self.attempt_step(), self.attempt_ceiling),

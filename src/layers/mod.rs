@@ -12,4 +12,5 @@ pub mod retry_budget;
 pub mod run;
 pub mod step_timeout;
 pub mod stop_phrase;
+pub mod token_cap;
 pub mod turn_cap;

@@ -1,4 +1,4 @@
-//! Caps the open runs and the hourly turns of one caller.
+//! Caps the open runs, the hourly turns and the hourly tokens of one caller.
 //!
 //! An agent that sends a new run id with each request, or none, escapes a cap on the turns of a
 //! run. The agent cannot choose the owner of its runs, so this layer counts per
@@ -11,14 +11,20 @@
 //! - [Turns in an hour](OwnerCaps::turns_per_hour): the requests, of all runs, whose path
 //!   [`TurnCapLayer`](crate::TurnCapLayer) counts as a turn by default.
 //!
+//! - [Tokens in an hour](OwnerCaps::tokens_per_hour), and their cost: those of all runs, counted as
+//!   [`TokenCapLayer`](crate::TokenCapLayer) counts them.
+//!
 //! All layers of one registry share one count. Requests of a run that has ended, and calls that
 //! the program attached to a run, pass and are not counted.
 //!
-//! A request over a cap ends as [`TurnCap`](crate::TerminalReason::TurnCap), with a message that
-//! names the cap; this layer does not read its body. If the refused request would have opened a
+//! A request over a cap ends as [`TurnCap`](crate::TerminalReason::TurnCap), or as
+//! [`TokenCap`](crate::TerminalReason::TokenCap), with a message that names the cap; this layer does not read its body. If the refused request would have opened a
 //! run, the registry keeps no entry of that run; a run that exists already goes on. Count and
 //! admission are one step: of many simultaneous requests no more are admitted than the cap
 //! allows, and requests with the same new id count as one run.
+//!
+//! A stream during which its owner exceeds a cap on tokens ends as `TokenCap`, behind the frame that
+//! exceeds it; its run goes on.
 //!
 //! The layer counts its refusals. Once a minute, for each owner and cap, it reports the number of
 //! refused requests: as a warning, and as a line of the registry's
@@ -70,7 +76,10 @@
 //! # }
 //! ```
 
-use std::task::{Context, Poll};
+use std::{
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -81,9 +90,9 @@ use tower_service::Service;
 use crate::{
     attempt::generates,
     error::BoxError,
-    registry::{OwnerCaps, RunRegistry, Uncounted},
-    run::Run,
-    supervise::{SupervisedBody, SupervisedFuture},
+    registry::{OwnerCaps, OwnerTokens, RunRegistry, Uncounted},
+    run::{Run, TokenCaps},
+    supervise::{Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture},
 };
 
 /// Caps the open runs of an owner, and their turns in an hour: see the [module](self).
@@ -110,6 +119,33 @@ impl OwnerCapLayer {
             registry.count_owners();
         }
         Self { registry, caps }
+    }
+}
+
+/// The work of the layer at each frame, if it caps tokens.
+#[derive(Debug)]
+struct OwnerCapping {
+    caps: TokenCaps,
+    tokens: Arc<OwnerTokens>,
+}
+
+impl OwnerCapLayer {
+    fn capping(&self, caps: OwnerCaps, call: &Run) -> Option<OwnerCapping> {
+        let caps = caps.tokens()?;
+        let tokens = self.registry.owner_tokens(call)?;
+        Some(OwnerCapping { caps, tokens })
+    }
+}
+
+impl LayerHooks for OwnerCapping {
+    fn frame(&mut self, run: &Run, _data: Option<&Bytes>, observer: Option<&Observer>) {
+        let marks = observer.and_then(Observer::judged);
+        if marks.is_none_or(|marks| marks.has_stopped()) {
+            return;
+        }
+        if let Some(limit) = self.caps.exceeded(&self.tokens.spent(), 1) {
+            run.end_for_owner(limit);
+        }
     }
 }
 
@@ -159,6 +195,12 @@ where
                 self.layer.registry.admit(call, caps, generates(&request));
                 if let Err(end) = call.check() {
                     return SupervisedFuture::refused(end.into());
+                }
+                if let Some(capping) = self.layer.capping(caps, call) {
+                    let claim = Claim::of(&mut request);
+                    let settings = LayerSettings::hooks(capping).reading().frames();
+                    let call = |request| self.inner.call(request);
+                    return SupervisedFuture::new(claim, settings, request, call);
                 }
             }
         }

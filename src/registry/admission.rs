@@ -5,9 +5,9 @@ use std::sync::Arc;
 use super::{
     RunRegistry,
     entries::Entries,
-    owner_caps::{Owner, OwnerCaps},
+    owner_caps::{Owner, OwnerCaps, OwnerTokens},
 };
-use crate::run::{Identity, Run, RunNotice, TerminalReason};
+use crate::run::{Identity, Run, RunNotice};
 
 /// A request's mark: a layer opened its call, and no cap has counted the request yet. Calls that
 /// the program attached to a run carry no mark, and are not counted.
@@ -68,17 +68,23 @@ impl RunRegistry {
                 (cap, &run, None)
             }
             Some(Err((cap, false))) => (cap, call, Some(call)),
-            None => match is_turn.then(|| owners.turn(owner, caps)) {
-                Some(Err(cap)) => (cap, call, Some(call)),
-                Some(Ok(())) | None => return,
+            None => match owners.request(owner, caps, is_turn) {
+                Err(cap) => (cap, call, Some(call)),
+                Ok(()) => return,
             },
         };
-        drop(
-            ended
-                .node()
-                .end(TerminalReason::TurnCap, Some(cap), ended.now()),
-        );
+        drop(ended.node().end(cap.owner_reason(), Some(cap), ended.now()));
         self.report_refused(owner, cap, known);
+    }
+
+    /// The count of the tokens of the owner of this call's run, to which the run's tokens are added
+    /// from now on; `None` for a run of another registry.
+    pub(crate) fn owner_tokens(&self, call: &Run) -> Option<Arc<OwnerTokens>> {
+        let run = call.run();
+        let owner = Owner(self.identity_of(&run)?.owner);
+        let tokens = self.count_owners().tokens(owner);
+        run.count_tokens_in(tokens.clone());
+        Some(tokens)
     }
 
     /// Takes the run of `call` out of the registry without a trace. The run stays if a cap has

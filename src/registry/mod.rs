@@ -72,7 +72,10 @@ pub use self::{
     page::{InvalidRunCursor, RunCursor, RunPage},
 };
 
-pub(crate) use self::admission::{Finder, Uncounted};
+pub(crate) use self::{
+    admission::{Finder, Uncounted},
+    owner_caps::OwnerTokens,
+};
 
 use std::{
     fmt,

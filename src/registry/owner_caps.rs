@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, HashMap, btree_map::OccupiedEntry},
     fmt,
     hash::{BuildHasher, RandomState},
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, MutexGuard},
     time::Duration,
 };
 
@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::RunRegistry;
 use crate::{
     lock::Lock,
-    run::{LimitHit, LimitKind, Run, RunGuard, RunId, TerminalReason},
+    run::{LimitHit, LimitKind, Run, RunGuard, RunId, Spending, TokenAccount, TokenCaps},
 };
 
 /// The keys of this process for owners: two for the digest, and one for its printed form.
@@ -100,10 +100,11 @@ impl fmt::Debug for Owner {
 ///
 /// let caps = OwnerCaps::new().max_open_runs(20).turns_per_hour(600);
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct OwnerCaps {
     max_open_runs: Option<u32>,
     turns_per_hour: Option<u32>,
+    tokens_per_hour: TokenCaps,
 }
 
 /// The counts of each owner with an open run or a recent turn.
@@ -125,8 +126,17 @@ struct Account {
     open: u32,
     /// The turns in each minute with turns; the minutes count from the epoch.
     minutes: BTreeMap<u64, u32>,
+    /// The tokens of the last hour; `None` if none were counted.
+    tokens: Option<Arc<OwnerTokens>>,
     /// The refused requests, by the name of the cap.
     refusals: BTreeMap<&'static str, RefusalCount>,
+}
+
+/// The tokens of one owner in the last hour.
+#[derive(Debug)]
+pub(crate) struct OwnerTokens {
+    epoch: Instant,
+    minutes: Lock<BTreeMap<u64, Spending>>,
 }
 
 #[derive(Debug, Default)]
@@ -155,6 +165,7 @@ impl OwnerCaps {
         Self {
             max_open_runs: None,
             turns_per_hour: None,
+            tokens_per_hour: TokenCaps::new(),
         }
     }
 
@@ -181,6 +192,21 @@ impl OwnerCaps {
         assert!(turns > 0, "an owner must have at least one turn");
         self.turns_per_hour = Some(turns);
         self
+    }
+
+    /// Sets caps on the tokens of one owner in any hour, and on their cost, counted by the minute.
+    /// A token counts for 60 to 61 minutes.
+    ///
+    /// How tokens are counted and estimated says [`TokenCapLayer`](crate::TokenCapLayer#what-is-counted).
+    #[must_use]
+    pub const fn tokens_per_hour(mut self, caps: TokenCaps) -> Self {
+        self.tokens_per_hour = caps;
+        self
+    }
+
+    /// The caps on tokens, if one is set.
+    pub(crate) fn tokens(&self) -> Option<TokenCaps> {
+        Some(self.tokens_per_hour).filter(TokenCaps::is_set)
     }
 }
 
@@ -221,6 +247,7 @@ impl Owners {
             if let Some(cap) = caps.max_open_runs.filter(|cap| account.open >= *cap) {
                 return Err(reached(LimitKind::OpenRuns(cap)));
             }
+            account.check_tokens(caps)?;
             if turn {
                 account.take(minute, caps)?;
             }
@@ -233,13 +260,38 @@ impl Owners {
         })
     }
 
-    /// Counts a turn of this owner, in a run that is open already.
+    /// Admits a request of this owner in a run that is open already, and counts it as a turn if it
+    /// is one.
     ///
     /// # Errors
     ///
-    /// The cap that refuses the turn; a refused turn is not counted.
-    pub(crate) fn turn(&self, owner: Owner, caps: OwnerCaps) -> Result<(), LimitHit> {
-        self.with(owner.0, |account, minute| account.take(minute, caps))
+    /// The cap that refuses the request; a refused turn is not counted.
+    pub(crate) fn request(
+        &self,
+        owner: Owner,
+        caps: OwnerCaps,
+        is_turn: bool,
+    ) -> Result<(), LimitHit> {
+        self.with(owner.0, |account, minute| {
+            account.check_tokens(caps)?;
+            if is_turn {
+                account.take(minute, caps)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// The count of this owner's tokens, which begins now if it did not before.
+    pub(super) fn tokens(&self, owner: Owner) -> Arc<OwnerTokens> {
+        let new = || {
+            Arc::new(OwnerTokens {
+                epoch: self.epoch,
+                minutes: Lock::default(),
+            })
+        };
+        self.with(owner.0, |account, _| {
+            Arc::clone(account.tokens.get_or_insert_with(new))
+        })
     }
 
     /// Counts a request of this owner that the cap of this name refused. Answers the number of
@@ -290,16 +342,27 @@ impl Drop for OpenRun {
 
 impl Account {
     fn forget(&mut self, minute: u64) {
-        let old = |first: &OccupiedEntry<'_, u64, u32>| first.key() + MINUTES <= minute;
-        while let Some(first) = self.minutes.first_entry().filter(old) {
-            first.remove();
-        }
+        forget(&mut self.minutes, minute);
     }
 
     /// Whether the account has no turn and no report of the last hour.
     fn is_forgotten(&self, minute: u64) -> bool {
         let mut reports = self.refusals.values().filter_map(|count| count.reported);
-        self.minutes.is_empty() && !reports.any(|at| at.as_secs() / 60 + MINUTES > minute)
+        // A stream that is under way still holds the count, and adds to it.
+        let counts = |tokens: &Arc<OwnerTokens>| {
+            Arc::strong_count(tokens) > 1 || !tokens.spent().is_nothing()
+        };
+        self.minutes.is_empty()
+            && !self.tokens.as_ref().is_some_and(counts)
+            && !reports.any(|at| at.as_secs() / 60 + MINUTES > minute)
+    }
+
+    fn check_tokens(&self, caps: OwnerCaps) -> Result<(), LimitHit> {
+        let caps = caps.tokens().zip(self.tokens.as_ref());
+        match caps.and_then(|(caps, tokens)| caps.reached(&tokens.spent(), 1, 1.0)) {
+            Some(limit) => Err(reached(LimitKind::OwnerTokens(limit))),
+            None => Ok(()),
+        }
     }
 
     fn take(&mut self, minute: u64, caps: OwnerCaps) -> Result<(), LimitHit> {
@@ -312,6 +375,43 @@ impl Account {
         }
         *self.minutes.entry(minute).or_default() += 1;
         Ok(())
+    }
+}
+
+impl OwnerTokens {
+    fn minute(&self) -> u64 {
+        self.epoch.elapsed().as_secs() / 60
+    }
+
+    /// The tokens in each minute of the last hour.
+    fn recent(&self) -> MutexGuard<'_, BTreeMap<u64, Spending>> {
+        let mut minutes = self.minutes.lock();
+        forget(&mut minutes, self.minute());
+        minutes
+    }
+
+    /// The tokens of the last hour.
+    pub(crate) fn spent(&self) -> Spending {
+        let minutes = self.recent();
+        let sum = |sum: Spending, minute: &Spending| sum.plus(*minute);
+        minutes.values().fold(Spending::default(), sum).clamped()
+    }
+}
+
+impl TokenAccount for OwnerTokens {
+    fn add(&self, more: Spending) {
+        let minute = self.minute();
+        let mut minutes = self.recent();
+        let sum = minutes.entry(minute).or_default();
+        *sum = sum.plus(more);
+    }
+}
+
+/// Removes the minutes that are more than an hour before `minute`.
+fn forget<T>(minutes: &mut BTreeMap<u64, T>, minute: u64) {
+    let is_old = |first: &OccupiedEntry<'_, u64, T>| first.key() + MINUTES <= minute;
+    while let Some(first) = minutes.first_entry().filter(is_old) {
+        first.remove();
     }
 }
 
@@ -345,6 +445,7 @@ impl RunRegistry {
         let (name, limit) = match cap.measure {
             LimitKind::OpenRuns(limit) => ("max_open_runs", limit),
             LimitKind::TurnsPerHour(limit) => ("turns_per_hour", limit),
+            LimitKind::OwnerTokens(limit) => limit.of_owner(),
             _ => return,
         };
         let Some(refused) = self.count_owners().refused(owner, name) else {
@@ -360,7 +461,7 @@ impl RunRegistry {
         };
         tracing::warn!(
             target: "tower_agent",
-            reason = TerminalReason::TurnCap.as_str(),
+            reason = cap.owner_reason().as_str(),
             cap = name,
             limit,
             refused,
@@ -369,7 +470,7 @@ impl RunRegistry {
             "an owner is at its cap"
         );
         if let Some(trajectory) = self.shared.trajectory.get() {
-            trajectory.refuse_owner(&record);
+            trajectory.refuse_owner(&cap.owner_reason(), &record);
         }
     }
 }

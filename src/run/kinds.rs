@@ -4,6 +4,8 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::Extensions;
 
+use super::{limits::TokenLimit, reason::TerminalReason};
+
 /// The kind of a node of the run tree.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize)]
@@ -221,6 +223,16 @@ pub(crate) struct LimitHit {
     pub(crate) measure: LimitKind,
 }
 
+impl LimitHit {
+    /// The reason of an end by this cap of an owner.
+    pub(crate) const fn owner_reason(self) -> TerminalReason {
+        match self.measure {
+            LimitKind::OwnerTokens(_) => TerminalReason::TokenCap,
+            _ => TerminalReason::TurnCap,
+        }
+    }
+}
+
 /// The source and the kind of a limit, for the message to people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LimitKind {
@@ -242,4 +254,8 @@ pub(crate) enum LimitKind {
     OpenRuns(u32),
     /// The limit is this many turns of the run's owner in an hour.
     TurnsPerHour(u32),
+    /// The limit is a cap on the tokens of the run, or on their cost.
+    Tokens(TokenLimit),
+    /// The limit is a cap on the tokens of the run's owner in an hour, or on their cost.
+    OwnerTokens(TokenLimit),
 }

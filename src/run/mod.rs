@@ -54,8 +54,8 @@ pub use self::{
     id::{InvalidRunId, RunId},
     kinds::{Limits, NodeKind, ResetOn, Scope, Step, StepKind},
     limits::{
-        ErrorAllowance, ErrorCounts, ErrorKey, LoopPattern, LoopVerdict, ProgressNotices,
-        ShadowReport,
+        ErrorAllowance, ErrorCounts, ErrorKey, LoopPattern, LoopVerdict, Price, ProgressNotices,
+        ShadowReport, TokenCaps, TokensSpent,
     },
     reason::{CustomReason, ReasonClass, TerminalReason, UnknownReason},
     report::{
@@ -69,7 +69,9 @@ pub(crate) use self::{
     handle::WeakRun,
     idle_timer::IdleTimer,
     kinds::{LimitHit, LimitKind},
-    limits::{LoopLimits, ToolArguments, TurnLimit, WorkingNotices},
+    limits::{
+        LoopLimits, Spending, TokenAccount, TokenMeter, ToolArguments, TurnLimit, WorkingNotices,
+    },
     poll_scope::{PollScope, Role, TaskGuard},
     report::OnEnd,
     state::{

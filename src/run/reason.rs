@@ -31,6 +31,8 @@ pub enum TerminalReason {
     Shutdown,
     /// The run used up its turns, or a cap of its owner refused it.
     TurnCap,
+    /// The run used up its tokens or their cost, or its owner used up those of an hour.
+    TokenCap,
     /// One kind of error occurred more often than its budget allows.
     RetryBudget,
     /// The run made more errors than its limit allows.
@@ -128,6 +130,7 @@ impl TerminalReason {
             Self::Superseded => ("superseded", Cancelled, limit),
             Self::Shutdown => ("shutdown", Cancelled, StatusCode::SERVICE_UNAVAILABLE),
             Self::TurnCap => ("turn_cap_reached", Limit, limit),
+            Self::TokenCap => ("token_cap_reached", Limit, limit),
             Self::RetryBudget => ("retry_budget_exceeded", Limit, limit),
             Self::RunErrors => ("per_dispatch_errors_exceeded", Limit, limit),
             Self::ConsecutiveErrors => ("consecutive_errors", Limit, limit),
@@ -192,6 +195,7 @@ impl FromStr for TerminalReason {
             Self::Superseded,
             Self::Shutdown,
             Self::TurnCap,
+            Self::TokenCap,
             Self::RetryBudget,
             Self::RunErrors,
             Self::ConsecutiveErrors,

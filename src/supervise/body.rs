@@ -73,7 +73,10 @@ impl<B: Body> SupervisedBody<B> {
     pub(crate) fn report(&self, usage: Option<Usage>) {
         if let Some(supervisor) = &self.supervisor {
             let counts = supervisor.observer().is_none_or(Observer::counts);
-            supervisor.run.report(usage.filter(|_| counts), None);
+            if let Some(usage) = usage.filter(|_| counts) {
+                supervisor.run.report(Some(usage), None);
+                supervisor.run.spend(Some(usage), 0);
+            }
         }
     }
 

@@ -7,10 +7,14 @@ use std::sync::{
 
 use http::{HeaderMap, StatusCode};
 
-use crate::llm::{
-    dialect::{Dialect, Finish, StreamFailure, Truncated, Usage},
-    is_plain, names_events,
-    stream::{ChunkSummary, Partial, StreamReader},
+use crate::{
+    llm::{
+        dialect::{Dialect, Finish, StreamFailure, Truncated, Usage},
+        is_plain, names_events,
+        stream::{ChunkSummary, Partial, StreamReader, estimated_tokens},
+    },
+    lock::Lock,
+    run::TokenMeter,
 };
 
 const NONE: u64 = u64::MAX;
@@ -44,8 +48,7 @@ struct MarkCells {
     finished: AtomicBool,
     // Boxed: it is large, and few streams have one.
     failure: OnceLock<Box<StreamFailure>>,
-    input_tokens: AtomicU64,
-    output_tokens: AtomicU64,
+    usage: Lock<Option<Usage>>,
     stop_reason: OnceLock<Arc<str>>,
     response_id: OnceLock<(Arc<str>, u64)>,
 }
@@ -66,8 +69,7 @@ impl ResponseMarks {
                 sequence: AtomicU64::new(0),
                 finished: AtomicBool::new(false),
                 failure: OnceLock::new(),
-                input_tokens: AtomicU64::new(NONE),
-                output_tokens: AtomicU64::new(NONE),
+                usage: Lock::default(),
                 stop_reason: OnceLock::new(),
                 response_id: OnceLock::new(),
             }),
@@ -138,6 +140,12 @@ impl ResponseMarks {
         self.marks.finished.load(Ordering::Acquire)
     }
 
+    /// Whether the upstream has said that the answer is whole or has failed.
+    pub(crate) fn has_stopped(&self) -> bool {
+        let is_last = self.terminator().or(self.error()).is_some();
+        is_last || self.is_finished() || self.marks.stop_reason.get().is_some()
+    }
+
     /// The content of the event by which the upstream reported an error.
     #[must_use]
     pub fn failure(&self) -> Option<&StreamFailure> {
@@ -169,13 +177,7 @@ impl ResponseMarks {
     /// The usage of a cut stream is known as well, as far as the upstream has stated it.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
-        let input = mark(&self.marks.input_tokens);
-        let output = mark(&self.marks.output_tokens);
-        input.or(output)?;
-        Some(Usage {
-            input_tokens: input.unwrap_or(0),
-            output_tokens: output.unwrap_or(0),
-        })
+        *self.marks.usage.lock()
     }
 
     /// Publishes to the outer layers what the stream reader `judge` has read so far.
@@ -203,10 +205,6 @@ impl ResponseMarks {
         store(&marks.commit, judge.commit());
         store(&marks.error, judge.error());
         store(&marks.terminator, judge.terminator());
-        if let Some(usage) = judge.usage() {
-            store(&marks.input_tokens, Some(usage.input_tokens));
-            store(&marks.output_tokens, Some(usage.output_tokens));
-        }
         if let Some(reason) = judge.stop_reason() {
             marks.stop_reason.get_or_init(|| reason.into());
         }
@@ -238,6 +236,8 @@ fn store(cell: &AtomicU64, offset: Option<u64>) {
 pub(crate) struct Stream {
     judge: StreamReader,
     judged: ResponseMarks,
+    /// The count of the answer's tokens, if its run counts them.
+    meter: Option<TokenMeter>,
 }
 
 impl Stream {
@@ -245,6 +245,7 @@ impl Stream {
         Self {
             judge: StreamReader::new(dialect),
             judged: ResponseMarks::new(),
+            meter: None,
         }
     }
 
@@ -258,14 +259,28 @@ impl Stream {
     }
 
     pub(crate) fn push(&mut self, chunk: &[u8]) -> ChunkSummary {
+        let before = self.judge.usage();
         let seen = self.judge.push(chunk);
         self.judged.publish(&self.judge);
+        let usage = self.judge.usage();
+        if usage != before {
+            *self.judged.marks.usage.lock() = usage;
+        }
+        if let Some(meter) = &mut self.meter {
+            meter.set(usage, estimated_tokens(self.judge.unstated_bytes()));
+        }
         seen
     }
 
     /// Collects the text of the response in `partial`, from the next event on.
     pub(super) fn keep_text(&mut self, partial: Partial) {
         self.judge.keep_text(partial);
+    }
+
+    /// Counts the tokens of the response with `meter`, from the next event on.
+    pub(super) fn count_tokens(&mut self, meter: TokenMeter) {
+        self.judge.count_generated();
+        self.meter = Some(meter);
     }
 
     /// Returns the partial text of the response, if the run collects it.

@@ -33,6 +33,7 @@ mod read_request;
 mod settings;
 mod supervisor;
 mod timer;
+mod whole_answer;
 mod window;
 
 pub use self::{body::SupervisedBody, future::SupervisedFuture, marks::ResponseMarks};
@@ -45,5 +46,6 @@ pub(crate) use self::{
     settings::{LayerHooks, LayerSettings},
     supervisor::reason_of,
     timer::{TaskTimer, poll_until_end, poll_until_end_and},
+    whole_answer::WholeAnswer,
     window::StepWindow,
 };

@@ -168,6 +168,9 @@ impl Observer {
             if let Some(partial) = run.begin_partial() {
                 stream.keep_text(partial);
             }
+            if let Some(meter) = run.token_meter().filter(|_| self.counts) {
+                stream.count_tokens(meter);
+            }
         }
     }
 

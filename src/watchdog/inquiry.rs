@@ -45,6 +45,32 @@ pub(super) async fn inquire(run: WeakRun, mut repeats: Option<u32>, stages: Arc<
     }
 }
 
+/// Asks a person whether a run may use its caps on tokens once more.
+///
+/// Without an answer the run ends when it reaches the cap.
+pub(super) async fn ask_at_cap(run: WeakRun, message: String, stages: Arc<Stages>) {
+    let (Some(question), Some(live)) = (&stages.question, run.live()) else {
+        return;
+    };
+    if stages.shadow {
+        live.notify(&RunNotice::WouldHaveAsked);
+        return;
+    }
+    let asked = question.ask(Question::at_cap(&live, &message));
+    live.notify(&RunNotice::Asked);
+    drop(live);
+    let answer = within(stages.answer_within, asked).await.ok();
+    let Some(live) = run.live() else { return };
+    live.notify(&RunNotice::Answered { answer });
+    match answer {
+        Some(Answer::Continue) => live.extend_tokens(),
+        Some(Answer::Stop) => {
+            live.end(TerminalReason::TokenCap);
+        }
+        None => {}
+    }
+}
+
 impl Stages {
     /// Asks each stage of the inquiry once; `None` ends the inquiry.
     async fn round(&self, run: &WeakRun, repeats: Option<u32>) -> Option<Restart> {
@@ -205,7 +231,7 @@ impl<Q, A> fmt::Debug for InquiryStage<Q, A> {
     }
 }
 
-/// The question to a person whether a run that looks stuck should continue.
+/// The question to a person whether a run that looks stuck, or is near a cap, should continue.
 #[non_exhaustive]
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct Question {
@@ -232,6 +258,15 @@ impl Question {
             message.push('.');
         }
         message += " Shall it continue?";
+        Self { snapshot, message }
+    }
+
+    fn at_cap(run: &Run, near: &str) -> Self {
+        let snapshot = run.snapshot_for_check();
+        let message = format!(
+            "The run {}: {near}. Shall it continue, and use as much once more?",
+            snapshot.run
+        );
         Self { snapshot, message }
     }
 }

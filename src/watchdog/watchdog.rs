@@ -12,7 +12,7 @@ use std::{
 use tokio::{sync::Semaphore, task::unconstrained};
 use tower_service::Service;
 
-use super::inquiry::{InquiryStage, Question, Stages, inquire};
+use super::inquiry::{InquiryStage, Question, Stages, ask_at_cap, inquire};
 use crate::{
     error::BoxError,
     registry::{RunRegistry, WeakRegistry},
@@ -100,9 +100,10 @@ impl Watchdog {
         self
     }
 
-    /// Sets the service that asks a person whether a run that looks stuck should
-    /// continue.
+    /// Sets the service that asks a person whether a run that looks stuck, or that is [near a cap
+    /// on tokens](crate::TokenCapLayer::ask_at), should continue.
     ///
+    /// Of a run near a cap the person is asked at once, without a check. Of a run that looks stuck:
     /// The watchdog asks unless the checker found that the run works, or the watchdog has ended the
     /// run by the checker's verdict. The answer [`Stop`](Answer::Stop) ends the run as
     /// [`Stuck`](crate::TerminalReason::Stuck). The question is dropped when the run ends. An error
@@ -221,8 +222,16 @@ pub(super) enum WatchSource {
 struct Inquiries {
     source: WatchSource,
     stages: Arc<Stages>,
-    /// The inquiries in progress, at most one per run, by the number of the run.
-    by_run: HashMap<u64, Inquiry>,
+    /// The inquiries in progress, by the number of the run: for each at most one of a kind.
+    by_run: HashMap<(u64, InquiryKind), Inquiry>,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum InquiryKind {
+    /// The inquiry about a run that looks stuck.
+    Stuck,
+    /// The question whether a run may use its caps on tokens once more.
+    TokenCap,
 }
 
 /// The check and the question about one run, in progress.
@@ -244,6 +253,11 @@ impl Inquiries {
                 notice: RunNotice::LooksStuck { repeats },
                 ..
             } => self.start(|registry| registry.find(run), Some(*repeats)),
+            RunEvent::Notice {
+                run,
+                notice: RunNotice::NearTokenCap { message, .. },
+                ..
+            } => self.ask_at_cap(|registry| registry.find(run), message),
             RunEvent::Notice { .. } => {}
             RunEvent::Ended { .. } => self.drop_ended(),
             RunEvent::Lost { .. } => {
@@ -255,23 +269,52 @@ impl Inquiries {
 
     /// Starts an inquiry for each run that looks stuck and has no inquiry yet.
     fn start(&mut self, of: impl FnOnce(&RunRegistry) -> Vec<Run>, repeats: Option<u32>) {
-        let runs = match &self.source {
+        for run in self.runs(of) {
+            if run.is_stuck() {
+                let stages = Arc::clone(&self.stages);
+                let inquiry = inquire(run.downgrade(), repeats, stages);
+                self.begin(&run, InquiryKind::Stuck, inquiry);
+            }
+        }
+    }
+
+    /// Asks a person about each run that is near a cap on tokens, if no such question is open.
+    fn ask_at_cap(&mut self, of: impl FnOnce(&RunRegistry) -> Vec<Run>, message: &str) {
+        for run in self.runs(of) {
+            // Another owner may have a run of the same id.
+            if !run.is_near_token_cap() {
+                continue;
+            }
+            let stages = Arc::clone(&self.stages);
+            let question = ask_at_cap(run.downgrade(), message.to_owned(), stages);
+            self.begin(&run, InquiryKind::TokenCap, question);
+        }
+    }
+
+    /// The live runs of the source that `of` chooses.
+    fn runs(&self, of: impl FnOnce(&RunRegistry) -> Vec<Run>) -> Vec<Run> {
+        let mut runs = match &self.source {
             WatchSource::Registry(registry) => {
                 registry.upgrade().as_ref().map_or_else(Vec::new, of)
             }
             WatchSource::Run(run) => run.live().into_iter().collect(),
         };
-        for run in runs {
-            if run.terminal_reason().is_some() || !run.is_stuck() {
-                continue;
-            }
-            let stages = &self.stages;
-            let begin = || Inquiry {
-                run: run.downgrade(),
-                future: Box::pin(inquire(run.downgrade(), repeats, Arc::clone(stages))),
-            };
-            self.by_run.entry(run.number()).or_insert_with(begin);
-        }
+        runs.retain(|run| run.terminal_reason().is_none());
+        runs
+    }
+
+    fn begin(
+        &mut self,
+        run: &Run,
+        kind: InquiryKind,
+        future: impl Future<Output = ()> + Send + 'static,
+    ) {
+        let inquiry = || Inquiry {
+            run: run.downgrade(),
+            future: Box::pin(future),
+        };
+        let open = self.by_run.entry((run.number(), kind));
+        open.or_insert_with(inquiry);
     }
 
     /// Drops the inquiries of ended runs.

@@ -45,6 +45,7 @@ mod summary;
 mod support;
 mod terminal_response;
 mod ties;
+mod token_cap;
 mod tool_windows;
 mod tools;
 mod tools_grace;

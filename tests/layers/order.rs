@@ -15,13 +15,13 @@ use tower_agent::{
     AgentStack, Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer,
     LoopGuardLayer, ModelFallbackLayer, OwnerCapLayer, OwnerCaps, PumpLayer, RetryBudgetLayer, Run,
     RunLayer, RunRegistry, StepTimeoutLayer, StopPhraseLayer, TerminalReason,
-    TerminalResponseLayer, TurnCapLayer,
+    TerminalResponseLayer, TokenCapLayer, TokenCaps, TurnCapLayer,
 };
 
 use crate::support::{Outcome, Script, Upstream, no_delay, secs};
 
 /// From the outside in.
-const ORDER: [&str; 15] = [
+const ORDER: [&str; 16] = [
     "TerminalResponseLayer",
     "RunLayer",
     "PumpLayer",
@@ -31,6 +31,7 @@ const ORDER: [&str; 15] = [
     "StopPhraseLayer",
     "OwnerCapLayer",
     "TurnCapLayer",
+    "TokenCapLayer",
     "LoopGuardLayer",
     "ModelFallbackLayer",
     "RetryBudgetLayer",
@@ -167,6 +168,9 @@ async fn a_run_at_its_turn_cap_can_stop_the_others_of_its_session() {
         .layer(StopPhraseLayer::new(registry.clone(), ["/stop"]))
         .layer(OwnerCapLayer::new(registry.clone(), OwnerCaps::new()))
         .layer(TurnCapLayer::new(1))
+        .layer(TokenCapLayer::new(
+            TokenCaps::new().max_output_tokens(1_000_000),
+        ))
         .layer(LoopGuardLayer::new())
         .layer(ModelFallbackLayer::new(candidates))
         .layer(RetryBudgetLayer::new(no_delay()))

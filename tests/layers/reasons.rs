@@ -37,6 +37,7 @@ pub(crate) fn all() -> Vec<(TerminalReason, &'static str, u16, ReasonClass)> {
         (TerminalReason::Superseded, "superseded", 422, Cancelled),
         (TerminalReason::Shutdown, "shutdown", 503, Cancelled),
         (TerminalReason::TurnCap, "turn_cap_reached", 422, Limit),
+        (TerminalReason::TokenCap, "token_cap_reached", 422, Limit),
         (
             TerminalReason::RetryBudget,
             "retry_budget_exceeded",
@@ -178,7 +179,7 @@ async fn the_message_of_each_clock_says_limit_duration_last_step_and_what_to_try
 }
 
 /// What each reason that the program or a cap stores says, and advises.
-const SAID: [(&str, &str, &str); 15] = [
+const SAID: [(&str, &str, &str); 16] = [
     ("completed", "it had finished", "Start a new run to go on"),
     (
         "upstream_failed",
@@ -223,6 +224,11 @@ const SAID: [(&str, &str, &str); 15] = [
     (
         "turn_cap_reached",
         "it reached its limit of turns",
+        "Look at what failed, then start a new run",
+    ),
+    (
+        "token_cap_reached",
+        "it used up its tokens",
         "Look at what failed, then start a new run",
     ),
     (

@@ -27,6 +27,7 @@ STATUS = {
     "superseded": 422,
     "shutdown": 503,
     "turn_cap_reached": 422,
+    "token_cap_reached": 422,
     "retry_budget_exceeded": 422,
     "per_dispatch_errors_exceeded": 422,
     "consecutive_errors": 422,

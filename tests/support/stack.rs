@@ -32,6 +32,7 @@ pub(crate) enum Place {
     StopPhrase,
     OwnerCap,
     TurnCap,
+    TokenCap,
     LoopGuard,
     Progress,
     Fallback,

@@ -26,7 +26,7 @@ use crate::{
     error::InvalidRequest,
     headers::{CREDENTIALS, X_API_KEY},
     llm::Prompt,
-    run::{AttemptTarget, Limits, Run},
+    run::{AttemptTarget, Limits, Price, Run},
 };
 
 /// One model at one upstream, to which a request may be sent.
@@ -66,6 +66,7 @@ pub struct Candidate {
     pub(crate) credential: Option<String>,
     context_window: Option<u64>,
     limits: Option<Limits>,
+    price: Option<Price>,
     pub(crate) trusted: bool,
     pub(crate) forward_credentials: bool,
 }
@@ -73,6 +74,10 @@ pub struct Candidate {
 impl AttemptTarget for Candidate {
     fn label(&self) -> &Arc<str> {
         &self.label
+    }
+
+    fn price(&self) -> Option<Price> {
+        self.price
     }
 
     fn as_any(&self) -> &dyn Any {
@@ -98,6 +103,7 @@ impl Candidate {
             credential: None,
             context_window: None,
             limits: None,
+            price: None,
             trusted: false,
             forward_credentials: false,
         }
@@ -184,6 +190,13 @@ impl Candidate {
     #[must_use]
     pub const fn limits(mut self, limits: Limits) -> Self {
         self.limits = Some(limits);
+        self
+    }
+
+    /// The price of the candidate's tokens, for [caps on cost](crate::TokenCaps::max_cost).
+    #[must_use]
+    pub const fn price(mut self, price: Price) -> Self {
+        self.price = Some(price);
         self
     }
 
@@ -308,6 +321,7 @@ impl fmt::Debug for Candidate {
             .field("credential", &self.credential)
             .field("context_window", &self.context_window)
             .field("limits", &self.limits)
+            .field("price", &self.price)
             .field("trusted", &self.trusted)
             .field("forward_credentials", &self.forward_credentials)
             .finish()

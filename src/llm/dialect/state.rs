@@ -20,6 +20,24 @@ pub struct Usage {
     pub input_tokens: u64,
     /// The tokens of the answer.
     pub output_tokens: u64,
+    /// The tokens of the prompt that the upstream read from its cache: in OpenAI's APIs some of
+    /// the input tokens, in Anthropic's beside them.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub cached_input_tokens: u64,
+    /// Those of the cached tokens that the input tokens do not include.
+    #[serde(skip)]
+    cached_beside: u64,
+    /// The tokens of the prompt that Anthropic's API wrote into its cache, and counts apart.
+    #[serde(skip)]
+    cache_written: u64,
+}
+
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn is_zero(tokens: &u64) -> bool {
+    *tokens == 0
 }
 
 static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
@@ -31,21 +49,49 @@ impl Usage {
     pub(crate) fn of_answer(body: &[u8]) -> Option<Self> {
         // Most bodies without usage are recognized by this search, and not parsed.
         USAGE.find(body)?;
-        let Tokens { input, output } =
-            Tokens::within(body, &[Tokens::PROMPT, Tokens::INPUT]).ok()?;
-        input.or(output)?;
-        Some(Self {
-            input_tokens: input.unwrap_or(0),
-            output_tokens: output.unwrap_or(0),
-        })
+        let tokens = Tokens::within(body, &[Tokens::PROMPT, Tokens::INPUT]).ok()?;
+        let mut stream = StreamState::default();
+        stream.report_tokens(tokens);
+        stream.usage
+    }
+
+    /// The tokens of the prompt that came from no cache, in the same way of counting for all
+    /// dialects.
+    pub(crate) const fn uncached_input(&self) -> u64 {
+        let within = self.cached_input_tokens.saturating_sub(self.cached_beside);
+        self.input_tokens.saturating_sub(within) + self.cache_written
+    }
+
+    /// Adds the tokens of another answer.
+    pub(crate) fn add(&mut self, more: Self) {
+        self.merge(more, u64::saturating_add);
+    }
+
+    /// Merges a later report about the same answer: reports are running totals, so of two values
+    /// the greater one stays.
+    fn update(&mut self, later: Self) {
+        self.merge(later, u64::max);
+    }
+
+    fn merge(&mut self, other: Self, of: impl Fn(u64, u64) -> u64) {
+        self.input_tokens = of(self.input_tokens, other.input_tokens);
+        self.output_tokens = of(self.output_tokens, other.output_tokens);
+        self.cached_input_tokens = of(self.cached_input_tokens, other.cached_input_tokens);
+        self.cached_beside = of(self.cached_beside, other.cached_beside);
+        self.cache_written = of(self.cache_written, other.cache_written);
     }
 }
 
-/// The token counts of a `usage` object, each if present.
+/// The token counts of a `usage` object, each if present; no count of cached tokens is 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tokens {
-    pub(super) input: Option<u64>,
-    pub(super) output: Option<u64>,
+    input: Option<u64>,
+    output: Option<u64>,
+    /// The cached tokens among the input tokens.
+    cached: u64,
+    /// The cached tokens beside the input tokens.
+    cached_beside: u64,
+    cache_written: u64,
 }
 
 /// The keys of the two counts in a `usage` object: of the prompt's tokens, and of the answer's.
@@ -67,11 +113,32 @@ impl Tokens {
             } else if names.iter().any(|[_, output]| key == *output) {
                 tokens.output = json.integer()?;
             } else {
-                json.skip()?;
+                tokens.read_cached(json, key)?;
             }
             Ok(())
         })?;
         Ok(tokens)
+    }
+
+    /// Reads a count of cached tokens; the keys of the APIs do not collide.
+    fn read_cached(&mut self, json: &mut Scanner<'_>, key: &[u8]) -> Scan<()> {
+        let count = |json: &mut Scanner<'_>| Ok(json.integer()?.unwrap_or(0));
+        match key {
+            b"prompt_tokens_details" | b"input_tokens_details" => {
+                json.object(|json, key| {
+                    match key {
+                        b"cached_tokens" => self.cached = count(json)?,
+                        _ => json.skip()?,
+                    }
+                    Ok(())
+                })?;
+            }
+            b"prompt_cache_hit_tokens" => self.cached = count(json)?,
+            b"cache_read_input_tokens" => self.cached_beside = count(json)?,
+            b"cache_creation_input_tokens" => self.cache_written = count(json)?,
+            _ => json.skip()?,
+        }
+        Ok(())
     }
 
     /// Reads the token counts in the `usage` of an object.
@@ -115,17 +182,24 @@ impl StreamState {
     ///
     /// Token counts are running totals, so of two values the greater one stays.
     pub fn report_usage(&mut self, input_tokens: Option<u64>, output_tokens: Option<u64>) {
-        if input_tokens.is_none() && output_tokens.is_none() {
-            return;
-        }
-        let usage = self.usage.get_or_insert_default();
-        usage.input_tokens = usage.input_tokens.max(input_tokens.unwrap_or(0));
-        usage.output_tokens = usage.output_tokens.max(output_tokens.unwrap_or(0));
+        self.report_tokens(Tokens {
+            input: input_tokens,
+            output: output_tokens,
+            ..Tokens::default()
+        });
     }
 
     #[inline]
     pub(super) fn report_tokens(&mut self, tokens: Tokens) {
-        self.report_usage(tokens.input, tokens.output);
+        if tokens.input.is_some() || tokens.output.is_some() {
+            self.usage.get_or_insert_default().update(Usage {
+                input_tokens: tokens.input.unwrap_or(0),
+                output_tokens: tokens.output.unwrap_or(0),
+                cached_input_tokens: tokens.cached.max(tokens.cached_beside),
+                cached_beside: tokens.cached_beside,
+                cache_written: tokens.cache_written,
+            });
+        }
     }
 
     /// The reason why the model stopped, in the upstream's words.

@@ -60,6 +60,7 @@
 //! assert!(error_event(judge.dialect(), &error).starts_with(b"event: error\n"));
 //! ```
 
+mod generated;
 mod partial_text;
 mod reader;
 mod shape;
@@ -68,4 +69,7 @@ mod tests;
 
 pub use self::reader::{ChunkSummary, StreamReader};
 
-pub(crate) use self::partial_text::Partial;
+pub(crate) use self::{
+    generated::{estimated_tokens, generated_bytes},
+    partial_text::Partial,
+};

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::{
+    generated::generated_bytes,
     partial_text::{Partial, read_text},
     shape::{Match, Shape},
 };
@@ -40,6 +41,17 @@ impl StreamReader {
     /// Collects the text of the answer in `partial`, from the next event on.
     pub(crate) fn keep_text(&mut self, partial: Partial) {
         self.marks.partial = Some(partial);
+    }
+
+    /// Counts the text that the model generates, from the next event on.
+    pub(crate) const fn count_generated(&mut self) {
+        self.marks.counts_generated = true;
+    }
+
+    /// The bytes of text that the model has generated since the upstream last stated the number of
+    /// output tokens; only if [counted](Self::count_generated).
+    pub(crate) const fn unstated_bytes(&self) -> u64 {
+        self.marks.unstated
     }
 
     /// The partial text of the answer, if it is collected.
@@ -213,6 +225,9 @@ pub(super) struct StreamMarks {
     /// The partial text of the answer, if it is collected.
     pub(super) partial: Option<Partial>,
     pub(super) shape: Shape,
+    counts_generated: bool,
+    /// The bytes that the model has generated since the upstream last stated the output tokens.
+    unstated: u64,
 }
 
 /// The count of the stream's pings that are heartbeats.
@@ -231,11 +246,13 @@ impl StreamMarks {
             Some(Match {
                 verdict,
                 sequence,
+                generated,
                 text,
             }) => {
                 if let Some(sequence) = sequence {
                     self.stream.report_sequence(sequence);
                 }
+                self.unstated += generated;
                 (verdict, text)
             }
             None => (self.walk(event), None),
@@ -300,7 +317,15 @@ impl StreamMarks {
     /// Classifies an event of another shape than the event before it.
     #[inline(never)]
     fn walk(&mut self, event: &Event<'_>) -> EventVerdict {
+        let stated = |stream: &StreamState| stream.usage().map(|usage| usage.output_tokens);
+        let before = stated(&self.stream);
         let verdict = self.judge(event);
+        if stated(&self.stream) != before {
+            // The new number includes the text of this event.
+            self.unstated = 0;
+        } else if self.counts_generated && verdict.kind == EventKind::Content {
+            self.unstated += generated_bytes(event.data);
+        }
         if verdict.kind != EventKind::Content {
             self.shape.forget();
             return verdict;

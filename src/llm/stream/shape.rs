@@ -17,6 +17,7 @@
 //! reason again changes nothing. The sequence number of a Responses event is different in each
 //! event: its digits are a gap too, and are reported.
 
+use super::generated::is_generated;
 use crate::llm::{
     dialect::Dialect,
     json::{Malformed, Scan, Scanner, Text},
@@ -70,6 +71,8 @@ enum GapKind {
     Text,
     /// The inside of the string that is the answer's text.
     AnswerText,
+    /// The inside of a string that the model did not generate.
+    Padding,
     /// The digits of the event's sequence number.
     Sequence,
 }
@@ -79,6 +82,9 @@ enum GapKind {
 pub(super) struct Match<'a> {
     pub(super) verdict: EventVerdict,
     pub(super) sequence: Option<u64>,
+    /// The number of bytes that the model generated: see
+    /// [`generated_bytes`](super::generated::generated_bytes).
+    pub(super) generated: u64,
     /// The answer's text, if the recording was told which text that is.
     pub(super) text: Option<Text<'a>>,
 }
@@ -90,6 +96,7 @@ impl Shape {
         let mut found = Match {
             verdict: self.verdict?,
             sequence: None,
+            generated: 0,
             text: None,
         };
         let (name, fixed) = self.bytes.split_at(usize::from(self.name_len));
@@ -115,7 +122,11 @@ impl Shape {
                 if gap.kind == GapKind::AnswerText {
                     found.text = Some(text);
                 }
-                text.raw().len()
+                let len = text.raw().len();
+                if gap.kind != GapKind::Padding {
+                    found.generated += len as u64;
+                }
+                len
             };
             data = &data[len..];
         }
@@ -214,7 +225,8 @@ impl<'a> Recorder<'a> {
             Some(raw) if !raw.is_empty() => {
                 let kind = match self.text {
                     Some(text) if std::ptr::eq(text.raw(), raw) => GapKind::AnswerText,
-                    _ => GapKind::Text,
+                    _ if is_generated(key) => GapKind::Text,
+                    _ => GapKind::Padding,
                 };
                 self.gap(raw.len(), json.position() - 1, kind)
             }
@@ -252,20 +264,7 @@ impl<'a> Recorder<'a> {
 
 /// Whether no grammar reads the inside of a string under this key, wherever the key stands.
 fn is_text(key: &[u8]) -> bool {
-    matches!(
-        key,
-        b"content"
-            | b"text"
-            | b"delta"
-            | b"arguments"
-            | b"partial_json"
-            | b"reasoning"
-            | b"reasoning_content"
-            | b"thinking"
-            | b"signature"
-            | b"refusal"
-            | b"obfuscation"
-    )
+    is_generated(key) || matches!(key, b"signature" | b"obfuscation")
 }
 
 /// Reads the digits at the start of `data`: their number and their count, from 1 to

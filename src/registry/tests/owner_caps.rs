@@ -32,10 +32,14 @@ async fn what_is_refused_counts_for_nothing() {
     drop(second);
     let _third = open(true).unwrap();
     assert_eq!(
-        cap(owners.turn(owner(1), CAPS)),
+        cap(owners.request(owner(1), CAPS, true)),
         Some(LimitKind::TurnsPerHour(3))
     );
-    assert_eq!(cap(owners.turn(owner(2), CAPS)), None, "another owner");
+    assert_eq!(
+        cap(owners.request(owner(2), CAPS, true)),
+        None,
+        "another owner"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -43,7 +47,7 @@ async fn no_hour_has_more_turns_than_it_may() {
     let owners = Arc::new(Owners::new());
     let mut taken = Vec::new();
     for second in 0..4 * 3600_u64 {
-        if owners.turn(owner(1), CAPS).is_ok() {
+        if owners.request(owner(1), CAPS, true).is_ok() {
             taken.push(second);
         }
         advance(Duration::from_secs(1)).await;
@@ -58,17 +62,17 @@ async fn owners_are_forgotten_who_have_nothing_open_and_had_no_turn_for_an_hour(
     let owners = Arc::new(Owners::new());
     let open = owners.open(owner(0), CAPS, false).unwrap();
     for name in 1..100 {
-        owners.turn(owner(name), CAPS).unwrap();
+        owners.request(owner(name), CAPS, true).unwrap();
     }
     advance(Duration::from_secs(3600)).await;
-    owners.turn(owner(200), CAPS).unwrap();
+    owners.request(owner(200), CAPS, true).unwrap();
     assert_eq!(owners.len(), 101);
     advance(Duration::from_secs(60)).await;
-    owners.turn(owner(200), CAPS).unwrap();
+    owners.request(owner(200), CAPS, true).unwrap();
     assert_eq!(owners.len(), 2);
     drop(open);
     advance(Duration::from_secs(7200)).await;
-    owners.turn(owner(300), CAPS).unwrap();
+    owners.request(owner(300), CAPS, true).unwrap();
     assert_eq!(owners.len(), 1);
 }
 
@@ -81,7 +85,7 @@ async fn who_was_refused_is_forgotten_an_hour_after_that_was_told() {
     assert_eq!(refused(), None, "known, and not told");
     for (seconds, known) in [(3599, 2), (60, 1)] {
         advance(Duration::from_secs(seconds)).await;
-        owners.turn(owner(2), CAPS).unwrap();
+        owners.request(owner(2), CAPS, true).unwrap();
         assert_eq!(owners.len(), known);
     }
     assert_eq!(refused(), Some(1));

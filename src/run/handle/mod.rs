@@ -2,8 +2,8 @@
 //!
 //! [`Run`] has many methods, and one file for each part of them: `open` (nodes and requests),
 //! `settle` (how a node with work ends), `limits` (turns, loops, repetition), `events`
-//! (observers, notices, shadow mode), `record` (tries, usage, texts), `current` (the run of a
-//! task), `sub_agent` and `wait`.
+//! (observers, notices, shadow mode), `record` (tries, usage, texts), `tokens` (their count and
+//! caps), `current` (the run of a task), `sub_agent` and `wait`.
 //! [`Run::snapshot`] and [`Run::record_to`] stand with the reports; [`Run::tool`] stands with
 //! the tools, [`Run::attempt`] with the attempts.
 
@@ -14,6 +14,7 @@ mod open;
 mod record;
 mod settle;
 mod sub_agent;
+mod tokens;
 mod wait;
 
 pub use self::{

@@ -7,6 +7,7 @@ use crate::{
     llm::{dialect::Usage, stream::Partial},
     run::{
         kinds::{NodeKind, Step, StepKind},
+        limits::Price,
         reason::TerminalReason,
         state::{AttemptTarget, FailedTries, NodeState},
         tree::Node,
@@ -202,6 +203,12 @@ impl Run {
         let attempts = nodes.take_while(|node| node.kind() == NodeKind::Attempt);
         let mut targets = attempts.filter_map(|node| node.payload.attempt()?.target.get());
         targets.find_map(|target| target.as_any().downcast_ref())
+    }
+
+    /// The price of the tokens of this attempt's target; `None` if it is not known.
+    pub(crate) fn price(&self) -> Option<Price> {
+        let mut attempts = self.up_to_call().filter_map(|node| node.payload.attempt());
+        attempts.find_map(|attempt| attempt.target.get())?.price()
     }
 
     /// This node and its ancestors, up to and including the nearest that is no attempt.

@@ -6,17 +6,20 @@ mod actions;
 mod errors;
 mod notices;
 mod repetition;
+mod tokens;
 
 pub use self::{
     actions::{LoopPattern, LoopVerdict},
     errors::{ErrorAllowance, ErrorCounts, ErrorKey},
     notices::ProgressNotices,
+    tokens::{Price, TokenCaps, TokensSpent},
 };
 
 pub(crate) use self::{
     actions::{Action, Actions, EXCERPT, Effect, LoopLimits, ToolArguments},
     notices::WorkingNotices,
     repetition::{RepeatDetector, Repetition},
+    tokens::{Spending, TokenAccount, TokenLedger, TokenLimit, TokenMeter},
 };
 
 use std::{

@@ -124,6 +124,14 @@ pub enum RunNotice {
         /// The number of calls in the loop so far.
         times: u32,
     },
+    /// The run has used most of one of its caps on tokens or cost: see
+    /// [`TokenCapLayer::ask_at`](crate::TokenCapLayer::ask_at).
+    NearTokenCap {
+        /// The cap, in words that follow "the run:".
+        message: String,
+        /// Whether some of the tokens are an estimate.
+        estimated: bool,
+    },
     /// A step of the run takes long: see [`ProgressNotices`](crate::run::ProgressNotices).
     Working {
         /// The step that takes long.
@@ -161,6 +169,7 @@ impl RunNotice {
             Self::WouldHaveEnded { .. } => "would_have_ended",
             Self::FalsePositive { .. } => "false_positive",
             Self::Loop { .. } => "loop",
+            Self::NearTokenCap { .. } => "near_token_cap",
             Self::Working { .. } => "working",
             Self::Checked { .. } => "checked",
             Self::Asked => "asked",

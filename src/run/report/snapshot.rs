@@ -7,7 +7,7 @@ use crate::{
         handle::Run,
         id::RunId,
         kinds::{NodeKind, ResetOn, Step, StepKind},
-        limits::{EXCERPT, ErrorCounts},
+        limits::{EXCERPT, ErrorCounts, TokensSpent},
         reason::TerminalReason,
         state::{HEARTBEAT, NodeState},
         tree::{Clock, Node},
@@ -65,6 +65,10 @@ pub struct RunSnapshot {
     pub deadlines: Deadlines,
     /// The tokens of all finished answers at or below the node. `None` if no upstream reported any.
     pub usage: Option<Usage>,
+    /// The tokens that the run has used so far, and their cost, answers under way and estimates
+    /// included. `None` if no [`TokenCapLayer`](crate::TokenCapLayer) counts them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub spent: Option<TokensSpent>,
     /// The text of the run's last answer that had text, as far as it came, once the node has
     /// ended.
     ///
@@ -220,6 +224,7 @@ impl RunSnapshot {
                 .map(|at| Duration::from_nanos(at).saturating_sub(now)),
             deadlines: end.map_or_else(|| Deadlines::of(node, now), |_| Deadlines::default()),
             usage: node.usage(),
+            spent: node.tokens_spent(),
             text: end.and_then(|_| node.last_text()),
             also: terminated.map_or_else(Vec::new, |terminated| terminated.also.clone()),
             last_check: run.last_check(until),

@@ -184,9 +184,7 @@ impl NodeState {
     pub(in crate::run) fn report(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
         self.with_reported(|reported| {
             if let Some(more) = usage {
-                let sum = reported.usage.get_or_insert_default();
-                sum.input_tokens = sum.input_tokens.saturating_add(more.input_tokens);
-                sum.output_tokens = sum.output_tokens.saturating_add(more.output_tokens);
+                reported.usage.get_or_insert_default().add(more);
             }
             if let Some(reason) = stop_reason {
                 reported.stop_reason = Some(Arc::clone(reason));

@@ -87,6 +87,16 @@ impl Terminated {
         }
     }
 
+    /// Whether a cap on tokens or cost ended the node by an estimate: an upstream had not stated
+    /// all the tokens by then.
+    #[must_use]
+    pub const fn is_estimated(&self) -> bool {
+        match self.measure {
+            LimitKind::Tokens(limit) | LimitKind::OwnerTokens(limit) => limit.estimated,
+            _ => false,
+        }
+    }
+
     /// The first [`Terminated`] in the chain of `error`, `error` itself included.
     #[must_use]
     pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
@@ -309,6 +319,7 @@ fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
         None => f.write_str("unknown")?,
     }
     let advice = match end.measure {
+        LimitKind::OwnerTokens(_) => "Wait before the next request",
         LimitKind::Unhealthy => "Restart the upstream, then retry",
         LimitKind::Announced | LimitKind::Unheard => {
             "Retry with a longer timeout of the client, or simplify the request"
@@ -320,8 +331,8 @@ fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
 
 /// Writes the cause of an end: with the limit that passed, if there is one, else `cause`.
 fn write_cause(f: &mut impl fmt::Write, end: &Terminated, cause: &str) -> fmt::Result {
-    use LimitKind::{Announced, Lifeless, Turns, Unhealthy, Unheard};
-    use TerminalReason::{CallerDeadline, HardCeiling, StepTimeout, TurnCap};
+    use LimitKind::{Announced, Lifeless, OwnerTokens, Tokens, Turns, Unhealthy, Unheard};
+    use TerminalReason::{CallerDeadline, HardCeiling, StepTimeout, TokenCap, TurnCap};
 
     match (&end.reason, end.measure, end.limit.map(Span)) {
         (StepTimeout, Lifeless, Some(limit)) => {
@@ -345,6 +356,10 @@ fn write_cause(f: &mut impl fmt::Write, end: &Terminated, cause: &str) -> fmt::R
         (TurnCap, Turns(turns), _) => {
             let s = if turns == 1 { "" } else { "s" };
             write!(f, "it reached its limit of {turns} turn{s}")
+        }
+        (TokenCap, Tokens(limit), _) => write!(f, "it used up its {limit}"),
+        (TokenCap, OwnerTokens(limit), _) => {
+            write!(f, "its caller used up, within an hour, its {limit}")
         }
         _ => match &end.cause {
             Some(cause) => write!(f, "it {cause}"),
@@ -376,6 +391,7 @@ const fn cause_and_advice(reason: &TerminalReason) -> (&'static str, &'static st
             "Retry: another server may take it",
         ),
         TerminalReason::TurnCap => ("it reached its limit of turns", LOOK),
+        TerminalReason::TokenCap => ("it used up its tokens", LOOK),
         TerminalReason::RetryBudget => ("one error came back too often", LOOK),
         TerminalReason::RunErrors => ("it made too many errors", LOOK),
         TerminalReason::ConsecutiveErrors => ("it made too many errors in a row", LOOK),

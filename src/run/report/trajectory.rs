@@ -81,6 +81,9 @@ struct Terminate {
     session: Option<Arc<str>>,
     #[serde(rename = "elapsed_ms", serialize_with = "millis")]
     elapsed: Duration,
+    /// Whether a cap on tokens ended the run by an estimate; absent if not.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    estimated: bool,
     message: String,
 }
 
@@ -99,8 +102,8 @@ impl Trajectory {
     }
 
     /// Writes a line about requests that an owner's cap refused.
-    pub(crate) fn refuse_owner(&self, refused: &impl serde::Serialize) {
-        self.write("harness_refused", &TerminalReason::TurnCap, refused);
+    pub(crate) fn refuse_owner(&self, reason: &TerminalReason, refused: &impl serde::Serialize) {
+        self.write("harness_refused", reason, refused);
     }
 
     fn write<T: serde::Serialize>(&self, kind: &'static str, reason: &TerminalReason, rest: T) {
@@ -172,12 +175,14 @@ impl Node<NodeState> {
             return None;
         }
         let trajectory = self.trajectory()?;
+        let terminated = Terminated::of(self);
         let terminate = Terminate {
             at_turn: self.turns(),
             run: self.run_id(),
             session: self.session(),
             elapsed: end.lasted(),
-            message: Terminated::of(self).message(),
+            estimated: terminated.is_estimated(),
+            message: terminated.message(),
         };
         let line = line("harness_terminate", &end.reason, terminate)?;
         Some(Box::new(move || trajectory.0.put(line)))

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        OnceLock,
+        Arc, OnceLock,
         atomic::{AtomicU8, AtomicU64, Ordering},
     },
     time::Duration,
@@ -16,7 +16,8 @@ use crate::{
     run::{
         handle::{StopOnEnd, SubAgentLink},
         limits::{
-            Actions, PartialTexts, ProgressNotices, RepeatDetector, RunWindows, Shadows, TurnCount,
+            Actions, PartialTexts, ProgressNotices, RepeatDetector, RunWindows, Shadows,
+            TokenLedger, TurnCount,
         },
         report::{RunEvent, Trajectory, Verdict},
     },
@@ -38,6 +39,8 @@ pub(crate) struct RunFeatures {
     /// other than `HEARTBEAT`.
     pub(in crate::run) heartbeat: AtomicU64,
     pub(in crate::run) turns: Lock<TurnCount>,
+    /// The count of the run's tokens; `None` if no layer caps them.
+    tokens: OnceLock<Arc<TokenLedger>>,
     /// The guard that counts the run as open for its owner; `None` without caps, and after the end.
     pub(in crate::run) open: Lock<Option<Box<dyn RunGuard>>>,
     pub(in crate::run) trajectory: OnceLock<Trajectory>,
@@ -67,6 +70,15 @@ impl RunFeatures {
             0 => HEARTBEAT,
             set => Duration::from_nanos(set),
         }
+    }
+
+    /// The count of the run's tokens, which begins now if it did not before.
+    pub(in crate::run) fn tokens(&self) -> &Arc<TokenLedger> {
+        self.tokens.get_or_init(Arc::default)
+    }
+
+    pub(in crate::run) fn tokens_if_any(&self) -> Option<&Arc<TokenLedger>> {
+        self.tokens.get()
     }
 
     pub(in crate::run) fn set_above(&self, above: SubAgentLink) {

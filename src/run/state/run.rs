@@ -13,7 +13,7 @@ use crate::{
     lock::Lock,
     run::{
         kinds::{NodeKind, Step},
-        limits::ErrorCounts,
+        limits::{ErrorCounts, Price},
         reason::TerminalReason,
         report::Hooks,
     },
@@ -175,6 +175,9 @@ impl Steps {
 /// The upstream to which an attempt goes.
 pub(crate) trait AttemptTarget: Any + Send + Sync + std::fmt::Debug {
     fn label(&self) -> &Arc<str>;
+
+    /// The price of its tokens; `None` if it is not known.
+    fn price(&self) -> Option<Price>;
 
     /// The target as a value for a downcast, by the module that set the target.
     fn as_any(&self) -> &dyn Any;

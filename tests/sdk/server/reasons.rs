@@ -17,6 +17,7 @@ fn all() -> [TerminalReason; 18] {
         TerminalReason::Superseded,
         TerminalReason::Shutdown,
         TerminalReason::TurnCap,
+        TerminalReason::TokenCap,
         TerminalReason::RetryBudget,
         TerminalReason::RunErrors,
         TerminalReason::ConsecutiveErrors,

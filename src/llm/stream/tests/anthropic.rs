@@ -1,7 +1,7 @@
 use super::{judged, verdict};
 use crate::llm::dialect::Finish;
 use crate::llm::{
-    dialect::{Dialect, Usage},
+    dialect::Dialect,
     sse::EventKind::{self, Content, Error, Life, Prelude, Progress, Terminator},
 };
 
@@ -150,11 +150,8 @@ fn usage_is_merged() {
         ],
     );
     assert_eq!(
-        judge.usage(),
-        Some(Usage {
-            input_tokens: 25,
-            output_tokens: 15
-        })
+        judge.usage().map(|it| (it.input_tokens, it.output_tokens)),
+        Some((25, 15))
     );
     assert_eq!(judge.stop_reason(), Some("end_turn"));
     assert_eq!(judge.finish(), Finish::Truncated);

@@ -1,7 +1,7 @@
 use super::{super::reader::StreamReader, judged};
 use crate::llm::dialect::Finish;
 use crate::llm::{
-    dialect::{Dialect, Usage},
+    dialect::Dialect,
     sse::EventKind::{self, Content, Error, Life, Prelude, Progress, Terminator},
 };
 
@@ -233,11 +233,8 @@ fn usage_and_stop_reason_are_kept() {
         r#"{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":9,"details":{"prompt_tokens":1}}}"#,
     ]);
     assert_eq!(
-        judge.usage(),
-        Some(Usage {
-            input_tokens: 7,
-            output_tokens: 9
-        })
+        judge.usage().map(|it| (it.input_tokens, it.output_tokens)),
+        Some((7, 9))
     );
     assert_eq!(judge.stop_reason(), Some("tool_calls"));
     assert_eq!(judge.next_sequence(), 0);

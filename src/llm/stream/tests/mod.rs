@@ -3,6 +3,7 @@ mod any;
 mod chat;
 mod custom;
 mod frame;
+mod generated;
 mod json;
 mod reference;
 mod responses;

@@ -1,7 +1,7 @@
 use super::{super::reader::StreamReader, judged, verdict};
 use crate::llm::dialect::Finish;
 use crate::llm::{
-    dialect::{Dialect, Usage},
+    dialect::Dialect,
     sse::EventKind::{self, Content, Error, Life, Prelude, Progress, Terminator},
 };
 
@@ -120,11 +120,8 @@ fn completed_has_the_usage() {
         ],
     );
     assert_eq!(
-        judge.usage(),
-        Some(Usage {
-            input_tokens: 3,
-            output_tokens: 5
-        })
+        judge.usage().map(|it| (it.input_tokens, it.output_tokens)),
+        Some((3, 5))
     );
     assert_eq!((judge.stop_reason(), judge.next_sequence()), (None, 3));
     assert_eq!(judge.finish(), Finish::Complete);

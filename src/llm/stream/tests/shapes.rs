@@ -11,7 +11,7 @@ use super::{
         reader::{ChunkSummary, StreamReader},
     },
     judged,
-    streams::{StreamMarks, marks},
+    streams::{StreamMarks, counting, marks},
 };
 use crate::llm::dialect::{Dialect, OpenAiChat};
 
@@ -437,7 +437,7 @@ fn a_shape_changes_no_result() {
         let known = rng.u8(..4) > 0;
         let dialect = if known { api.dialect } else { Dialect::Any };
         let stream = stream(&mut rng, api);
-        let (mut shaped, mut walked) = (StreamReader::new(dialect), StreamReader::new(dialect));
+        let (mut shaped, mut walked) = (counting(dialect), counting(dialect));
         let keep_text_at = rng.usize(..400);
         let cut = rng.u8(..40);
         let mut rest = &*stream;

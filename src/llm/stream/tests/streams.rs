@@ -13,13 +13,20 @@ use crate::llm::{
 #[derive(Debug, PartialEq)]
 pub(super) struct StreamMarks {
     offsets: [Option<u64>; 5],
-    counts: [u64; 6],
+    counts: [u64; 7],
     dialect: Dialect,
     failure: Option<(String, String, String)>,
     usage: Option<Usage>,
     stop: Option<String>,
     response_id: Option<String>,
     finish: Finish,
+}
+
+/// A reader that counts what the model generates, too.
+pub(super) fn counting(dialect: Dialect) -> StreamReader {
+    let mut reader = StreamReader::new(dialect);
+    reader.count_generated();
+    reader
 }
 
 pub(super) fn marks(judge: &StreamReader) -> StreamMarks {
@@ -38,6 +45,7 @@ pub(super) fn marks(judge: &StreamReader) -> StreamMarks {
             judge.next_sequence(),
             judge.heartbeats(),
             judge.events(),
+            judge.unstated_bytes(),
         ],
         dialect: judge.dialect(),
         failure: judge
@@ -184,14 +192,14 @@ fn empty_deltas_neither_commit_nor_are_progress_at_any_chunking() {
         let whole = format!("{empties}data: {filled}\n\n{empties}");
         let content = (empties.len() + format!("data: {filled}\n\n").len()) as u64;
         for size in [1, 2, 3, 7, 16, 61, 256, whole.len()] {
-            let mut judge = StreamReader::new(dialect);
+            let mut judge = counting(dialect);
             for chunk in chunks(empties.as_bytes(), &[size]) {
                 let seen = judge.push(chunk);
                 assert!(!seen.content && !seen.progress, "{empty} by {size}");
             }
             assert_eq!((judge.commit(), judge.progressed()), (None, 0));
 
-            let mut judge = StreamReader::new(dialect);
+            let mut judge = counting(dialect);
             for chunk in chunks(whole.as_bytes(), &[size]) {
                 judge.push(chunk);
             }
@@ -231,7 +239,7 @@ proptest! {
             Dialect::Any, Dialect::OpenAiChat, Dialect::OpenAiResponses, Dialect::Anthropic,
         ][..]),
     ) {
-        let (mut whole, mut parts) = (StreamReader::new(dialect), StreamReader::new(dialect));
+        let (mut whole, mut parts) = (counting(dialect), counting(dialect));
         let at_once = whole.push(&stream);
         let mut seen = at_once;
         (seen.content, seen.progress, seen.ended) = (false, false, false);

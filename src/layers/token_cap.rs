@@ -1,0 +1,238 @@
+//! Ends a run that has used up its tokens, or what they may cost.
+//!
+//! A cap on turns does not bound what a run costs: one turn may send 200 kB of history, and one
+//! answer may go on for an hour. The invoice shows it a month later. This layer counts tokens
+//! while an answer streams, and ends the run in mid-stream.
+//!
+//! # What is counted
+//!
+//! The tokens that upstreams state, of all attempts of the run and of its sub-agents: also of
+//! attempts that failed, and of streams that were cut. A run is compared with the caps at each
+//! request and at each frame of a stream; of several runs above each other the outermost ends
+//! first.
+//!
+//! - Output: the tokens of answers, with those of reasoning and of tool calls.
+//! - Input: the tokens of prompts. Those that an upstream read from its cache count only if
+//!   [asked](TokenCaps::count_cached_input); their cost counts if they have a
+//!   [price](crate::run::Price::cached_input).
+//! - Cost: the tokens times the [price](crate::Candidate::price) of the candidate that was asked.
+//!
+//! # Estimates
+//!
+//! Some upstreams state the tokens of an answer at its end, and some never. Until they do, four
+//! bytes of generated text, as they stand in the JSON of the stream, count as one token, rounded up
+//! for each answer. Each number that the upstream states replaces the estimate. An answer that is
+//! no stream is read at its end, up to 256 KiB; if it states no usage, its text is estimated.
+//! Prompts are never estimated. The message of an end that rests on an estimate says `estimated`,
+//! and so does [`Terminated::is_estimated`](crate::Terminated::is_estimated).
+//!
+//! The layer changes no request: it adds neither `stream_options` nor `max_tokens`.
+//!
+//! # When a run ends
+//!
+//! A stream that exceeds a cap ends the run as [`TokenCap`](crate::TerminalReason::TokenCap),
+//! behind the frame that exceeds it; so do all calls in progress. A stream whose upstream has said
+//! why it stops is handed on to its end. A request of a run that has used a whole cap ends the run
+//! too: the inner service does not get that request. Calls that are in progress at the same time
+//! may use more than the cap, as an answer that is no stream shows its tokens at its end.
+//!
+//! With [`ask_at`](TokenCapLayer::ask_at) a person is asked before: see there.
+//!
+//! # Same instant
+//!
+//! A stored reason wins, then a passed clock, then the cap.
+//!
+//! # Order
+//!
+//! This layer belongs inside of [`TurnCapLayer`](crate::TurnCapLayer), and outside of retry and
+//! fallback layers, so that no attempt begins for a call that this layer refuses.
+//!
+//! # Cancel safety
+//!
+//! Dropping the future or the body drops the inner one; if this layer opened the run, the drop
+//! also ends the run as aborted. The tokens of a dropped stream stay counted.
+//!
+//! # Examples
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_agent::BoxError> {
+//! use bytes::Bytes;
+//! use http::{Request, Response};
+//! use http_body_util::{BodyExt, Full};
+//! use tower::{Service, ServiceBuilder, service_fn};
+//! use tower_agent::{Run, TerminalReason, TokenCapLayer, TokenCaps};
+//!
+//! let mut model = ServiceBuilder::new()
+//!     .layer(TokenCapLayer::new(TokenCaps::new().max_output_tokens(100)))
+//!     .service(service_fn(|_: Request<()>| async {
+//!         let answer = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":120}}"#;
+//!         Ok::<_, std::io::Error>(Response::new(Full::new(Bytes::from(answer))))
+//!     }));
+//!
+//! let run = Run::open();
+//! model.call(run.attach(Request::new(()))).await?.into_body().collect().await?;
+//! assert_eq!(run.tokens_spent().unwrap().output_tokens, 120);
+//!
+//! let refused = model.call(run.attach(Request::new(()))).await.unwrap_err();
+//! assert_eq!(TerminalReason::find(&*refused), Some(&TerminalReason::TokenCap));
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Asks a person when a run has used 80 % of what it may cost:
+//!
+//! ```
+//! use tower_agent::{TokenCapLayer, TokenCaps};
+//!
+//! let layer = TokenCapLayer::new(TokenCaps::new().max_cost(2.0)).ask_at(0.8);
+//! ```
+
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Body;
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{
+    attempt::generates,
+    error::BoxError,
+    run::{Run, TokenCaps},
+    supervise::{
+        Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture, WholeAnswer,
+    },
+};
+
+/// Ends a run that has used up its tokens or their cost: see the [module](self).
+#[derive(Clone, Copy, Debug)]
+pub struct TokenCapLayer {
+    caps: TokenCaps,
+    ask_at: Option<f64>,
+}
+
+impl TokenCapLayer {
+    /// Makes a layer with these caps for each run; without a cap it counts nothing.
+    #[must_use]
+    pub const fn new(caps: TokenCaps) -> Self {
+        Self { caps, ask_at: None }
+    }
+
+    /// Sends a notice when a run has used this part of a cap, such as 0.8.
+    ///
+    /// The notice is [`NearTokenCap`](crate::RunNotice::NearTokenCap). A
+    /// [`Watchdog`](crate::Watchdog) with a [question](crate::Watchdog::question) asks a person
+    /// then, while the run works on. If the answer is to continue, the run may use its caps
+    /// [once more](crate::Run::extend_tokens), and is asked about again at this part of that. If
+    /// the answer is to stop, the run ends at once; without an answer it ends at the cap.
+    ///
+    /// # Panics
+    ///
+    /// If `part` is not greater than 0 and at most 1.
+    #[must_use]
+    pub const fn ask_at(mut self, part: f64) -> Self {
+        assert!(part > 0.0 && part <= 1.0, "a part of a cap is from 0 to 1");
+        self.ask_at = Some(part);
+        self
+    }
+}
+
+impl From<TokenCaps> for TokenCapLayer {
+    fn from(caps: TokenCaps) -> Self {
+        Self::new(caps)
+    }
+}
+
+impl<S> Layer<S> for TokenCapLayer {
+    type Service = TokenCap<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        let layer = *self;
+        TokenCap { inner, layer }
+    }
+}
+
+/// The service of a [`TokenCapLayer`].
+#[derive(Clone, Debug)]
+pub struct TokenCap<S> {
+    inner: S,
+    layer: TokenCapLayer,
+}
+
+/// The response future of [`TokenCap`].
+pub type TokenCapFuture<F> = SupervisedFuture<F>;
+
+/// The response body of [`TokenCap`].
+pub type TokenCapBody<B> = SupervisedBody<B>;
+
+/// A request's mark: a layer of this kind further out counts its answer.
+#[derive(Clone, Copy, Debug)]
+struct Counted;
+
+/// The work of the layer at each frame.
+#[derive(Debug)]
+struct Capping {
+    layer: TokenCapLayer,
+    /// The answer, if it is no stream and this layer counts it.
+    whole: Option<WholeAnswer>,
+}
+
+impl LayerHooks for Capping {
+    fn frame(&mut self, run: &Run, data: Option<&Bytes>, observer: Option<&Observer>) {
+        let marks = observer.and_then(Observer::judged);
+        match (marks, &mut self.whole, data) {
+            (Some(marks), ..) if !marks.has_stopped() => {
+                run.cap_tokens(&self.layer.caps, self.layer.ask_at);
+            }
+            (None, Some(whole), Some(data)) => whole.push(data, observer),
+            _ => {}
+        }
+    }
+
+    fn release(&mut self, run: &Run) {
+        // The usage of an answer that an inner layer read whole is counted already.
+        let whole = self.whole.take().filter(|_| run.usage().is_none());
+        if let Some((usage, estimated)) = whole.and_then(WholeAnswer::tokens) {
+            run.report(usage, None);
+            run.spend(usage, estimated);
+        }
+    }
+}
+
+impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for TokenCap<S>
+where
+    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S::Error: Into<BoxError>,
+    ResBody: Body<Data = Bytes>,
+    ResBody::Error: Into<BoxError>,
+{
+    type Response = Response<TokenCapBody<ResBody>>;
+    type Error = BoxError;
+    type Future = TokenCapFuture<S::Future>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
+        let layer = self.layer;
+        if !layer.caps.is_set() {
+            return SupervisedFuture::inert(self.inner.call(request));
+        }
+        let claim = Claim::of(&mut request);
+        claim.run.count_tokens();
+        if let Err(end) = claim.run.admit_tokens(&layer.caps) {
+            if !claim.run.node().is_over() {
+                // The run is closing and not over: refuse this call alone.
+                return SupervisedFuture::refused(end.into());
+            }
+        }
+        let is_counted = request.extensions_mut().insert(Counted).is_some();
+        let hooks = Capping {
+            layer,
+            whole: (!is_counted).then(|| WholeAnswer::new(generates(&request))),
+        };
+        let settings = LayerSettings::hooks(hooks).reading().frames();
+        SupervisedFuture::new(claim, settings, request, |request| self.inner.call(request))
+    }
+}

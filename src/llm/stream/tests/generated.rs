@@ -1,0 +1,84 @@
+//! The bytes that a model generated since its upstream last stated its tokens.
+
+use super::streams::counting;
+use crate::llm::dialect::Dialect;
+
+fn unstated(dialect: Dialect, events: &[&str]) -> u64 {
+    let mut reader = counting(dialect);
+    for event in events {
+        reader.push(format!("data: {event}\n\n").as_bytes());
+    }
+    reader.unstated_bytes()
+}
+
+#[test]
+fn the_text_of_each_dialect_is_counted_and_its_padding_is_not() {
+    let chat = Dialect::OpenAiChat;
+    let responses = Dialect::OpenAiResponses;
+    for (dialect, event, bytes) in [
+        (chat, r#"{"choices":[{"delta":{"content":"a\n"}}]}"#, 3),
+        (
+            chat,
+            r#"{"choices":[{"delta":{"reasoning_content":"abc"}}]}"#,
+            3,
+        ),
+        (chat, r#"{"choices":[{"delta":{"refusal":"no"}}]}"#, 2),
+        (
+            chat,
+            r#"{"choices":[{"delta":{"tool_calls":[{"id":"call_1","function":{"name":"f","arguments":"{}"}}]}}]}"#,
+            2,
+        ),
+        (
+            chat,
+            r#"{"choices":[{"delta":{"role":"assistant","content":""}}]}"#,
+            0,
+        ),
+        (
+            responses,
+            r#"{"type":"response.output_text.delta","delta":"abcd","obfuscation":"xxxxxxxx"}"#,
+            4,
+        ),
+        // The whole text once more.
+        (
+            responses,
+            r#"{"type":"response.output_text.done","text":"abcd"}"#,
+            0,
+        ),
+        (
+            Dialect::Anthropic,
+            r#"{"type":"content_block_delta","delta":{"type":"thinking_delta","thinking":"hm"}}"#,
+            2,
+        ),
+        (
+            Dialect::Anthropic,
+            r#"{"type":"content_block_delta","delta":{"type":"input_json_delta","partial_json":"{}"}}"#,
+            2,
+        ),
+        (
+            Dialect::Anthropic,
+            r#"{"type":"content_block_delta","delta":{"type":"signature_delta","signature":"abc"}}"#,
+            0,
+        ),
+    ] {
+        // Twice: the second event is read by the shape of the first one.
+        assert_eq!(unstated(dialect, &[event, event]), 2 * bytes, "{event}");
+    }
+}
+
+#[test]
+fn a_stated_number_includes_the_text_before_it_and_that_of_its_own_event() {
+    let text = r#"{"choices":[{"delta":{"content":"abc"}}]}"#;
+    let stated = [1, 2].map(|tokens| {
+        let choices = r#""choices":[{"delta":{"content":"abc"}}]"#;
+        format!(r#"{{{choices},"usage":{{"completion_tokens":{tokens}}}}}"#)
+    });
+    let of = |events: &[&str]| unstated(Dialect::OpenAiChat, events);
+    assert_eq!(of(&[text, &stated[0]]), 0);
+    assert_eq!(of(&[text, &stated[0], text]), 3);
+    assert_eq!(
+        of(&[text, &stated[0], &stated[0]]),
+        3,
+        "the number is no news"
+    );
+    assert_eq!(of(&[text, &stated[0], text, &stated[1]]), 0);
+}

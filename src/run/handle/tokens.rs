@@ -1,0 +1,150 @@
+//! The tokens of a run: their count, the caps on them, and the question before a cap.
+
+use std::sync::Arc;
+
+use super::Run;
+use crate::{
+    llm::dialect::Usage,
+    run::{
+        kinds::{LimitHit, LimitKind, NodeKind},
+        limits::{TokenAccount, TokenCaps, TokenLedger, TokenLimit, TokenMeter, TokensSpent},
+        reason::TerminalReason,
+        report::{RunNotice, Terminated},
+        state::NodeState,
+        tree::Node,
+    },
+};
+
+impl Run {
+    /// The tokens that the nearest run and its sub-agents have used, and what they cost; `None`
+    /// if no [`TokenCapLayer`](crate::TokenCapLayer) counts them.
+    ///
+    /// Unlike [`usage`](Self::usage) it includes answers that still stream, and estimates where an
+    /// upstream has not stated its usage.
+    #[must_use]
+    pub fn tokens_spent(&self) -> Option<TokensSpent> {
+        self.nearest().tokens_spent()
+    }
+
+    /// Allows the nearest run its caps on tokens and cost once more, such as 20,000 tokens in
+    /// place of 10,000.
+    ///
+    /// The method is for the program, for example when a person has agreed. A run that has ended
+    /// stays ended.
+    pub fn extend_tokens(&self) {
+        self.nearest().run_state().features().tokens().extend();
+    }
+
+    /// Whether a notice was sent about the caps that hold for the nearest run now.
+    pub(crate) fn is_near_token_cap(&self) -> bool {
+        let features = self.run_state().features_if_any();
+        let tokens = features.and_then(|features| features.tokens_if_any());
+        tokens.is_some_and(|tokens| tokens.is_in_question())
+    }
+
+    /// Counts the tokens of the nearest run, and of the runs above it, from now on.
+    pub(crate) fn count_tokens(&self) {
+        for run in self.runs_up() {
+            run.run_state().features().tokens();
+        }
+    }
+
+    /// Counts the tokens of the nearest run in the account of its owner, too.
+    pub(crate) fn count_tokens_in(&self, account: Arc<dyn TokenAccount>) {
+        self.count_tokens();
+        self.run_state().features().tokens().count_in(account);
+    }
+
+    /// Makes the meter of this attempt's answer; `None` if no run at or above it counts tokens.
+    pub(crate) fn token_meter(&self) -> Option<TokenMeter> {
+        let ledgers = self.ledgers().map(|(_, ledger)| Arc::clone(ledger));
+        TokenMeter::new(ledgers.collect(), self.price())
+    }
+
+    /// Counts the usage of an answer that no meter has counted.
+    pub(crate) fn spend(&self, usage: Option<Usage>, estimated: u64) {
+        if let Some(mut meter) = self.token_meter() {
+            meter.set(usage, estimated);
+        }
+    }
+
+    /// Ends the outermost run at or above this node that has used up one of `caps`.
+    ///
+    /// # Errors
+    ///
+    /// If this node is over or closing; passed clocks are checked first.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the cold path, and the type of every layer"
+    )]
+    pub(crate) fn admit_tokens(&self, caps: &TokenCaps) -> Result<(), Terminated> {
+        self.check()?;
+        self.end_spent(|ledger| caps.reached(&ledger.spent(), ledger.times(), 1.0));
+        self.check()
+    }
+
+    /// Ends the outermost run at or above this node that has exceeded one of `caps`.
+    ///
+    /// A run that has used the part `asks_at` of a cap sends one notice, for each time that it was
+    /// allowed its caps.
+    pub(crate) fn cap_tokens(&self, caps: &TokenCaps, asks_at: Option<f64>) {
+        self.end_spent(|ledger| caps.exceeded(&ledger.spent(), ledger.times()));
+        let Some(part) = asks_at else { return };
+        for (run, ledger) in self.ledgers() {
+            let times = ledger.times();
+            let near = caps.reached(&ledger.spent(), times, part);
+            if let Some(limit) = near.filter(|_| ledger.takes_question(times)) {
+                let message = format!("it has used most of its {limit}");
+                let estimated = limit.estimated;
+                run.publish(&RunNotice::NearTokenCap { message, estimated }, false);
+            }
+        }
+    }
+
+    fn end_spent(&self, cap: impl Fn(&TokenLedger) -> Option<TokenLimit>) {
+        let spent = |(run, ledger): (_, &Arc<TokenLedger>)| Some((run, cap(ledger)?));
+        if let Some((run, limit)) = self.ledgers().filter_map(spent).last() {
+            end_at(run, limit, self.now());
+        }
+    }
+
+    /// Ends this node because the owner of its run has used up a cap of the hour.
+    pub(crate) fn end_for_owner(&self, limit: TokenLimit) {
+        let passed = LimitHit {
+            limit: None,
+            measure: LimitKind::OwnerTokens(limit),
+        };
+        drop(
+            self.node()
+                .end(TerminalReason::TokenCap, Some(passed), self.now()),
+        );
+    }
+
+    /// The runs at or above this node that count their tokens, the nearest first.
+    fn ledgers(&self) -> impl Iterator<Item = (&Node<NodeState>, &Arc<TokenLedger>)> {
+        self.runs_up().filter_map(|run| {
+            let features = run.payload.features_if_any()?;
+            Some((run, features.tokens_if_any()?))
+        })
+    }
+
+    fn runs_up(&self) -> impl Iterator<Item = &Node<NodeState>> {
+        let nodes = std::iter::once(&**self.node()).chain(self.node().ancestors());
+        nodes.filter(|node| node.kind() == NodeKind::Run)
+    }
+}
+
+fn end_at(run: &Node<NodeState>, limit: TokenLimit, now: std::time::Duration) {
+    let passed = LimitHit {
+        limit: None,
+        measure: LimitKind::Tokens(limit),
+    };
+    drop(run.end(TerminalReason::TokenCap, Some(passed), now));
+}
+
+impl Node<NodeState> {
+    pub(in crate::run) fn tokens_spent(&self) -> Option<TokensSpent> {
+        let features = self.run_state().features_if_any()?;
+        Some(features.tokens_if_any()?.spent().into())
+    }
+}

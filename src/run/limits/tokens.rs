@@ -1,0 +1,438 @@
+//! The tokens of a run and their cost, counted while answers stream, and the caps on them.
+
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+};
+
+use crate::{llm::dialect::Usage, lock::Lock};
+
+/// The units of cost in one of the program's currency: so small that a price for a million tokens
+/// keeps six decimal places, per token.
+const UNITS: f64 = 1e12;
+
+/// The price of a candidate's tokens, in any one currency.
+///
+/// ```
+/// use tower_agent::{Candidate, run::Price};
+///
+/// // 2.50 for a million tokens of prompts, 1.25 if they are cached, 10 for answers.
+/// let price = Price::per_million(2.5, 10.0).cached_input(1.25);
+/// let candidate = Candidate::new("large").price(price);
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Price {
+    /// The prices of one token, in units.
+    input: u64,
+    cached_input: u64,
+    output: u64,
+}
+
+impl Price {
+    /// The highest price for a million tokens.
+    pub const MAX: f64 = 1e9;
+
+    /// Makes the price of a million tokens of prompts, and of a million tokens of answers.
+    ///
+    /// Cached input costs nothing unless [set](Self::cached_input). Six decimal places count.
+    ///
+    /// # Panics
+    ///
+    /// If a price is negative, not a number, or greater than [`MAX`](Self::MAX).
+    #[must_use]
+    pub const fn per_million(input: f64, output: f64) -> Self {
+        Self {
+            input: per_token(input),
+            cached_input: 0,
+            output: per_token(output),
+        }
+    }
+
+    /// Sets the price of a million tokens of prompts that the upstream reads from its cache.
+    ///
+    /// # Panics
+    ///
+    /// As [`per_million`](Self::per_million).
+    #[must_use]
+    pub const fn cached_input(mut self, price: f64) -> Self {
+        self.cached_input = per_token(price);
+        self
+    }
+}
+
+const fn per_token(per_million: f64) -> u64 {
+    assert!(
+        per_million >= 0.0 && per_million <= Price::MAX,
+        "a price must be a number from 0 to Price::MAX"
+    );
+    (per_million * (UNITS / 1e6) + 0.5) as u64
+}
+
+/// Caps on the tokens of a run, or on those of an owner in an hour, and on their cost.
+///
+/// A [`TokenCapLayer`](crate::TokenCapLayer) enforces those of a run, an
+/// [`OwnerCapLayer`](crate::OwnerCapLayer) those of an owner.
+///
+/// ```
+/// use tower_agent::TokenCaps;
+///
+/// let caps = TokenCaps::new().max_output_tokens(20_000).max_cost(0.5);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct TokenCaps {
+    output: Option<u32>,
+    total: Option<u32>,
+    cost: Option<f64>,
+    counts_cached: bool,
+}
+
+impl TokenCaps {
+    /// Makes caps of which none is set.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            output: None,
+            total: None,
+            cost: None,
+            counts_cached: false,
+        }
+    }
+
+    /// Sets the most tokens of answers, with those of reasoning and of tool calls; `None` is no
+    /// cap.
+    ///
+    /// # Panics
+    ///
+    /// If the number is zero.
+    #[must_use]
+    pub fn max_output_tokens(mut self, tokens: impl Into<Option<u32>>) -> Self {
+        self.output = above_zero(tokens.into());
+        self
+    }
+
+    /// Sets the most tokens of prompts and answers together; `None` is no cap.
+    ///
+    /// # Panics
+    ///
+    /// If the number is zero.
+    #[must_use]
+    pub fn max_total_tokens(mut self, tokens: impl Into<Option<u32>>) -> Self {
+        self.total = above_zero(tokens.into());
+        self
+    }
+
+    /// Sets the most that the tokens may cost, in the currency of the candidates'
+    /// [prices](crate::Candidate::price); `None` is no cap. Tokens of a candidate without a price
+    /// cost nothing.
+    ///
+    /// # Panics
+    ///
+    /// If the cost is not a number greater than zero.
+    #[must_use]
+    pub fn max_cost(mut self, cost: impl Into<Option<f64>>) -> Self {
+        self.cost = above_zero(cost.into());
+        self
+    }
+
+    /// Sets whether the cached tokens of prompts count in the [total](Self::max_total_tokens);
+    /// they do not by default.
+    #[must_use]
+    pub const fn count_cached_input(mut self, counts: bool) -> Self {
+        self.counts_cached = counts;
+        self
+    }
+
+    /// Whether a cap is set.
+    pub(crate) const fn is_set(&self) -> bool {
+        self.output.is_some() || self.total.is_some() || self.cost.is_some()
+    }
+
+    /// The first cap of which `spent` is this `part` or more; a run may be allowed the caps more
+    /// than once, so many `times`.
+    pub(crate) fn reached(&self, spent: &Spending, times: u32, part: f64) -> Option<TokenLimit> {
+        self.find(spent, times, |used, cap| used >= part * cap)
+    }
+
+    /// The first cap that `spent` exceeds.
+    pub(crate) fn exceeded(&self, spent: &Spending, times: u32) -> Option<TokenLimit> {
+        self.find(spent, times, |used, cap| used > cap)
+    }
+
+    fn find(
+        &self,
+        spent: &Spending,
+        times: u32,
+        is_over: impl Fn(f64, f64) -> bool,
+    ) -> Option<TokenLimit> {
+        let is_over = |used: f64, cap: f64| is_over(used, cap * f64::from(times));
+        let limit = |cap, of| TokenLimit {
+            cap,
+            of,
+            estimated: spent.estimated > 0,
+        };
+        let output = self
+            .output
+            .filter(|cap| is_over(spent.output as f64, f64::from(*cap)));
+        let total = spent.total(self.counts_cached) as f64;
+        let total = self.total.filter(|cap| is_over(total, f64::from(*cap)));
+        let cost = self.cost.filter(|cap| is_over(spent.cost(), *cap));
+        let output = output.map(|cap| limit(cap, TokenMeasure::Output));
+        let total = total.map(|cap| limit(cap, TokenMeasure::Total));
+        let cost = cost.map(|cap| limit((cap as f32).to_bits(), TokenMeasure::Cost));
+        output.or(total).or(cost)
+    }
+}
+
+fn above_zero<T: PartialOrd + Default>(cap: Option<T>) -> Option<T> {
+    let is_cap = |cap: &T| *cap > T::default();
+    assert!(
+        cap.as_ref().is_none_or(is_cap),
+        "a cap must allow something"
+    );
+    cap
+}
+
+/// A cap on tokens or cost that was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TokenLimit {
+    /// The number of tokens; of a cost, the bits of an `f32`.
+    cap: u32,
+    of: TokenMeasure,
+    /// Whether some of the tokens are an estimate.
+    pub(crate) estimated: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TokenMeasure {
+    Output,
+    Total,
+    Cost,
+}
+
+/// The cap in words that follow "its".
+impl fmt::Display for TokenLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.of {
+            TokenMeasure::Output => write!(f, "{} output tokens", self.cap),
+            TokenMeasure::Total => write!(f, "{} tokens", self.cap),
+            TokenMeasure::Cost => write!(f, "cost of {}", f32::from_bits(self.cap)),
+        }?;
+        f.write_str(if self.estimated { ", estimated" } else { "" })
+    }
+}
+
+impl TokenLimit {
+    /// The name of the cap among an owner's, and its number of tokens; of a cost, in thousandths.
+    pub(crate) const fn of_owner(self) -> (&'static str, u32) {
+        match self.of {
+            TokenMeasure::Output => ("output_tokens_per_hour", self.cap),
+            TokenMeasure::Total => ("total_tokens_per_hour", self.cap),
+            TokenMeasure::Cost => ("cost_per_hour", (f32::from_bits(self.cap) * 1e3) as u32),
+        }
+    }
+}
+
+/// Numbers of tokens and their cost. The numbers wrap, so that a difference can be added.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Spending {
+    input: u64,
+    cached_input: u64,
+    output: u64,
+    /// The part of `output` that no upstream has stated.
+    estimated: u64,
+    /// In units.
+    cost: u64,
+}
+
+impl Spending {
+    /// The tokens that an answer has used: those that its upstream has stated, and `estimated`
+    /// ones of the answer since then.
+    pub(crate) fn of(usage: Option<Usage>, estimated: u64, price: Option<Price>) -> Self {
+        let usage = usage.unwrap_or_default();
+        let (input, cached_input) = (usage.uncached_input(), usage.cached_input_tokens);
+        let output = usage.output_tokens.saturating_add(estimated);
+        let cost = price.map_or(0, |price| {
+            let costs = |tokens: u64, price: u64| tokens.saturating_mul(price);
+            costs(input, price.input)
+                .saturating_add(costs(cached_input, price.cached_input))
+                .saturating_add(costs(output, price.output))
+        });
+        Self {
+            input,
+            cached_input,
+            output,
+            estimated,
+            cost,
+        }
+    }
+
+    pub(crate) const fn is_nothing(&self) -> bool {
+        self.input | self.cached_input | self.output | self.estimated | self.cost == 0
+    }
+
+    pub(crate) const fn plus(self, more: Self) -> Self {
+        Self {
+            input: self.input.wrapping_add(more.input),
+            cached_input: self.cached_input.wrapping_add(more.cached_input),
+            output: self.output.wrapping_add(more.output),
+            estimated: self.estimated.wrapping_add(more.estimated),
+            cost: self.cost.wrapping_add(more.cost),
+        }
+    }
+
+    pub(crate) const fn minus(self, less: Self) -> Self {
+        Self {
+            input: self.input.wrapping_sub(less.input),
+            cached_input: self.cached_input.wrapping_sub(less.cached_input),
+            output: self.output.wrapping_sub(less.output),
+            estimated: self.estimated.wrapping_sub(less.estimated),
+            cost: self.cost.wrapping_sub(less.cost),
+        }
+    }
+
+    /// The same numbers, with 0 in place of those below it.
+    pub(crate) const fn clamped(self) -> Self {
+        const fn clamp(number: u64) -> u64 {
+            if (number as i64) < 0 { 0 } else { number }
+        }
+        Self {
+            input: clamp(self.input),
+            cached_input: clamp(self.cached_input),
+            output: clamp(self.output),
+            estimated: clamp(self.estimated),
+            cost: clamp(self.cost),
+        }
+    }
+
+    const fn total(&self, with_cached: bool) -> u64 {
+        let cached = if with_cached { self.cached_input } else { 0 };
+        self.input
+            .saturating_add(cached)
+            .saturating_add(self.output)
+    }
+
+    fn cost(&self) -> f64 {
+        self.cost as f64 / UNITS
+    }
+}
+
+/// The tokens that a run has used, and what they cost. Serialises to JSON as it stands.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
+pub struct TokensSpent {
+    /// The tokens of prompts that came from no cache, and those that were written into one.
+    pub input_tokens: u64,
+    /// The tokens of prompts that upstreams read from a cache.
+    pub cached_input_tokens: u64,
+    /// The tokens of answers, those under way included.
+    pub output_tokens: u64,
+    /// The part of the output tokens that is an estimate.
+    pub estimated_tokens: u64,
+    /// The cost, by the prices of the candidates.
+    pub cost: f64,
+}
+
+impl From<Spending> for TokensSpent {
+    fn from(spent: Spending) -> Self {
+        Self {
+            input_tokens: spent.input,
+            cached_input_tokens: spent.cached_input,
+            output_tokens: spent.output,
+            estimated_tokens: spent.estimated,
+            cost: spent.cost(),
+        }
+    }
+}
+
+/// The count of one run's tokens, those of answers that still stream included.
+#[derive(Debug, Default)]
+pub(crate) struct TokenLedger {
+    spent: Lock<Spending>,
+    /// How often the run was allowed its caps once more.
+    extensions: AtomicU32,
+    /// How often a person was asked for that.
+    questions: AtomicU32,
+    /// The count of the run's owner.
+    account: OnceLock<Arc<dyn TokenAccount>>,
+}
+
+/// A count of tokens beside that of a run, such as that of its owner.
+pub(crate) trait TokenAccount: Send + Sync + fmt::Debug {
+    fn add(&self, more: Spending);
+}
+
+impl TokenLedger {
+    pub(crate) fn spent(&self) -> Spending {
+        *self.spent.lock()
+    }
+
+    fn add(&self, more: Spending) {
+        {
+            let mut spent = self.spent.lock();
+            *spent = spent.plus(more);
+        }
+        if let Some(account) = self.account.get() {
+            account.add(more);
+        }
+    }
+
+    /// Counts the run's tokens in `account` too, from now on.
+    pub(crate) fn count_in(&self, account: Arc<dyn TokenAccount>) {
+        // A run has one owner, so a second account is the first one again.
+        let _known = self.account.set(account);
+    }
+
+    /// How often the run may use up its caps.
+    pub(crate) fn times(&self) -> u32 {
+        self.extensions.load(Ordering::Acquire).saturating_add(1)
+    }
+
+    pub(crate) fn extend(&self) {
+        self.extensions.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Whether a person was asked about the caps that hold now.
+    pub(crate) fn is_in_question(&self) -> bool {
+        self.questions.load(Ordering::Acquire) >= self.times()
+    }
+
+    /// Whether a person has yet to be asked about these `times`; true for one caller only.
+    pub(crate) fn takes_question(&self, times: u32) -> bool {
+        self.questions.load(Ordering::Acquire) < times
+            && self.questions.fetch_max(times, Ordering::AcqRel) < times
+    }
+}
+
+/// The count of one answer's tokens, in its run and in the runs above.
+#[derive(Debug)]
+pub(crate) struct TokenMeter {
+    ledgers: Vec<Arc<TokenLedger>>,
+    price: Option<Price>,
+    counted: Spending,
+}
+
+impl TokenMeter {
+    /// Makes a meter that has counted nothing; `None` if no run counts.
+    pub(crate) fn new(ledgers: Vec<Arc<TokenLedger>>, price: Option<Price>) -> Option<Self> {
+        let counted = Spending::default();
+        (!ledgers.is_empty()).then_some(Self {
+            ledgers,
+            price,
+            counted,
+        })
+    }
+
+    /// Corrects the count of the answer.
+    pub(crate) fn set(&mut self, usage: Option<Usage>, estimated: u64) {
+        let spent = Spending::of(usage, estimated, self.price);
+        let more = spent.minus(std::mem::replace(&mut self.counted, spent));
+        if !more.is_nothing() {
+            for ledger in &self.ledgers {
+                ledger.add(more);
+            }
+        }
+    }
+}

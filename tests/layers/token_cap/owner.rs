@@ -1,0 +1,102 @@
+//! Owners that may use so many tokens in an hour.
+//!
+//! covers: H8
+
+use std::{io::Write, sync::Arc, sync::Mutex, time::Duration};
+
+use tokio::time::advance;
+use tower_agent::{OwnerCapLayer, OwnerCaps, RunRegistry, TokenCaps, Trajectory};
+
+use super::{CAPPED, output, ten, usage};
+use crate::support::{
+    DONE, FINISH, Outcome, Place, Script, Stack, StackService, Upstream, prompt, with_header,
+};
+
+fn service(registry: &RunRegistry, caps: TokenCaps, upstream: &Upstream) -> StackService {
+    let caps = OwnerCaps::new().tokens_per_hour(caps);
+    let layer = OwnerCapLayer::new(registry.clone(), caps);
+    let stack = Stack::default().run(registry).retry(1);
+    stack.layer(Place::OwnerCap, layer).build(upstream)
+}
+
+async fn ask(service: &StackService, owner: &'static str, run: &'static str) -> Outcome {
+    let asked = with_header(prompt("a"), "authorization", owner);
+    service.ask(with_header(asked, "x-run-id", run)).await
+}
+
+/// An answer of this many tokens.
+fn answer(tokens: u32) -> Script {
+    let script = Script::sse().data(ten()).data(FINISH);
+    script.data(usage(7, tokens)).data(DONE)
+}
+
+#[derive(Clone, Default)]
+struct Written(Arc<Mutex<Vec<u8>>>);
+
+impl Write for Written {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().write(bytes)
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_owner_at_its_cap_is_refused_with_each_run_for_an_hour_and_others_are_not() {
+    let upstream = Upstream::script(answer(600));
+    let written = Written::default();
+    let registry = RunRegistry::new().trajectory(&Trajectory::new(written.clone()));
+    let service = service(&registry, output(1000), &upstream);
+    for run in ["r-1", "r-2"] {
+        ask(&service, "one", run).await.whole();
+    }
+
+    for run in ["r-2", "r-3"] {
+        let refused = ask(&service, "one", run).await;
+        assert_eq!(refused.reason, CAPPED, "{run}");
+        let message = refused.terminated().message();
+        let words = "its caller used up, within an hour, its 1000 output tokens";
+        assert!(message.contains(words), "{message}");
+    }
+    ask(&service, "two", "r-1").await.whole();
+    assert_eq!(upstream.calls(), 3);
+    let line = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+    assert!(line.contains(r#""kind":"harness_refused","reason":"token_cap_reached","cap":"output_tokens_per_hour","limit":1000"#), "{line}");
+
+    advance(Duration::from_secs(61 * 60)).await;
+    ask(&service, "one", "r-4").await.whole();
+    assert_eq!(upstream.calls(), 4);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stream_in_which_an_owner_exceeds_its_cap_ends_and_its_run_goes_on() {
+    let upstream = Upstream::script(Script::sse().repeat(100, 1.0, ten()));
+    let registry = RunRegistry::new();
+    let service = service(&registry, output(55), &upstream);
+
+    let cut = ask(&service, "one", "r-1").await;
+
+    assert_eq!(cut.reason, CAPPED);
+    assert_eq!(cut.frames, 6);
+    let run = &registry.find(&"r-1".parse().unwrap())[0];
+    assert_eq!(run.terminal_reason(), None);
+    assert_eq!(ask(&service, "one", "r-1").await.reason, CAPPED);
+    advance(Duration::from_secs(61 * 60)).await;
+    let upstream_calls = upstream.calls();
+    ask(&service, "one", "r-5").await;
+    assert_eq!(upstream.calls(), upstream_calls + 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_estimate_of_an_owner_is_corrected_too() {
+    let upstream = Upstream::script(answer(2));
+    let registry = RunRegistry::new();
+    let service = service(&registry, output(20), &upstream);
+
+    // Ten tokens while it streams, and two in the end.
+    for run in ["r-1", "r-2", "r-3", "r-4", "r-5"] {
+        ask(&service, "one", run).await.whole();
+    }
+}
