@@ -10,7 +10,7 @@ use super::{
         AgentTable, AttemptTable, CandidateTable, DisconnectPolicy, DisconnectTable, FallbackTable,
         File, LoopsTable, Profile, ProgressTable, RetryTable, RunTable,
     },
-    values::{Count, Ratio, Time},
+    values::{Amount, Count, Ratio, Time},
 };
 use crate::registry::RunRegistry;
 
@@ -111,6 +111,22 @@ impl AgentConfig {
             return Err(ConfigError::new(["disconnect", "caller_deadline"], message));
         }
         check_candidates(&file.candidates)?;
+        if !file.candidates.iter().any(|it| it.price.is_some()) {
+            let caps_cost = |it: &AgentLimits| it.run.max_cost.and_then(Amount::limit).is_some();
+            let of_agents = agents
+                .iter()
+                .map(|(name, limits)| (["agents", name], limits));
+            let mut tables = of_agents.chain([(["run", ""], &all)]);
+            if let Some(([table, name], _)) = tables.find(|(_, limits)| caps_cost(limits)) {
+                let key = [table, name, "max_cost"]
+                    .into_iter()
+                    .filter(|it| !it.is_empty());
+                return Err(ConfigError::new(
+                    key,
+                    "is of no use: no candidate has a price",
+                ));
+            }
+        }
         Ok(Self {
             attempt: attempt(file.attempt, recommended)?,
             disconnect: disconnect(file.disconnect)?,
@@ -218,6 +234,19 @@ fn check_run(table: &[&str], set: RunTable, whole: RunTable) -> Result<(), Confi
     let times = [whole.step_timeout, whole.max_turn_time, whole.timeout];
     if set.observe == Some(true) && !limits_anything(&times) {
         return wrong("observe", "is of no use without a limit on time beside it");
+    }
+    let tokens = [whole.max_output_tokens, whole.max_total_tokens];
+    let caps_tokens = tokens.into_iter().flatten().any(|it| it.limit().is_some());
+    let caps_cost = whole.max_cost.and_then(Amount::limit).is_some();
+    if set.ask_at.is_some_and(|it| it.0 > 0.0) && !caps_tokens && !caps_cost {
+        return wrong("ask_at", "is of no use without a cap on tokens or cost");
+    }
+    let caps_total = whole.max_total_tokens.and_then(Count::limit).is_some();
+    if set.count_cached_input == Some(true) && !caps_total {
+        return wrong(
+            "count_cached_input",
+            "is of no use without max_total_tokens",
+        );
     }
     let breaker = whole.idle_breaker.and_then(Count::limit);
     if set.idle_fails_over == Some(true) && breaker.is_none() {

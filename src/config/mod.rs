@@ -7,7 +7,7 @@
 //! what the configuration leaves out.
 //!
 //! A server with tables of its own [parses](parse_toml) the document, takes them out, and reads
-//! them with [`read_table`] into types with [`Time`], [`Count`] and [`Url`].
+//! them with [`read_table`] into types with [`Time`], [`Count`], [`Amount`] and [`Url`].
 //!
 //! ```
 //! use tower_agent::{AgentStack, RunRegistry, config::AgentConfig};
@@ -53,7 +53,7 @@ use self::{
 pub use self::{
     error::{ConfigError, KeyPart, parse_toml, read_table},
     tables::CandidateTable,
-    values::{Count, Time, Url},
+    values::{Amount, Count, Time, Url},
 };
 
 /// A checked configuration: see the [module](self).
@@ -174,6 +174,19 @@ impl AgentConfig {
     /// The names of the agents with limits of their own.
     pub fn agents(&self) -> impl Iterator<Item = &str> {
         self.agents.keys().map(String::as_str)
+    }
+
+    /// Whether a run's watchdog asks before a cap on tokens or cost.
+    #[must_use]
+    pub fn asks_at_caps(&self) -> bool {
+        let mut limits = self.agents.values().chain([&self.all]);
+        limits.any(|limits| limits.run.ask_at.is_some_and(|part| part.0 > 0.0))
+    }
+
+    /// Whether a candidate has a price.
+    #[must_use]
+    pub fn has_prices(&self) -> bool {
+        self.candidates.iter().any(|it| it.price.is_some())
     }
 
     /// Whether repeated tool calls are counted.

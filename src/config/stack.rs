@@ -5,8 +5,8 @@ use std::time::Duration;
 use super::{
     AgentConfig, ConfigError, KeyPart,
     limits::AgentLimits,
-    tables::{AttemptTable, LoopsTable, Profile, RetryTable},
-    values::{Count, Time},
+    tables::{AttemptTable, LoopsTable, PriceTable, Profile, RetryTable, RunTable},
+    values::{Amount, Count, Time},
 };
 use crate::{
     attempt::{Candidate, IdleBreaker, RetryBudget},
@@ -18,10 +18,11 @@ use crate::{
         retry_budget::RetryBudgetLayer,
         run::RunLayer,
         step_timeout::StepTimeoutLayer,
+        token_cap::TokenCapLayer,
         turn_cap::TurnCapLayer,
     },
     registry::RunRegistry,
-    run::ProgressNotices,
+    run::{Price, ProgressNotices, TokenCaps},
     stack::{AgentStack, Server},
 };
 
@@ -50,6 +51,10 @@ impl AgentConfig {
                 .trusted(table.trusted)
                 .base_url(table.base_url.get().clone())
                 .map_err(|error| wrong("base_url", error.to_string()))?;
+            let candidate = match table.price {
+                Some(price) => candidate.price(price.into()),
+                None => candidate,
+            };
             let candidate = match table.context_window {
                 Some(tokens) => candidate.context_window(tokens.get()),
                 None => candidate,
@@ -130,6 +135,7 @@ impl AgentConfig {
             .ceiling(ceiling)
             .run_step(step)
             .max_turns(TurnCapLayer::optional(run.max_turns.and_then(Count::limit)))
+            .token_caps(token_caps(run))
             .retry(retry)
     }
 
@@ -207,6 +213,29 @@ impl TryFrom<&AgentConfig> for AgentStack<Server> {
 
 fn limit(time: Option<Time>) -> Option<Duration> {
     time.and_then(Time::limit)
+}
+
+fn token_caps(run: &RunTable) -> TokenCapLayer {
+    let caps = TokenCaps::new()
+        .max_output_tokens(run.max_output_tokens.and_then(Count::limit))
+        .max_total_tokens(run.max_total_tokens.and_then(Count::limit))
+        .max_cost(run.max_cost.and_then(Amount::limit))
+        .count_cached_input(run.count_cached_input == Some(true));
+    let layer = TokenCapLayer::new(caps);
+    match run.ask_at.filter(|part| part.0 > 0.0) {
+        Some(part) => layer.ask_at(part.0),
+        None => layer,
+    }
+}
+
+impl From<PriceTable> for Price {
+    fn from(table: PriceTable) -> Self {
+        let price = Self::per_million(table.input.get(), table.output.get());
+        match table.cached_input {
+            Some(cached) => price.cached_input(cached.get()),
+            None => price,
+        }
+    }
 }
 
 fn attempt_step(table: &AttemptTable) -> StepTimeoutLayer {

@@ -4,13 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{Count, Ratio, Time, Url};
+use super::values::{Amount, Count, Part, Ratio, Time, Url};
 use crate::attempt::CandidateDialect;
 
 /// The most bytes of a partial text, 1 MiB.
 type Bytes = Count<0, { 1 << 20 }>;
 /// The number of failures, of turns, or of repeats in a second.
 type Number = Count<0, 1_000_000>;
+/// A number of tokens.
+type Tokens = Count<0, { u32::MAX }>;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
@@ -106,6 +108,11 @@ limits! {
         timeout: Time,
         #[serde(alias = "maxTurnsPerRun")]
         max_turns: Number,
+        max_output_tokens: Tokens,
+        max_total_tokens: Tokens,
+        max_cost: Amount,
+        count_cached_input: bool,
+        ask_at: Part,
         idle: Time,
         idle_breaker: Count<0, 1000>,
         idle_fails_over: bool,
@@ -221,6 +228,16 @@ pub struct CandidateTable {
     pub context_window: Option<std::num::NonZeroU64>,
     #[serde(default)]
     pub(super) trusted: bool,
+    pub(super) price: Option<PriceTable>,
+}
+
+/// The price of a candidate's tokens, each for a million of them.
+#[derive(Clone, Copy, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct PriceTable {
+    pub(super) input: Amount,
+    pub(super) output: Amount,
+    pub(super) cached_input: Option<Amount>,
 }
 
 impl CandidateTable {

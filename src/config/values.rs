@@ -6,6 +6,8 @@ use http::Uri;
 use humantime::DurationError;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
+use crate::run::Price;
+
 /// Longer times are cut to this: far beyond any run, and safe to add to an instant.
 pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
@@ -22,6 +24,14 @@ pub struct Count<const LEAST: u32, const MOST: u32>(pub(super) u32);
 /// A number from 0 to 10.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Ratio(pub(super) f64);
+
+/// An amount of money, from 0 to a billion.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Amount(pub(super) f64);
+
+/// A part of a whole: a number from 0 to 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Part(pub(super) f64);
 
 /// An absolute `http` or `https` URL without credentials, query, fragment and trailing slash.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -96,6 +106,20 @@ impl<const LEAST: u32, const MOST: u32> Count<LEAST, MOST> {
     }
 }
 
+impl Amount {
+    /// The amount as a limit: zero is none.
+    #[must_use]
+    pub const fn limit(self) -> Option<f64> {
+        if self.0 > 0.0 { Some(self.0) } else { None }
+    }
+
+    /// The amount itself.
+    #[must_use]
+    pub const fn get(self) -> f64 {
+        self.0
+    }
+}
+
 impl Url {
     /// The URL.
     #[must_use]
@@ -156,13 +180,32 @@ impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Count<LEAST, M
 
 impl<'de> Deserialize<'de> for Ratio {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        read(deserializer, |raw| match raw {
-            Raw::Whole(number @ 0..=10) => Ok(*number as f64),
-            // The range contains neither NaN nor an infinity.
-            Raw::Number(number) if (0.0..=10.0).contains(number) => Ok(*number),
-            _ => Err("is not a number from 0 to 10".to_owned()),
-        })
-        .map(Self)
+        read_number(deserializer, 10.0).map(Self)
+    }
+}
+
+/// Reads a number in a range that contains neither NaN nor an infinity.
+fn read_number<'de, D: Deserializer<'de>>(deserializer: D, most: f64) -> Result<f64, D::Error> {
+    read(deserializer, |raw| {
+        let number = match raw {
+            Raw::Whole(number) => Some(*number as f64),
+            Raw::Number(number) => Some(*number),
+            Raw::Flag(_) | Raw::Text(_) => None,
+        };
+        let number = number.filter(|number| (0.0..=most).contains(number));
+        number.ok_or_else(|| format!("is not a number from 0 to {most}"))
+    })
+}
+
+impl<'de> Deserialize<'de> for Amount {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        read_number(deserializer, Price::MAX).map(Self)
+    }
+}
+
+impl<'de> Deserialize<'de> for Part {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        read_number(deserializer, 1.0).map(Self)
     }
 }
 
@@ -194,6 +237,18 @@ impl<const LEAST: u32, const MOST: u32> Serialize for Count<LEAST, MOST> {
 }
 
 impl Serialize for Ratio {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(self.0)
+    }
+}
+
+impl Serialize for Amount {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_f64(self.0)
+    }
+}
+
+impl Serialize for Part {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_f64(self.0)
     }

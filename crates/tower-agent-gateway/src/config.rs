@@ -161,7 +161,7 @@ impl Config {
             .transpose()?;
         let auth = own
             .auth
-            .map(|table| auth::auth(table, control_token.as_ref(), &env))
+            .map(|table| auth::auth(table, control_token.as_ref(), agent.has_prices(), &env))
             .transpose()?;
         auth::check_agents(&agent, auth.as_ref())?;
         Ok(Self {
@@ -175,7 +175,7 @@ impl Config {
                 .transpose()?,
             watchdog: own
                 .watchdog
-                .map(|table| watchdog::watchdog(table, agent.detects_loops()))
+                .map(|table| watchdog::watchdog(table, &agent))
                 .transpose()?,
             known_agents: known_agents::known_agents(&own.known_agents)?,
             server: own.server.into(),

@@ -19,7 +19,7 @@ use tower_agent::{
 
 use crate::{
     access::Caller,
-    config::{Auth, Config, Health},
+    config::{Config, Health},
     metrics::{AttemptsLayer, Metrics},
     upload,
 };
@@ -61,7 +61,8 @@ impl Gateway {
             .limits(&config.agent)
             .responses(|layer| layer.error_status(upload::status))
             .runs(|layer| runs(layer, config, metrics.clone()));
-        let stack = match config.auth.as_ref().and_then(owner_caps) {
+        let caps = config.auth.as_ref().map(|auth| auth.caps);
+        let stack = match caps.filter(|caps| *caps != OwnerCaps::new()) {
             Some(caps) => stack.owner_caps(caps),
             None => stack,
         };
@@ -138,18 +139,6 @@ fn log(call: &CallSummary) {
         output_tokens = call.usage.map(|usage| usage.output_tokens),
         "call ended"
     );
-}
-
-/// Reads the caps of an owner; `None` if none is set.
-fn owner_caps(auth: &Auth) -> Option<OwnerCaps> {
-    let caps = OwnerCaps::new();
-    let caps = auth
-        .max_open_runs
-        .map_or(caps, |runs| caps.max_open_runs(runs));
-    let caps = auth
-        .turns_per_hour
-        .map_or(caps, |turns| caps.turns_per_hour(turns));
-    (caps != OwnerCaps::new()).then_some(caps)
 }
 
 fn health_gate(health: &Health, client: ReqwestService) -> UpstreamGate {

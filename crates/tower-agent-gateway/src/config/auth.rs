@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use serde::Deserialize;
-use tower_agent::config::{AgentConfig, ConfigError, Count};
+use tower_agent::{
+    OwnerCaps, TokenCaps,
+    config::{AgentConfig, Amount, ConfigError, Count},
+};
 
 use super::secret::{Secret, variable_of, wrong};
 
@@ -13,10 +16,8 @@ pub(crate) struct Auth {
     /// The keys: at least one, and no secret twice. Several keys of one name belong to one
     /// owner, so that the old key works while a new one is rolled out.
     pub(crate) keys: Vec<Key>,
-    /// How many runs each owner may have open.
-    pub(crate) max_open_runs: Option<u32>,
-    /// How many turns each owner may have in an hour, over all its runs.
-    pub(crate) turns_per_hour: Option<u32>,
+    /// The caps of each owner, over all its runs.
+    pub(crate) caps: OwnerCaps,
 }
 
 /// A caller's key.
@@ -33,6 +34,38 @@ pub(super) struct AuthTable {
     keys_env: String,
     max_open_runs: Option<Count<0, 1_000_000>>,
     turns_per_hour: Option<Count<0, 1_000_000>>,
+    output_tokens_per_hour: Option<Count<0, { u32::MAX }>>,
+    total_tokens_per_hour: Option<Count<0, { u32::MAX }>>,
+    cost_per_hour: Option<Amount>,
+    count_cached_input: Option<bool>,
+}
+
+/// Reads the caps of an owner; zero is none.
+fn caps(table: &AuthTable, has_prices: bool) -> Result<OwnerCaps, ConfigError> {
+    let cost = table.cost_per_hour.and_then(Amount::limit);
+    if cost.is_some() && !has_prices {
+        let message = "is of no use: no candidate has a price";
+        return Err(ConfigError::new(["auth", "cost_per_hour"], message));
+    }
+    let total = table.total_tokens_per_hour.and_then(Count::limit);
+    if table.count_cached_input == Some(true) && total.is_none() {
+        let message = "is of no use without total_tokens_per_hour";
+        return Err(ConfigError::new(["auth", "count_cached_input"], message));
+    }
+    let tokens = TokenCaps::new()
+        .max_output_tokens(table.output_tokens_per_hour.and_then(Count::limit))
+        .max_total_tokens(total)
+        .max_cost(cost)
+        .count_cached_input(table.count_cached_input == Some(true));
+    let caps = OwnerCaps::new().tokens_per_hour(tokens);
+    let caps = match table.max_open_runs.and_then(Count::limit) {
+        Some(runs) => caps.max_open_runs(runs),
+        None => caps,
+    };
+    Ok(match table.turns_per_hour.and_then(Count::limit) {
+        Some(turns) => caps.turns_per_hour(turns),
+        None => caps,
+    })
 }
 
 const KEYS: [&str; 2] = ["auth", "keys_env"];
@@ -60,6 +93,7 @@ pub(super) fn check_agents(agents: &AgentConfig, auth: Option<&Auth>) -> Result<
 pub(super) fn auth(
     table: AuthTable,
     control: Option<&Secret>,
+    has_prices: bool,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Auth, ConfigError> {
     let variable = &table.keys_env;
@@ -113,7 +147,6 @@ pub(super) fn auth(
     }
     Ok(Auth {
         keys,
-        max_open_runs: table.max_open_runs.and_then(Count::limit),
-        turns_per_hour: table.turns_per_hour.and_then(Count::limit),
+        caps: caps(&table, has_prices)?,
     })
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::Uri;
 use serde::Deserialize;
-use tower_agent::config::{ConfigError, Count, Time, Url};
+use tower_agent::config::{AgentConfig, ConfigError, Count, Time, Url};
 
 use super::health::above_zero;
 
@@ -40,9 +40,12 @@ pub(super) struct WatchdogTable {
     excerpts: Option<Count<0, 1024>>,
 }
 
-/// Resolves the table. Only the loop guard tells the gateway what a run does, so without `loops`
-/// no run ever looks stuck.
-pub(super) fn watchdog(table: WatchdogTable, loops: bool) -> Result<WatchdogServices, ConfigError> {
+/// Resolves the table. Only the loop guard tells the gateway what a run does, so without `[loops]`
+/// no run ever looks stuck; a person may still be asked before a cap on tokens.
+pub(super) fn watchdog(
+    table: WatchdogTable,
+    agent: &AgentConfig,
+) -> Result<WatchdogServices, ConfigError> {
     let (checks, asks) = (table.checker.is_some(), table.question.is_some());
     let useless = |key: Option<&str>, need: &str| {
         let key = ["watchdog"].into_iter().chain(key);
@@ -51,7 +54,7 @@ pub(super) fn watchdog(table: WatchdogTable, loops: bool) -> Result<WatchdogServ
             format!("is of no use without {need}"),
         ))
     };
-    if !loops {
+    if !agent.detects_loops() && !(asks && agent.asks_at_caps()) {
         return useless(None, "[loops]");
     }
     if !checks && !asks {

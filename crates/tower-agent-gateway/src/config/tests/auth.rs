@@ -1,10 +1,21 @@
 //! covers: D6
 
+use tower_agent::{OwnerCaps, TokenCaps};
+
 use super::{CANDIDATE, Config, ConfigError, message, resolve, with_candidate};
 
 /// What comes of a variable that holds `keys`.
 fn with_keys(keys: &str, more: &str) -> Result<Config, ConfigError> {
-    let text = format!("[auth]\nkeys_env = \"KEYS\"\n{more}{CANDIDATE}");
+    with_candidate_of(keys, more, "")
+}
+
+/// The same, with a candidate that has a price.
+fn with_prices(keys: &str, more: &str) -> Result<Config, ConfigError> {
+    with_candidate_of(keys, more, "price = { input = 1, output = 2 }\n")
+}
+
+fn with_candidate_of(keys: &str, more: &str, candidate: &str) -> Result<Config, ConfigError> {
+    let text = format!("[auth]\nkeys_env = \"KEYS\"\n{more}{CANDIDATE}{candidate}");
     let env = |variable: &str| match variable {
         "KEYS" => Some(keys.to_owned()),
         "TOKEN" => Some("t0ken".to_owned()),
@@ -120,26 +131,51 @@ fn a_callers_key_is_not_the_control_token() {
 
 #[test]
 fn the_caps_of_an_owner_are_read_and_zero_is_none() {
-    for (written, cap) in [("20", Some(20)), ("0", None)] {
-        for key in ["max_open_runs", "turns_per_hour"] {
-            let auth = with_keys("a:1", &format!("{key} = {written}\n"))
+    let (none, tokens) = (OwnerCaps::new(), TokenCaps::new());
+    for (key, caps) in [
+        ("max_open_runs", none.max_open_runs(20)),
+        ("turns_per_hour", none.turns_per_hour(20)),
+        (
+            "output_tokens_per_hour",
+            none.tokens_per_hour(tokens.max_output_tokens(20)),
+        ),
+        (
+            "total_tokens_per_hour",
+            none.tokens_per_hour(tokens.max_total_tokens(20)),
+        ),
+        ("cost_per_hour", none.tokens_per_hour(tokens.max_cost(20.0))),
+    ] {
+        for (written, expected) in [("20", caps), ("0", none)] {
+            let auth = with_prices("a:1", &format!("{key} = {written}\n"))
                 .unwrap()
                 .auth
                 .unwrap();
-
-            let caps = (auth.max_open_runs, auth.turns_per_hour);
-            let expected = match key {
-                "max_open_runs" => (cap, None),
-                _ => (None, cap),
-            };
-            assert_eq!(caps, expected, "{key} = {written}");
+            assert_eq!(auth.caps, expected, "{key} = {written}");
         }
     }
 }
 
 #[test]
+fn a_cap_that_counts_nothing_is_an_error() {
+    for (key, why) in [
+        ("cost_per_hour = 2", "no candidate has a price"),
+        ("count_cached_input = true", "without total_tokens_per_hour"),
+    ] {
+        let message = message(with_keys("a:1", &format!("{key}\n")));
+        assert!(message.contains("gateway.toml:3:"), "{message}");
+        assert!(message.contains(why), "{message}");
+    }
+}
+
+#[test]
 fn a_cap_that_is_no_number_is_named() {
-    for key in ["max_open_runs", "turns_per_hour"] {
+    for key in [
+        "max_open_runs",
+        "turns_per_hour",
+        "output_tokens_per_hour",
+        "total_tokens_per_hour",
+        "cost_per_hour",
+    ] {
         let message = message(with_keys("a:1", &format!("{key} = \"many\"\n")));
 
         let start = format!(
