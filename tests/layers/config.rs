@@ -6,8 +6,9 @@ use std::collections::BTreeMap;
 use tower_agent::{
     AgentStack, Candidate, CandidateDialect, Cooldowns, HardCeilingLayer, IdleBreaker,
     LoopGuardLayer, ModelFallbackLayer, ProgressNotices, RetryBudget, RunRegistry,
-    StepTimeoutLayer,
+    StepTimeoutLayer, TokenCapLayer, TokenCaps,
     config::{AgentConfig, ConfigError},
+    run::Price,
     stack::Server,
 };
 
@@ -114,7 +115,7 @@ type Set = fn(AgentStack<Server>) -> AgentStack<Server>;
 /// Each key of the stack, and the setting that it stands for.
 #[test]
 fn each_key_is_a_setting_of_the_stack() {
-    let keys: [(&str, Set); 33] = [
+    let keys: [(&str, Set); 38] = [
         ("[run]\nstep_timeout = 7", |stack| stack.run_step(secs(7))),
         ("[run]\nmax_turn_time = 7", |stack| stack.ceiling(secs(7))),
         ("[run]\ntimeout = 7", |stack| {
@@ -127,6 +128,34 @@ fn each_key_is_a_setting_of_the_stack() {
                 .run_step(StepTimeoutLayer::optional(None).observe())
         }),
         ("[run]\nmax_turns = 7", |stack| stack.max_turns(7)),
+        ("[run]\nmax_output_tokens = 7", |stack| {
+            stack.token_caps(TokenCaps::new().max_output_tokens(7))
+        }),
+        ("[run]\nmax_total_tokens = 7", |stack| {
+            stack.token_caps(TokenCaps::new().max_total_tokens(7))
+        }),
+        (
+            "[run]\nmax_total_tokens = 7\ncount_cached_input = true",
+            |stack| {
+                let caps = TokenCaps::new().max_total_tokens(7);
+                stack.token_caps(caps.count_cached_input(true))
+            },
+        ),
+        ("[run]\nmax_output_tokens = 7\nask_at = 0.5", |stack| {
+            let caps = TokenCaps::new().max_output_tokens(7);
+            stack.token_caps(TokenCapLayer::new(caps).ask_at(0.5))
+        }),
+        (
+            "[run]\nmax_cost = 7\n[[candidates]]\nmodel = \"m\"\nbase_url = \"http://h\"\n\
+             price = { input = 1, output = 2, cached_input = 0.5 }",
+            |stack| {
+                let candidate = Candidate::new("m").base_url("http://h").unwrap();
+                let price = Price::per_million(1.0, 2.0).cached_input(0.5);
+                stack
+                    .fallback([candidate.price(price)])
+                    .token_caps(TokenCaps::new().max_cost(7.0))
+            },
+        ),
         ("[run]\nidle = 7", |stack| {
             stack.runs(|layer| layer.idle(secs(7)))
         }),
