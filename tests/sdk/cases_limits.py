@@ -11,7 +11,7 @@ import time
 
 import dialects
 import expect
-from cases_scripted import DELTAS, MODEL, TEXT, drips, stalls_before_head, stalls_mid_stream
+from cases_scripted import DELTAS, MODEL, TEXT, deltas, drips, stalls_before_head, stalls_mid_stream
 from client import TIMEOUT, Seen
 from runner import case
 from sdks import CALLERS
@@ -172,3 +172,107 @@ def shutdown_before_head(context, dialect):
     expect.equal(raised.headers["x-should-retry"], "true")
     expect.one_request(client, context.upstream.seen(context.key))
     expect.equal(gateway.stop(), 0)
+
+
+# Of twelve tokens: the cap of the gateway that is named for it. Each drip is more than one token by the
+# gateway's estimate of four bytes.
+STATES_AS_IT_GOES = [caller for caller in CALLERS if caller.dialect.name != "responses"]
+
+
+def states_as_it_goes(exchange):
+    """Three tokens for each letter, which is less than one by the estimate."""
+    exchange.sse(exchange.dialect.prelude())
+    for tokens in range(3, 300, 3):
+        exchange.send(stated_delta(exchange.dialect, "a", tokens))
+        if exchange.silence(0.05):
+            return
+
+
+def stated_delta(dialect, text, tokens):
+    """A delta of an upstream that states the tokens of its answer with each."""
+    if dialect.name == "chat":
+        return dialect.chunk(dialect.choice({"content": text}), dialect.usage(tokens))
+    delta = {"stop_reason": None, "stop_sequence": None}
+    stated = {"type": "message_delta", "delta": delta, "usage": {"output_tokens": tokens}}
+    return dialect.delta(text) + dialects.event(stated)
+
+
+def states_at_the_end(exchange):
+    """Far more than the estimate, when nothing is left to cut."""
+    answer = deltas(exchange.dialect) + exchange.dialect.closing([*DELTAS, *[""] * 47])
+    exchange.sse(exchange.dialect.prelude(), exchange.dialect.opening(), answer)
+    exchange.end()
+
+
+def runs_long_and_states_at_the_end(exchange):
+    exchange.sse(exchange.dialect.prelude())
+    for _ in range(100):
+        exchange.send(exchange.dialect.delta("a drip of the tap "))
+        if exchange.silence(0.05):
+            return
+    exchange.send(exchange.dialect.closing(["a drip of the tap "] * 100))
+    exchange.end()
+
+
+def run_header():
+    return {"x-run-id": f"sdk-{time.monotonic_ns()}"}
+
+
+def exceeds_its_tokens(context, dialect, script, words):
+    """The stream ends in the frame that says so, and the run is over."""
+    context.play(script)
+    client, run, seen = context.alone("token_cap_reached"), run_header(), Seen()
+
+    cut = expect.reason(
+        lambda: client.stream(dialect, MODEL, context.prompt, seen, headers=run), "token_cap_reached"
+    )
+
+    assert ("estimated" in cut.message) == words, cut.message
+    assert seen.text, "no text came before the cut"
+    exchanges = context.upstream.seen(context.key)
+    expect.released(exchanges[0])
+    expect.one_request(client, exchanges)
+    is_over(context, client, dialect, run)
+
+
+def is_over(context, client, dialect, run):
+    """The next request is refused, and no upstream is asked."""
+    first = context.outcome
+    raised = expect.reason(
+        lambda: client.ask(dialect, MODEL, context.prompt, headers=run), "token_cap_reached"
+    )
+    expect.equal(raised.status, 422)
+    expect.equal(raised.headers["x-should-retry"], "false")
+    expect.equal(client.sent, 2)
+    expect.equal(len(context.upstream.seen(context.key)), 1)
+    context.outcome = first
+
+
+# covers: H8
+@case("past a cap on tokens, of an upstream that never states them: `token_cap_reached`", over=CALLERS)
+def tokens_never_stated(context, dialect):
+    exceeds_its_tokens(context, dialect, drips, True)
+
+
+# covers: H8
+@case("past a cap on tokens, of an upstream that states them at the end: `token_cap_reached`", over=CALLERS)
+def tokens_stated_late(context, dialect):
+    exceeds_its_tokens(context, dialect, runs_long_and_states_at_the_end, True)
+
+
+# covers: H8
+@case("past a cap on tokens, of an upstream that states them as it goes: `token_cap_reached`", over=STATES_AS_IT_GOES)
+def tokens_stated(context, dialect):
+    exceeds_its_tokens(context, dialect, states_as_it_goes, False)
+
+
+# covers: H8
+@case("a stream whose upstream states at its end that it is past a cap is whole, and the next call is refused", over=CALLERS)
+def tokens_stated_at_the_end(context, dialect):
+    context.play(states_at_the_end)
+    client, run = context.alone("token_cap_reached"), run_header()
+
+    seen = client.stream(dialect, MODEL, context.prompt, headers=run)
+
+    expect.equal(seen.text, TEXT)
+    is_over(context, client, dialect, run)

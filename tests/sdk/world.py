@@ -33,6 +33,7 @@ SCRIPTED_LIMITS = {
     "timeout": '[run]\ntimeout = "2s"\n',
     "retry_budget_exceeded": "[retry]\nmax_attempts_per_candidate = 1\nper_error_key = 1\n",
     "per_dispatch_errors_exceeded": "[retry]\nmax_attempts_per_candidate = 1\nper_run = 1\n",
+    "token_cap_reached": "[run]\nmax_output_tokens = 12\n",
     "patient": "",
 }
 

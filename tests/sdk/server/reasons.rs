@@ -5,7 +5,7 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tower_agent::{FailureClass, ReasonClass, TerminalReason};
 
-fn all() -> [TerminalReason; 18] {
+fn all() -> [TerminalReason; 19] {
     [
         TerminalReason::Completed,
         TerminalReason::Failed(FailureClass::Server),
