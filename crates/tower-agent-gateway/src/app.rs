@@ -1,4 +1,4 @@
-//! The gateway's routes, whose configuration can be replaced while it serves.
+//! The gateway's routes as one service, and the exchange of its configuration.
 
 use std::{
     convert::Infallible,
@@ -23,7 +23,8 @@ use crate::{
 /// The gateway's routes, whose configuration can be replaced while they serve.
 ///
 /// A request keeps the stack in which it began, so a new configuration cuts nothing. The runs, the
-/// counts of `/metrics`, the events and the cooldowns stay.
+/// counts of owners and of `/metrics`, the events and the cooldowns stay. The budget of repeats that
+/// all runs share, the candidates of sticky sessions and the state of a health gate begin anew.
 ///
 /// ```
 /// use tower_agent_gateway::{App, Config, Runs};

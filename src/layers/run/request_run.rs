@@ -71,7 +71,10 @@ impl RequestRun {
         self
     }
 
-    /// Opens a new run as the [child](Run::child) of the owner's run of this id, if that run lives.
+    /// Opens a new run as the [child](Run::child) of the owner's run of this id.
+    ///
+    /// If that run is unknown or over, the new run has no parent. A run that is known already keeps
+    /// the parent with which it was opened.
     #[must_use]
     pub fn child_of(mut self, parent: RunId) -> Self {
         self.parent = Some(Parent::Run(parent));
