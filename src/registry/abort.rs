@@ -52,16 +52,11 @@ impl RunRegistry {
         self.abort_but(owner, session, None)
     }
 
-    /// The latest live run in the owner's session of which `is_it` answers true for the id.
-    pub(crate) fn latest_in(
-        &self,
-        owner: Owner,
-        session: &str,
-        is_it: impl Fn(&str) -> bool,
-    ) -> Option<Run> {
-        let runs = self.shared.sessions.lock().find(session, Some(owner));
-        let mut runs = runs.into_iter().rev();
-        runs.find(|run| run.terminal_reason().is_none() && is_it(&run.id().to_string()))
+    /// The latest run in the owner's session whose id has this [prefix](RunId::prefix), if that run
+    /// lives.
+    pub(crate) fn latest_in(&self, owner: Owner, session: &str, prefix: &str) -> Option<Run> {
+        let run = self.shared.sessions.lock().latest(session, owner.0, prefix);
+        run.filter(|run| run.terminal_reason().is_none())
     }
 
     /// Ends the other live runs of this run's session as aborted, and answers their ids.

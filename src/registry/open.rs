@@ -284,7 +284,7 @@ impl RunRegistry {
         if let (Some(name), Some(identity)) = (with.session, identity) {
             // The run joins its session under the shard's lock, so that no end comes in between.
             let mut sessions = self.shared.sessions.lock();
-            let slot = sessions.insert(name, owner, place.serial, run.clone());
+            let slot = sessions.insert(name, owner, &with.key.id, place.serial, run.clone());
             // The slot is unset, because no other thread enrols this run.
             let _set_before = identity.session_slot.set(slot);
         }

@@ -177,7 +177,7 @@ impl Shared {
     pub(super) fn leave_session(&self, identity: &Identity) {
         if let (Some(name), Some(slot)) = (&identity.session, identity.session_slot.get()) {
             let mut sessions = self.sessions.lock();
-            let run = sessions.remove(name, identity.owner, *slot);
+            let run = sessions.remove(name, identity.owner, &identity.id, *slot);
             drop(sessions);
             drop(run);
         }

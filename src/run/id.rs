@@ -30,6 +30,14 @@ impl RunId {
     pub(crate) const fn made(number: u64) -> Self {
         Self(Repr::Made(number))
     }
+
+    /// The id up to and with its last colon; `None` without a colon.
+    pub(crate) fn prefix(&self) -> Option<&str> {
+        let Repr::Given(id) = &self.0 else {
+            return None;
+        };
+        Some(&id[..=id.rfind(':')?])
+    }
 }
 
 /// Parses the number of a generated id: `run-` and 16 lower-case hex digits. `None` for any other

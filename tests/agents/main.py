@@ -89,7 +89,6 @@ class Agent:
 
 class ClaudeCode(Agent):
     name = "claude-code"
-    delegates = True
 
     def __init__(self, home, url, modules, node):
         super().__init__(home, url)
@@ -108,7 +107,6 @@ class ClaudeCode(Agent):
 
 class Codex(Agent):
     name = "codex"
-    delegates = False
 
     def __init__(self, home, url, modules, node):
         super().__init__(home, url)
@@ -160,9 +158,11 @@ def an_abort_of_the_session_stops_the_agent(world):
             time.sleep(0.02)
         session = gateway.runs()[0]["session"]
         gateway.ask(f"/sessions/{session}/abort", "POST")
+        before = len(model.requests)
         printed, _ = process.communicate(timeout=PATIENCE)
         sent = len(model.requests)
-        assert sent < 100000, printed[-1500:]
+        # The model may not have read yet what was sent before the abort.
+        assert sent <= before + 1, (before, sent, printed[-1500:])
         assert gateway.runs()[0]["reason"] == "aborted", gateway.runs()
         model.calls = 1
         printed = agent.turn("only to one", resumes=True)
@@ -171,8 +171,6 @@ def an_abort_of_the_session_stops_the_agent(world):
 
 
 def a_sub_agent_is_a_child(world):
-    if not world.kind.delegates:
-        return
     with world.of(calls=1) as (model, gateway, agent):
         model.delegates = "DELEGATE"
         agent.turn("DELEGATE the count")
@@ -226,14 +224,20 @@ class Case:
 
 
 def fixture(path, headers, body):
-    """A request by which a replay recognises the agent: no prompt, no path of this machine."""
+    """A request by which a replay recognises the agent: no prompt, nothing of this machine."""
     kept = re.compile(r"x-(codex-turn|claude)|session-id|thread-id|x-app|content-type|anthropic-version", re.I)
-    headers = {name.lower(): value for name, value in headers.items() if kept.match(name)}
+    headers = {name.lower(): anonymous(value) for name, value in headers.items() if kept.match(name)}
     names = ("model", "stream", "prompt_cache_key", "metadata", "messages", "input")
     body = {name: without_words(body[name]) if name in ("messages", "input") else body[name] for name in names if name in body}
-    if "tools" in body:
-        body["tools"] = []
+    if "user_id" in (body.get("metadata") or {}):
+        body["metadata"] = {"user_id": anonymous(body["metadata"]["user_id"])}
     return {"path": path, "headers": headers, "body": body}
+
+
+def anonymous(text):
+    """The same JSON in a text; the ids of an installation are zeros."""
+    number = re.compile(r'("(?:device_id|installation_id)":")([^"]*)')
+    return number.sub(lambda found: found[1] + re.sub(r"\w", "0", found[2]), text)
 
 
 def without_words(value):

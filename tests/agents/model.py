@@ -114,16 +114,33 @@ def anthropic(body, model, number):
 
 def responses(body, model, number):
     """The events of one answer in the dialect of OpenAI's Responses."""
-    done = 0
+    results = []
     items = body["input"] if isinstance(body["input"], list) else []
     for item in items:
         if item.get("type") == "function_call_output":
-            done += 1
-        elif item.get("role") == "user":
-            done = 0
+            results.append(item["output"])
+        # A sub-agent's end is a message of the user to Codex.
+        elif item.get("role") == "user" and "<subagent_notification>" not in json.dumps(item):
+            results = []
+    done = len(results)
+    delegates = model.delegates and model.delegates in json.dumps(items)
     tools = {tool.get("name") for tool in body.get("tools", [])}
     shell = next((name for name in ("exec_command", "shell_command", "shell") if name in tools), None)
-    if done < model.calls and shell:
+    if delegates and done < 2:
+        # The agent is started, and then waited for, by the id in the first result.
+        name, arguments = ("spawn_agent", {"message": "count to one"})
+        if done == 1:
+            name, arguments = ("wait_agent", {"targets": [json.loads(results[0])["agent_id"]]})
+        item = {
+            "type": "function_call",
+            "id": f"fc_{number}",
+            "call_id": f"call_{number}",
+            "namespace": "multi_agent_v1",
+            "name": name,
+            "arguments": json.dumps(arguments),
+            "status": "completed",
+        }
+    elif not delegates and done < model.calls and shell:
         command = f"echo step {number}"
         arguments = {
             "exec_command": {"cmd": command},

@@ -258,6 +258,18 @@ async fn without_a_living_parent_a_sub_agent_has_a_run_of_its_own() {
     assert_eq!(get(&registry, &late).snapshot().parent, None);
 }
 
+/// A sub-agent of an ended turn does not live on below an earlier turn, which is open until it has
+/// been idle.
+#[tokio::test(start_paused = true)]
+async fn the_turn_before_an_ended_one_is_no_parent() {
+    let (registry, mut service, _upstream) = stack();
+    send(&mut service, None, "one").await.unwrap();
+    let second = send(&mut service, None, "two").await.unwrap();
+    get(&registry, &second).end(TerminalReason::Aborted);
+    let late = send(&mut service, Some("a"), "part").await.unwrap();
+    assert_eq!(get(&registry, &late).snapshot().parent, None);
+}
+
 /// While a sub-agent works its parent is not idle.
 #[tokio::test(start_paused = true)]
 async fn a_sub_agents_work_keeps_its_parent_alive() {

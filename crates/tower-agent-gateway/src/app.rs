@@ -1,4 +1,4 @@
-//! The gateway's routes, whose configuration can be replaced while it serves.
+//! The gateway's routes as one service, and the exchange of its configuration.
 
 use std::{
     convert::Infallible,
@@ -23,7 +23,8 @@ use crate::{
 /// The gateway's routes, whose configuration can be replaced while they serve.
 ///
 /// A request keeps the stack in which it began, so a new configuration cuts nothing. The runs, the
-/// counts of `/metrics`, the events and the cooldowns stay.
+/// counts of owners and of `/metrics`, the events and the cooldowns stay. The budget of repeats that
+/// all runs share, the candidates of sticky sessions and the state of a health gate begin anew.
 ///
 /// ```
 /// use tower_agent_gateway::{App, Config, Runs};
@@ -168,5 +169,38 @@ impl Service<Request> for Current {
     fn call(&mut self, request: Request) -> Self::Future {
         let mut router = Router::clone(&self.0.load());
         router.call(request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::{runtime::Handle, task::yield_now};
+
+    use super::*;
+
+    /// A program reloads for months: what served before must go.
+    #[tokio::test]
+    async fn a_reload_leaves_no_task_and_no_stack_behind() {
+        let text = "[loops]\n[watchdog]\nchecker = \"http://127.0.0.1:9/\"\n\
+                    [health]\nurl = \"http://127.0.0.1:9/health\"\n\
+                    [[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"";
+        let config = Config::parse(text, "test").unwrap();
+        let app = App::new(&config, &Runs::new()).unwrap();
+        let router = app.router();
+        yield_now().await;
+        let tasks = || Handle::current().metrics().num_alive_tasks();
+        let before = tasks();
+        assert!(before > 0, "the watchdog and the metrics have tasks");
+        for _ in 0..10 {
+            let replaced = Arc::downgrade(&app.current.load_full());
+            app.reload(&config).unwrap();
+            assert!(replaced.upgrade().is_none());
+        }
+        // An aborted task is gone once the runtime has polled it.
+        for _ in 0..100 {
+            yield_now().await;
+        }
+        assert_eq!(tasks(), before);
+        drop(router);
     }
 }

@@ -1,3 +1,5 @@
+//! The program's flags, and the variables that stand for them; the docs of each are its `--help`.
+
 use std::{net::SocketAddr, path::PathBuf};
 
 /// A gateway for clients of the OpenAI and Anthropic APIs whose every run is supervised.

@@ -81,7 +81,8 @@ static SESSIONS: [HeaderName; 3] = [
     HeaderName::from_static("x-litellm-trace-id"),
 ];
 
-/// The longest part of an id that is not replaced by its digest; three of them fit into an id.
+/// The bytes of the longest part of an id that is not replaced by its digest; three such parts and
+/// two colons fit into an id.
 const LONGEST: usize = 40;
 
 impl Default for KnownAgents {
@@ -118,8 +119,8 @@ impl KnownAgents {
 
     /// Finds the run of a request; the body is read only if the headers do not name the turn.
     ///
-    /// The result is `None` if the request names its run itself, if no agent fits, or if the body
-    /// has no conversation.
+    /// `body` is the whole body, not compressed. The result is `None` if the request names its run
+    /// itself, if no agent fits, or if the body decides and has no conversation.
     #[must_use]
     pub fn run_of(&self, parts: &Parts, body: &[u8]) -> Option<RequestRun> {
         if names_itself(parts) {
@@ -216,8 +217,10 @@ impl AgentHeaders {
         self
     }
 
-    /// The header that names the sub-agent whose child the sub-agent is; without it, the main
+    /// The header that names the parent of a sub-agent, another sub-agent; without it, the main
     /// agent is the parent.
+    ///
+    /// It counts only in requests with the header of [`agent`](Self::agent).
     #[must_use]
     pub fn parent(mut self, name: HeaderName) -> Self {
         self.parent = Some(name);
@@ -289,7 +292,7 @@ fn id(parts: &str) -> RunId {
     parts.parse().unwrap_or_else(|_| RunId::made(digest(parts)))
 }
 
-/// The text of a header that is not empty.
+/// The value of a header, trimmed; `None` if it is empty, or has a byte that is not visible ASCII.
 fn text<'a>(parts: &'a Parts, name: &HeaderName) -> Option<&'a str> {
     let value = parts.headers.get(name)?.to_str().ok()?;
     Some(value.trim()).filter(|value| !value.is_empty())

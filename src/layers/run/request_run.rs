@@ -48,7 +48,8 @@ pub struct RequestRun {
 pub(super) enum Parent {
     /// The parent is the run of this id.
     Run(RunId),
-    /// The parent is the session's latest run whose id is this text and a user turn.
+    /// The parent is the session's latest run whose id is this text and a user turn; the text ends
+    /// with a colon, and the turn has none.
     LatestAfter(String),
 }
 
@@ -70,7 +71,10 @@ impl RequestRun {
         self
     }
 
-    /// Opens a new run as the [child](Run::child) of the owner's run of this id, if that run lives.
+    /// Opens a new run as the [child](Run::child) of the owner's run of this id.
+    ///
+    /// If that run is unknown or over, the new run has no parent. A run that is known already keeps
+    /// the parent with which it was opened.
     #[must_use]
     pub fn child_of(mut self, parent: RunId) -> Self {
         self.parent = Some(Parent::Run(parent));
@@ -97,10 +101,7 @@ impl Parent {
                 let run = registry.get(owner, id);
                 run.filter(|run| run.terminal_reason().is_none())
             }
-            Self::LatestAfter(prefix) => registry.latest_in(owner, session?, |id| {
-                id.strip_prefix(&**prefix)
-                    .is_some_and(|turn| !turn.contains(':'))
-            }),
+            Self::LatestAfter(prefix) => registry.latest_in(owner, session?, prefix),
         }
     }
 }

@@ -4,8 +4,10 @@
 //!
 //! covers: H7
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
+use futures_util::future::join_all;
+use reqwest::header::HeaderValue;
 use serde_json::Value;
 
 use crate::{
@@ -14,9 +16,11 @@ use crate::{
 };
 
 const CLAUDE_CODE: &str = include_str!("../../../../tests/fixtures/agents/claude-code-turns.json");
-const DELEGATES: &str =
+const CLAUDE_CODE_DELEGATES: &str =
     include_str!("../../../../tests/fixtures/agents/claude-code-delegates.json");
 const CODEX: &str = include_str!("../../../../tests/fixtures/agents/codex-turns.json");
+const CODEX_DELEGATES: &str =
+    include_str!("../../../../tests/fixtures/agents/codex-delegates.json");
 
 async fn send(gateway: &Gateway, request: &Value) -> Answer {
     let path = request["path"].as_str().unwrap();
@@ -106,16 +110,112 @@ fn an_abort_by_the_agents_own_session_ends_the_turn() {
 #[test]
 fn a_sub_agents_run_is_a_child_of_its_parents() {
     run(async {
-        let gateway = Gateway::simulated("", &["sim-healthy"]).await;
-        let answers = replay(&gateway, DELEGATES).await;
-        assert_eq!(numbered(&answers), [0, 1, 1, 0], "{answers:?}");
-        let child = gateway.json(&format!("/runs/{}", answers[1].1)).await;
-        assert_eq!(child["parent"], answers[0].1);
+        for (fixture, runs) in [
+            (CLAUDE_CODE_DELEGATES, [0, 1, 1, 0].as_slice()),
+            (CODEX_DELEGATES, &[0, 0, 1, 1, 0]),
+        ] {
+            let gateway = Gateway::simulated("", &["sim-healthy"]).await;
+            let answers = replay(&gateway, fixture).await;
+            assert_eq!(numbered(&answers), runs, "{answers:?}");
+            let first = runs.iter().position(|run| *run == 1).unwrap();
+            let child = gateway.json(&format!("/runs/{}", answers[first].1)).await;
+            assert_eq!(child["parent"], answers[0].1);
+            let main = gateway.json(&format!("/runs/{}", answers[0].1)).await;
+            assert_eq!(child["session"], main["session"]);
 
-        assert!(gateway.abort(&answers[0].1).await);
-        let requests: Vec<Value> = serde_json::from_str(DELEGATES).unwrap();
-        let told = send(&gateway, &requests[2]).await;
-        assert_eq!(told.headers["x-terminal-reason"], "aborted");
+            assert!(gateway.abort(&answers[0].1).await);
+            let requests: Vec<Value> = serde_json::from_str(fixture).unwrap();
+            let told = send(&gateway, &requests[first]).await;
+            assert_eq!(told.headers["x-terminal-reason"], "aborted");
+        }
+    });
+}
+
+/// Sub-agents that begin at the same time, each with several calls in flight.
+#[test]
+fn concurrent_sub_agents_are_two_children() {
+    run(async {
+        let gateway = Gateway::simulated("", &["sim-healthy"]).await;
+        let ask = async |agent: Option<&str>| {
+            let mut request = gateway.post(CHAT, chat("x"));
+            request = request.header("x-claude-code-session-id", "s");
+            if let Some(agent) = agent {
+                request = request.header("x-claude-code-agent-id", agent);
+            }
+            let answer = request.ask().await;
+            (answer.status.as_u16(), answer.headers["x-run-id"].clone())
+        };
+        let (_, main) = ask(None).await;
+        let calls = (0..8).map(|call| ask(Some(["a", "b"][call % 2])));
+        let answers = join_all(calls).await;
+        for (call, (status, id)) in answers.iter().enumerate() {
+            assert_eq!((*status, id), (200, &answers[call % 2].1));
+            let child = format!("/runs/{}", id.to_str().unwrap());
+            let child = gateway.json(&child).await;
+            assert_eq!(child["parent"], *main.to_str().unwrap());
+        }
+        assert_ne!(answers[0].1, answers[1].1);
+        assert_eq!(
+            gateway.json("/runs").await["runs"]
+                .as_array()
+                .unwrap()
+                .len(),
+            3
+        );
+    });
+}
+
+/// A caller can send what it likes: no value fails a call, or finds the run of another owner.
+#[test]
+fn odd_values_fail_no_call_and_reach_no_other_owner() {
+    run(async {
+        let gateway = Gateway::simulated("", &["sim-healthy"]).await;
+        let ask = async |name: &'static str, value: &[u8]| {
+            let value = HeaderValue::from_bytes(value).unwrap();
+            let request = gateway.post(CHAT, chat("x")).header(name, value);
+            let answer = request.ask().await;
+            assert_eq!(answer.status, 200);
+            answer.headers["x-run-id"].to_str().unwrap().to_owned()
+        };
+        let (long, deep) = ([b'x'; 8000], "[".repeat(8000));
+        let mut runs = HashSet::new();
+        for value in [b"s".as_slice(), b"a:b", b"../s", b"\xff", b"", &long] {
+            assert!(runs.insert(ask("x-claude-code-session-id", value).await));
+        }
+        for value in [
+            "{",
+            "null",
+            "{\"turn_id\":\"t\"}",
+            "{\"session_id\":\"s\",\"turn_id\":[]}",
+            "{\"session_id\":\"\\u0000\",\"turn_id\":\"\\ud800\"}",
+            &deep,
+        ] {
+            assert!(runs.insert(ask("x-codex-turn-metadata", value.as_bytes()).await));
+        }
+
+        let owners = ["one", "two"].map(async |key| {
+            let request = gateway.post(CHAT, chat("x")).bearer_auth(key);
+            request.header("x-claude-code-session-id", "s").ask().await
+        });
+        for answer in join_all(owners).await {
+            assert_eq!(answer.status, 200);
+        }
+        let same = gateway.json("/runs?limit=1000").await;
+        let same = same["runs"].as_array().unwrap().iter();
+        assert_eq!(same.filter(|run| run["session"] == "s").count(), 3);
+    });
+}
+
+#[test]
+fn a_callers_own_id_wins_over_its_agents_headers() {
+    run(async {
+        let gateway = Gateway::simulated("", &["sim-healthy"]).await;
+        let requests: Vec<Value> = serde_json::from_str(CODEX).unwrap();
+        let mut request = requests[0].clone();
+        request["headers"]["x-run-id"] = "mine".into();
+        let answer = send(&gateway, &request).await;
+        assert_eq!(answer.headers["x-run-id"], "mine");
+        assert!(gateway.json("/runs/mine").await["session"].is_null());
     });
 }
 

@@ -2,11 +2,13 @@
 //!
 //! covers: H9
 
-use futures_util::future::join_all;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use futures_util::future::{join, join_all};
 use serde_json::json;
 
 use crate::{
-    net::{Ask, CHAT, Upstream, chat, eventually, run},
+    net::{Ask, CHAT, Upstream, asks, chat, eventually, run},
     support::{Config, File, Gateway},
 };
 
@@ -105,6 +107,93 @@ fn the_next_call_of_an_open_run_comes_under_the_new_limits() {
         file.replace(&Config::new("[run]\nmax_turns = 1").candidates(&["m"], upstream.addr));
         reload(&gateway, "configuration reloaded", 1).await;
         assert_eq!(status(&gateway, "r").await, 422);
+    });
+}
+
+/// An operator may give an open run more turns. Its clocks, and what it may fail, only tighten.
+#[test]
+fn an_open_run_gets_more_turns_but_no_later_end() {
+    run(async {
+        let limits = |turns: u32, time: &str, failures: u32| {
+            format!(
+                "[run]\nmax_turns = {turns}\nmax_turn_time = \"{time}\"\n\
+                 [retry]\nmax_attempts_per_candidate = 1\nper_run = {failures}"
+            )
+        };
+        let (upstream, gateway, file) = start(&limits(2, "3s", 1)).await;
+        let fail = async || {
+            let request = gateway.post(CHAT, chat("500"));
+            request.header("x-run-id", "failing").ask().await.status
+        };
+        assert_eq!(fail().await, 500);
+        for _ in 0..2 {
+            assert_eq!(status(&gateway, "r").await, 200);
+        }
+
+        file.replace(&Config::new(limits(4, "1h", 9)).candidates(&["m"], upstream.addr));
+        reload(&gateway, "configuration reloaded", 1).await;
+        assert_eq!(status(&gateway, "r").await, 200);
+        assert_eq!(fail().await, 500);
+        for (run, reason) in [
+            ("failing", "per_dispatch_errors_exceeded"),
+            ("r", "max_turn_time"),
+        ] {
+            eventually(async || (gateway.reason(run).await == reason).then_some(())).await;
+        }
+    });
+}
+
+/// A reload in an outage must not begin the caps and the rests anew.
+#[test]
+fn cooldowns_and_the_turns_of_an_owner_outlive_a_reload() {
+    run(async {
+        let settings = "[auth]\nkeys_env = \"TEST_KEYS\"\nturns_per_hour = 3\n\
+                        [fallback]\ncooldown = true\n[retry]\nmax_attempts_per_candidate = 1";
+        let upstream = Upstream::model().await;
+        let config = Config::new(settings).candidates(&["500", "ok"], upstream.addr);
+        let config = config.env("TEST_KEYS", "one:sk-one");
+        let (gateway, file) = config.clone().start_with_file().await;
+        let ask = async || {
+            let request = gateway.post(CHAT, asks("500", false));
+            request.bearer_auth("sk-one").ask().await.status.as_u16()
+        };
+        assert_eq!(ask().await, 200);
+        for count in [1, 2] {
+            file.replace(&config);
+            reload(&gateway, "configuration reloaded", count).await;
+            assert_eq!(ask().await, 200);
+        }
+        assert_eq!(upstream.models(), ["500", "ok", "ok", "ok"]);
+        assert_eq!(ask().await, 422);
+    });
+}
+
+#[test]
+fn ten_reloads_under_load_fail_no_call() {
+    run(async {
+        let (upstream, gateway, file) = start("[run]\nmax_turns = 1000000").await;
+        let done = AtomicBool::new(false);
+        let calls = async |worker: u32| {
+            let mut calls = 0;
+            while !done.load(Ordering::Relaxed) {
+                let request = gateway.post(CHAT, chat("m"));
+                let request = request.header("x-run-id", format!("worker-{worker}"));
+                assert_eq!(request.ask().await.status, 200);
+                calls += 1;
+            }
+            calls
+        };
+        let reloads = async {
+            for count in 1..=10 {
+                let next = format!("[run]\nmax_turns = {}", 1_000_000 - count);
+                file.replace(&Config::new(next).candidates(&["m"], upstream.addr));
+                reload(&gateway, "configuration reloaded", count).await;
+            }
+            done.store(true, Ordering::Relaxed);
+        };
+        let (calls, ()) = join(join_all((0..4).map(calls)), reloads).await;
+        assert!(calls.iter().all(|calls| *calls > 0), "{calls:?}");
+        assert!(!gateway.log().contains("not reloaded"), "{}", gateway.log());
     });
 }
 
