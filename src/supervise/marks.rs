@@ -238,6 +238,8 @@ fn store(cell: &AtomicU64, offset: Option<u64>) {
 pub(crate) struct Stream {
     judge: StreamReader,
     judged: ResponseMarks,
+    #[cfg(feature = "metrics")]
+    pub(super) chunks: crate::run::StreamChunks,
 }
 
 impl Stream {
@@ -245,6 +247,8 @@ impl Stream {
         Self {
             judge: StreamReader::new(dialect),
             judged: ResponseMarks::new(),
+            #[cfg(feature = "metrics")]
+            chunks: crate::run::StreamChunks::default(),
         }
     }
 
@@ -259,6 +263,10 @@ impl Stream {
 
     pub(crate) fn push(&mut self, chunk: &[u8]) -> ChunkSummary {
         let seen = self.judge.push(chunk);
+        #[cfg(feature = "metrics")]
+        if seen.content {
+            self.chunks.count();
+        }
         self.judged.publish(&self.judge);
         seen
     }
