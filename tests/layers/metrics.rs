@@ -147,6 +147,21 @@ async fn a_stream_that_completes_is_recorded_once_by_each_metric() {
     assert_eq!(all.len(), 7, "nothing else: {all:?}");
 }
 
+/// A reader that is slow after the first chunk is not taken for an upstream that is slow before it.
+#[tokio::test(start_paused = true)]
+async fn the_first_chunk_is_timed_when_it_comes() {
+    let recorded = Recorded::start();
+    let upstream = Upstream::script(counted());
+    let stack = Stack::default().step(50).build(&upstream);
+    let mut body = stack.oneshot(prompt("a")).await.unwrap().into_body();
+    while body.token().await != chat("a") {}
+
+    tokio::time::sleep(secs(5)).await;
+    drop(body.read().await);
+
+    assert_eq!(recorded.of(FIRST), [one(CHAT, [2.0])]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_no_stream_has_no_chunks() {
     let recorded = Recorded::start();
@@ -208,7 +223,7 @@ async fn each_call_of_a_run_is_recorded_and_the_run_once() {
     assert!(!run.end(TerminalReason::Aborted));
 
     let all = recorded.all();
-    assert_eq!(of(&all, DURATION), []);
+    assert!(values(&all, DURATION).is_empty());
     assert_eq!(of(&all, RUNS), [one("reason=turn_cap_reached", [1.0])]);
 }
 
@@ -260,30 +275,42 @@ async fn a_cut_stream_counts_its_chunks_and_its_tokens() {
 #[tokio::test(start_paused = true)]
 async fn a_refused_repeat_counts_by_the_budget_that_was_used_up() {
     let many = || no_delay().max_attempts_per_candidate(9).count(Count::Every);
-    for (budget, denied) in [
-        (many().per_error_key(1), "budget=per_error_key"),
-        (many().per_run(1), "budget=per_run"),
-        (many().shared(0.0, 0), "budget=bucket"),
-        (no_delay().max_attempts_per_candidate(2), "budget=spent"),
+    // With two candidates the repeats of each are refused, but for a limit of the whole run.
+    for (budget, denied, of_two) in [
+        (many().per_error_key(1), "budget=per_error_key", 2.0),
+        (many().per_run(1), "budget=per_run", 1.0),
+        (many().shared(0.0, 0), "budget=bucket", 2.0),
+        (
+            no_delay().max_attempts_per_candidate(2),
+            "budget=spent",
+            2.0,
+        ),
     ] {
-        for nested in [false, true] {
+        let one_model = Stack::default().budget(budget);
+        let two = one_model.clone().candidates(["a", "b"]);
+        for (stack, count) in [(one_model, 1.0), (two, of_two)] {
             let recorded = Recorded::start();
             let upstream = Upstream::script(failure(500));
-            let stack = match nested {
-                true => Stack::default().candidates(["a"]),
-                false => Stack::default(),
-            };
-            let stack = stack.budget(budget.clone()).build(&upstream);
 
-            drop(stack.ask(prompt("a")).await);
+            drop(stack.build(&upstream).ask(prompt("a")).await);
 
-            assert_eq!(
-                recorded.of(DENIED),
-                [one(denied, [1.0])],
-                "nested: {nested}"
-            );
+            assert_eq!(recorded.of(DENIED), [one(denied, [count])]);
         }
     }
+}
+
+/// To have asked all candidates is no budget.
+#[tokio::test(start_paused = true)]
+async fn a_fallback_that_finds_no_candidate_was_refused_by_no_budget() {
+    let recorded = Recorded::start();
+    let upstream = Upstream::script(failure(500));
+    let stack = Stack::default().candidates(["a", "b"]).build(&upstream);
+
+    drop(stack.ask(prompt("a")).await);
+
+    let all = recorded.all();
+    assert_eq!(of(&all, FALLBACKS), [one("from=a to=b why=server", [1.0])]);
+    assert_eq!(of(&all, DENIED), []);
 }
 
 #[tokio::test(start_paused = true)]
@@ -320,30 +347,31 @@ async fn a_fallback_counts_from_to_and_why_and_each_attempt_under_its_candidate(
 async fn a_cooldown_counts_when_it_begins_and_its_candidate_is_fallen_back_from() {
     let recorded = Recorded::start();
     let upstream = Upstream::script(healthy());
-    upstream.play("a", failure(500));
+    let fails = Script::before_head().wait(1.0).head("text/plain");
+    upstream.play("a", fails.status(500));
     let layer = ModelFallbackLayer::new(["a", "b"].map(Candidate::new));
     let layer = layer.cooldowns(Cooldowns::new());
     let stack = Stack::default()
         .layer(Place::Fallback, layer)
         .build(&upstream);
 
-    for _ in 0..3 {
-        drop(stack.ask(prompt("a")).await);
-    }
+    // The second of these fails during the cooldown that the first began.
+    drop(tokio::join!(stack.ask(prompt("a")), stack.ask(prompt("a"))));
+    drop(stack.ask(prompt("a")).await);
 
     let all = recorded.all();
     assert_eq!(of(&all, COOLDOWNS), [one("model=a why=server", [1.0])]);
     assert_eq!(
         of(&all, FALLBACKS),
         [
-            one("from=a to=b why=cooldown", [2.0]),
-            one("from=a to=b why=server", [1.0]),
+            one("from=a to=b why=cooldown", [1.0]),
+            one("from=a to=b why=server", [2.0]),
         ]
     );
     assert_eq!(
         of(&all, ATTEMPTS),
         [
-            one("model=a outcome=5xx", [1.0]),
+            one("model=a outcome=5xx", [2.0]),
             one("model=b outcome=2xx", [3.0]),
         ]
     );
