@@ -167,7 +167,8 @@
 //!
 //! All layers are in the default build. The feature `axum` adds an extractor for [`Run`], the
 //! feature `reqwest` adds `ReqwestService`; both are in [`adapter`]. The feature `config` adds
-//! `AgentConfig`, a configuration in TOML or JSON.
+//! `AgentConfig`, a configuration in TOML or JSON. The feature `metrics` records metrics with the
+//! facade of that name.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
@@ -189,6 +190,8 @@ mod headers;
 pub mod layers;
 pub mod llm;
 mod lock;
+#[cfg(feature = "metrics")]
+pub mod metrics;
 pub mod registry;
 pub mod run;
 pub mod stack;

@@ -94,6 +94,10 @@ where
         S: Clone,
     {
         let claim = Claim::of_call(&mut request);
+        #[cfg(feature = "metrics")]
+        if claim.owns {
+            claim.run.name_operation(request.uri().path());
+        }
         let max_body = policy.settings().max_body;
         // The caller keeps a clone, which is not ready; the call takes the ready service.
         let next = service.clone();

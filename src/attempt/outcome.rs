@@ -208,6 +208,13 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             self.own.run().end(TerminalReason::IdleCircuitOpen);
             return self.give_up(failed);
         }
+        #[cfg(feature = "metrics")]
+        if let Some(budget) = denied
+            .budget(C::MOVES)
+            .filter(|_| attempt.failing().is_none())
+        {
+            crate::metrics::repeat_denied(budget);
+        }
         let key = self.policy.key(&failure);
         let failing = |reason: &TerminalReason| Failing {
             key,

@@ -185,6 +185,17 @@ impl Denial {
             Self::Run => "per_run",
         }
     }
+
+    /// The budget that refused another attempt; `None` if no budget did. A layer that `moves` to
+    /// another candidate is refused when it has asked all, which is no budget.
+    #[cfg(feature = "metrics")]
+    pub(crate) const fn budget(self, moves: bool) -> Option<&'static str> {
+        match self {
+            Self::Spent if moves => None,
+            Self::Spent | Self::Bucket | Self::Key | Self::Run => Some(self.as_str()),
+            _ => None,
+        }
+    }
 }
 
 /// Marks a request whose effects must not happen twice, as its extension.

@@ -360,7 +360,7 @@ impl Account {
     fn check_tokens(&self, caps: OwnerCaps) -> Result<(), LimitHit> {
         let caps = caps.tokens().zip(self.tokens.as_ref());
         match caps.and_then(|(caps, tokens)| caps.reached(&tokens.spent(), 1, 1.0)) {
-            Some(limit) => Err(reached(LimitKind::OwnerTokens(limit))),
+            Some(limit) => Err(reached(LimitKind::Tokens(limit.per_hour()))),
             None => Ok(()),
         }
     }
@@ -429,12 +429,26 @@ const REPORT_INTERVAL: Duration = Duration::from_secs(60);
 #[derive(Debug, serde::Serialize)]
 pub(crate) struct OwnerRefused {
     cap: &'static str,
-    limit: u32,
+    #[serde(serialize_with = "whole")]
+    limit: f64,
     /// The number of requests that the cap refused since the last report.
     refused: u64,
     owner: Owner,
     run: Option<RunId>,
     session: Option<Arc<str>>,
+}
+
+/// Writes a number without places as a whole number.
+#[allow(
+    clippy::trivially_copy_pass_by_ref,
+    reason = "serde passes a reference"
+)]
+fn whole<S: serde::Serializer>(limit: &f64, serializer: S) -> Result<S::Ok, S::Error> {
+    if limit.fract() == 0.0 {
+        serializer.serialize_u64(*limit as u64)
+    } else {
+        serializer.serialize_f64(*limit)
+    }
 }
 
 impl RunRegistry {
@@ -443,9 +457,9 @@ impl RunRegistry {
     /// calls the program's subscriber and writer.
     pub(crate) fn report_refused(&self, owner: Owner, cap: LimitHit, run: Option<&Run>) {
         let (name, limit) = match cap.measure {
-            LimitKind::OpenRuns(limit) => ("max_open_runs", limit),
-            LimitKind::TurnsPerHour(limit) => ("turns_per_hour", limit),
-            LimitKind::OwnerTokens(limit) => limit.of_owner(),
+            LimitKind::OpenRuns(limit) => ("max_open_runs", limit.into()),
+            LimitKind::TurnsPerHour(limit) => ("turns_per_hour", limit.into()),
+            LimitKind::Tokens(limit) => limit.named(),
             _ => return,
         };
         let Some(refused) = self.count_owners().refused(owner, name) else {
@@ -463,7 +477,7 @@ impl RunRegistry {
             target: "tower_agent",
             reason = cap.owner_reason().as_str(),
             cap = name,
-            limit,
+            %limit,
             refused,
             %owner,
             run = record.run.as_ref().map(tracing::field::display),

@@ -227,7 +227,7 @@ impl LimitHit {
     /// The reason of an end by this cap of an owner.
     pub(crate) const fn owner_reason(self) -> TerminalReason {
         match self.measure {
-            LimitKind::OwnerTokens(_) => TerminalReason::TokenCap,
+            LimitKind::Tokens(_) => TerminalReason::TokenCap,
             _ => TerminalReason::TurnCap,
         }
     }
@@ -254,8 +254,6 @@ pub(crate) enum LimitKind {
     OpenRuns(u32),
     /// The limit is this many turns of the run's owner in an hour.
     TurnsPerHour(u32),
-    /// The limit is a cap on the tokens of the run, or on their cost.
+    /// The limit is a cap on the tokens of the run, or of its owner in an hour, or on their cost.
     Tokens(TokenLimit),
-    /// The limit is a cap on the tokens of the run's owner in an hour, or on their cost.
-    OwnerTokens(TokenLimit),
 }

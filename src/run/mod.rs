@@ -81,5 +81,8 @@ pub(crate) use self::{
     tree::{Announcement, Clock, End, IdleWindow, NEVER, Nanos, Node, TaskId, WindowKind, nanos},
 };
 
+#[cfg(feature = "metrics")]
+pub(crate) use self::report::StreamChunks;
+
 #[cfg(test)]
 pub(crate) use self::tree::gap;

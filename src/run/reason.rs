@@ -104,11 +104,22 @@ impl TerminalReason {
     /// The name of the reason on the wire and in logs; `completed` never goes over the wire.
     #[must_use]
     pub fn as_str(&self) -> &str {
+        match self {
+            Self::Custom(custom) => &custom.name,
+            known => known.traits().0,
+        }
+    }
+
+    /// The reason as the label of a metric: its wire name, or `other` for a custom reason.
+    ///
+    /// A trusted upstream may send custom reasons, and a label is nothing that others make up.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn label(&self) -> &'static str {
         self.traits().0
     }
 
-    /// The name, the class and the HTTP status of each reason.
-    fn traits(&self) -> (&str, ReasonClass, StatusCode) {
+    /// The name, the class and the HTTP status of each reason; the name of all custom ones is one.
+    fn traits(&self) -> (&'static str, ReasonClass, StatusCode) {
         use ReasonClass::{Cancelled, Failure, Limit, Success, Timeout};
 
         // The registry of HTTP statuses has no 499, but proxies log it for a closed connection.
@@ -137,7 +148,7 @@ impl TerminalReason {
             Self::LoopDetected => ("loop_detected", Limit, limit),
             Self::Stuck => ("stuck", Limit, limit),
             Self::IdleCircuitOpen => ("idle_circuit_open", Limit, limit),
-            Self::Custom(custom) => (&custom.name, custom.class, custom.status),
+            Self::Custom(custom) => ("other", custom.class, custom.status),
         }
     }
 

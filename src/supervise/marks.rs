@@ -237,7 +237,9 @@ pub(crate) struct Stream {
     judge: StreamReader,
     judged: ResponseMarks,
     /// The count of the answer's tokens, if its run counts them.
-    meter: Option<TokenMeter>,
+    meter: Option<Box<TokenMeter>>,
+    #[cfg(feature = "metrics")]
+    pub(super) chunks: crate::run::StreamChunks,
 }
 
 impl Stream {
@@ -246,6 +248,8 @@ impl Stream {
             judge: StreamReader::new(dialect),
             judged: ResponseMarks::new(),
             meter: None,
+            #[cfg(feature = "metrics")]
+            chunks: crate::run::StreamChunks::default(),
         }
     }
 
@@ -259,15 +263,18 @@ impl Stream {
     }
 
     pub(crate) fn push(&mut self, chunk: &[u8]) -> ChunkSummary {
-        let before = self.judge.usage();
         let seen = self.judge.push(chunk);
+        #[cfg(feature = "metrics")]
+        if seen.content {
+            self.chunks.count();
+        }
         self.judged.publish(&self.judge);
-        let usage = self.judge.usage();
-        if usage != before {
-            *self.judged.marks.usage.lock() = usage;
+        if self.judge.take_usage_news() {
+            *self.judged.marks.usage.lock() = self.judge.usage();
         }
         if let Some(meter) = &mut self.meter {
-            meter.set(usage, estimated_tokens(self.judge.unstated_bytes()));
+            let unstated = estimated_tokens(self.judge.unstated_bytes());
+            meter.set(self.judge.usage(), unstated);
         }
         seen
     }
@@ -280,7 +287,7 @@ impl Stream {
     /// Counts the tokens of the response with `meter`, from the next event on.
     pub(super) fn count_tokens(&mut self, meter: TokenMeter) {
         self.judge.count_generated();
-        self.meter = Some(meter);
+        self.meter = Some(Box::new(meter));
     }
 
     /// Returns the partial text of the response, if the run collects it.

@@ -191,6 +191,17 @@ impl Observer {
         }
     }
 
+    /// Times the stream's first chunk with content, if the last frame was that.
+    #[cfg(feature = "metrics")]
+    #[inline]
+    pub(crate) fn time_first_chunk(&mut self, run: &Run) {
+        if let ObserverMode::Judging(stream) = &mut self.mode {
+            if stream.chunks.is_first() {
+                stream.chunks.time(crate::run::nanos(run.now()));
+            }
+        }
+    }
+
     /// Whether there was progress since the last [`wait`](Self::wait).
     pub(crate) fn has_progressed(&self) -> bool {
         match &self.mode {
@@ -224,6 +235,10 @@ impl Observer {
     #[inline]
     pub(crate) fn note(&mut self, run: &Run, now: Nanos) {
         if let Some(sign) = self.unnoted.take() {
+            #[cfg(feature = "metrics")]
+            if let ObserverMode::Judging(stream) = &mut self.mode {
+                stream.chunks.time(now);
+            }
             run.node().record_at(sign, now);
             self.note_heartbeats(run);
         }
@@ -258,6 +273,8 @@ impl Observer {
     fn report_stream(&mut self, run: &Run) {
         if let ObserverMode::Judging(stream) = &self.mode {
             let judged = stream.judged();
+            #[cfg(feature = "metrics")]
+            run.store_chunks(stream.chunks);
             let usage = judged.usage().filter(|_| self.counts);
             run.report(usage, judged.stop_reason().as_ref());
             if let Some(partial) = stream.kept_text() {

@@ -93,6 +93,10 @@ impl Supervisor {
         settings: LayerSettings,
         request: &Request<B>,
     ) -> Self {
+        #[cfg(feature = "metrics")]
+        if claim.owns {
+            claim.run.name_operation(request.uri().path());
+        }
         let reader = if settings.reads || claim.owns {
             ResponseReader::Head(ResponseFacts::of(request))
         } else {
@@ -116,6 +120,8 @@ impl Supervisor {
     /// layer may edit the headers.
     #[inline]
     pub(super) fn answered<B: Body>(&mut self, answer: &mut Response<B>) {
+        #[cfg(feature = "metrics")]
+        self.count_outcome(|_| crate::metrics::outcome_of(answer.status()));
         if let ResponseReader::Head(facts) = &mut self.reader {
             let facts = std::mem::take(facts);
             let mut observer = Observer::new(facts, answer);
@@ -273,7 +279,11 @@ impl Supervisor {
         let data = frame.data_ref();
         if let ResponseReader::Body(observer) = &mut self.reader {
             match data {
-                Some(data) => observer.frame(data),
+                Some(data) => {
+                    observer.frame(data);
+                    #[cfg(feature = "metrics")]
+                    observer.time_first_chunk(&self.run);
+                }
                 None => {
                     // Trailers are the last frame of a body, so the stream must be
                     // complete.
@@ -341,6 +351,10 @@ impl Supervisor {
     ///
     /// The result is the error that the caller gets.
     pub(in crate::supervise) fn failed(&mut self, error: BoxError, task: TaskId) -> BoxError {
+        #[cfg(feature = "metrics")]
+        self.count_outcome(|_| {
+            TerminalReason::find(&*error).map_or("error", TerminalReason::label)
+        });
         self.report();
         if self.observer().is_none() && is_refusal(&error) {
             self.run.node().payload.set_refused(true);
@@ -449,6 +463,8 @@ impl Supervisor {
     /// The future or body drops the inner one before it calls this method.
     #[inline]
     pub(in crate::supervise) fn finish(&mut self) {
+        #[cfg(feature = "metrics")]
+        self.count_outcome(Run::outcome_of_end);
         self.report();
         self.release();
         if self.owns {
@@ -475,6 +491,14 @@ impl Supervisor {
     fn report(&mut self) {
         if let ResponseReader::Body(observer) = &mut self.reader {
             observer.report(&self.run);
+        }
+    }
+
+    /// Counts the attempt that this layer settles, unless it was counted before.
+    #[cfg(feature = "metrics")]
+    fn count_outcome(&self, outcome: impl FnOnce(&Run) -> &'static str) {
+        if self.owns {
+            self.run.count_outcome(|| outcome(&self.run));
         }
     }
 

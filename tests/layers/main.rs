@@ -22,6 +22,8 @@ mod known_agents;
 mod local;
 mod log;
 mod loop_guard;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod model_fallback;
 mod order;
 mod owner_caps;

@@ -67,7 +67,8 @@ struct Current(Arc<ArcSwap<Router>>);
 ///
 /// A server other than [`serve`](crate::serve) must give each request axum's
 /// `ConnectInfo<SocketAddr>`, by which the gateway recognises the operator. If the process has
-/// no default TLS provider of rustls, this installs ring. [`App`] is the same for a server that
+/// no default TLS provider of rustls, this installs ring; if it has no recorder of the `metrics`
+/// facade, this installs one for Prometheus. [`App`] is the same for a server that
 /// replaces its configuration.
 ///
 /// # Errors
@@ -76,7 +77,7 @@ struct Current(Arc<ArcSwap<Router>>);
 ///
 /// # Panics
 ///
-/// Outside a tokio runtime: a task counts how runs end, for `/metrics`.
+/// Outside a tokio runtime.
 pub fn app(config: &Config, runs: &Runs) -> Result<Router, BoxError> {
     let app = App::new(config, runs)?;
     Ok(app.router())

@@ -1,188 +1,121 @@
-//! `GET /metrics`: counts of runs, calls and attempts, for Prometheus.
+//! `GET /metrics`: what the library records, as text for Prometheus.
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{LazyLock, Mutex, PoisonError},
+    thread,
     time::Duration,
 };
 
 use axum::{
     extract::State,
+    http::StatusCode,
     response::{IntoResponse, Response},
 };
-use futures_util::FutureExt;
-use tokio::time::sleep;
-use tower_agent::{CallSummary, RunEvent, RunEvents, RunRegistry, TerminalReason};
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use tower_agent::RunRegistry;
 
-pub(crate) use self::attempts::AttemptsLayer;
-use self::exposition::{Exposition, Kind};
-
-mod attempts;
-mod exposition;
 #[cfg(test)]
 mod tests;
 
-/// The time for which the ends of runs gather before they are counted.
+/// The recorder of the process, which all its gateways share. `None` if the program installed a
+/// recorder of its own, or if the process can start no thread.
+static INSTALLED: LazyLock<Option<PrometheusHandle>> = LazyLock::new(|| match install() {
+    Ok(recorder) => Some(recorder),
+    Err(error) => {
+        tracing::warn!(%error, "/metrics has nothing to show");
+        None
+    }
+});
+
+/// The interval at which the recorder sorts the values that came into the buckets.
 ///
-/// The registry holds 1024 events for an observer: those of 50,000 runs per second.
-const GATHERED: Duration = Duration::from_millis(10);
+/// Until then each value takes memory: a stream has one for each of its chunks.
+const UPKEEP: Duration = Duration::from_secs(1);
 
-/// The counts since the start. Cheap to clone; all clones share them.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Metrics(Arc<Mutex<Counts>>);
+/// The buckets of durations in OpenTelemetry's convention, in seconds.
+const DURATIONS: [f64; 14] = [
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
+];
 
-/// The counts behind the metrics.
+/// The buckets of counts of tokens in OpenTelemetry's convention: the powers of four.
+const TOKENS: [f64; 14] = [
+    1.0,
+    4.0,
+    16.0,
+    64.0,
+    256.0,
+    1_024.0,
+    4_096.0,
+    16_384.0,
+    65_536.0,
+    262_144.0,
+    1_048_576.0,
+    4_194_304.0,
+    16_777_216.0,
+    67_108_864.0,
+];
+
+/// The buckets of the time from a disconnect to the release of the upstream, in seconds.
 ///
-/// Labels come only from the configuration and this crate, so callers and upstreams cannot
-/// create new ones.
-#[derive(Debug, Default)]
-struct Counts {
-    candidates: BTreeSet<String>,
-    /// Runs that ended, by reason.
-    runs: BTreeMap<String, u64>,
-    /// Calls that ended, by reason and candidate.
-    calls: BTreeMap<(String, String), u64>,
-    /// Attempts, by candidate and outcome.
-    attempts: BTreeMap<(String, String), u64>,
-    input_tokens: u64,
-    output_tokens: u64,
-    /// Events that the registry dropped, because they came faster than they were counted.
-    lost: u64,
+/// It is mostly that of one drop, far below the first bucket of the convention.
+const LATENCIES: [f64; 12] = [
+    0.000_01, 0.000_1, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0,
+];
+
+const OPEN_RUNS: &str = "agent_runs_open";
+
+fn builder() -> Result<PrometheusBuilder, BuildError> {
+    let latency = Matcher::Full("agent_cancel_latency_seconds".to_owned());
+    let tokens = Matcher::Full("gen_ai.client.token.usage".to_owned());
+    let durations = Matcher::Prefix("gen_ai.client.operation.".to_owned());
+    PrometheusBuilder::new()
+        .with_recommended_naming(true)
+        .set_buckets_for_metric(latency, &LATENCIES)?
+        .set_buckets_for_metric(tokens, &TOKENS)?
+        .set_buckets_for_metric(durations, &DURATIONS)
 }
 
-impl Metrics {
-    /// Counts under the names of these candidates, too; any other name counts as `other`.
-    pub(crate) fn know(&self, candidates: impl IntoIterator<Item = String>) {
-        self.with(|counts| counts.candidates.extend(candidates));
+fn install() -> Result<PrometheusHandle, BuildError> {
+    let recorder = builder()?.install_recorder()?;
+    describe();
+    let upkept = recorder.clone();
+    // A thread and not a task: the recorder outlives each runtime.
+    let upkeep = move || loop {
+        thread::sleep(UPKEEP);
+        upkept.run_upkeep();
+    };
+    let named = thread::Builder::new().name("metrics".to_owned());
+    if let Err(error) = named.spawn(upkeep) {
+        tracing::warn!(%error, "the recorder of /metrics is tidied at each scrape alone");
     }
-
-    /// Counts a call that ended; to be called once for each.
-    pub(crate) fn call(&self, call: &CallSummary) {
-        self.with(|counts| {
-            let candidate = counts.candidate(call.candidate.as_deref());
-            let key = (reason(&call.reason), candidate.to_owned());
-            *counts.calls.entry(key).or_default() += 1;
-            if let Some(usage) = call.usage {
-                counts.input_tokens = counts.input_tokens.saturating_add(usage.input_tokens);
-                counts.output_tokens = counts.output_tokens.saturating_add(usage.output_tokens);
-            }
-        });
-    }
-
-    /// Counts an attempt with a known outcome; to be called once for each.
-    fn attempt(&self, candidate: String, outcome: String) {
-        self.with(|counts| *counts.attempts.entry((candidate, outcome)).or_default() += 1);
-    }
-
-    /// The label for the candidate of a call or an attempt.
-    fn candidate(&self, name: Option<&str>) -> String {
-        self.with(|counts| counts.candidate(name).to_owned())
-    }
-
-    /// Counts how runs end, until the registry is dropped.
-    pub(crate) async fn watch(self, mut events: RunEvents) {
-        while let Some(event) = events.next().await {
-            self.event(&event);
-            while let Some(event) = events.next().now_or_never() {
-                let Some(event) = event else {
-                    return;
-                };
-                self.event(&event);
-            }
-            // While it sleeps, the end of a run wakes no task for it.
-            sleep(GATHERED).await;
-        }
-    }
-
-    fn event(&self, event: &RunEvent) {
-        self.with(|counts| match event {
-            RunEvent::Ended { reason: why, .. } => {
-                *counts.runs.entry(reason(why)).or_default() += 1;
-            }
-            RunEvent::Lost { events } => counts.lost += events,
-            _ => {}
-        });
-    }
-
-    fn scrape(&self, registry: &RunRegistry) -> String {
-        self.text(registry.open_runs())
-    }
-
-    fn text(&self, open: usize) -> String {
-        let mut out = Exposition::default();
-        self.with(|counts| {
-            out.family("agent_runs_open", Kind::Gauge, "Runs that have not ended.");
-            out.sample(&[], open as u64);
-            out.family(
-                "agent_runs_ended_total",
-                Kind::Counter,
-                "Runs that ended, by why.",
-            );
-            for (reason, count) in &counts.runs {
-                out.sample(&[("reason", reason)], *count);
-            }
-            let help = "Calls that ended, by why and by who served them or was asked last.";
-            out.family("agent_calls_ended_total", Kind::Counter, help);
-            for ((reason, candidate), count) in &counts.calls {
-                out.sample(&[("reason", reason), ("candidate", candidate)], *count);
-            }
-            let help = "Tries of calls, by whom they went to and how their answers began, \
-                        or why there was none.";
-            out.family("agent_attempts_total", Kind::Counter, help);
-            for ((candidate, outcome), count) in &counts.attempts {
-                out.sample(&[("candidate", candidate), ("outcome", outcome)], *count);
-            }
-            for (name, help, count) in [
-                (
-                    "agent_input_tokens_total",
-                    "Tokens of prompts.",
-                    counts.input_tokens,
-                ),
-                (
-                    "agent_output_tokens_total",
-                    "Tokens of answers.",
-                    counts.output_tokens,
-                ),
-                (
-                    "agent_events_lost_total",
-                    "Events that were not counted.",
-                    counts.lost,
-                ),
-            ] {
-                out.family(name, Kind::Counter, help);
-                out.sample(&[], count);
-            }
-        });
-        out.finish()
-    }
-
-    fn with<T>(&self, f: impl FnOnce(&mut Counts) -> T) -> T {
-        f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
-    }
+    Ok(recorder)
 }
 
-impl Counts {
-    /// The label of a candidate; one that is not configured is `other`.
-    fn candidate<'a>(&self, name: Option<&'a str>) -> &'a str {
-        match name {
-            None => "",
-            Some(name) if self.candidates.contains(name) => name,
-            Some(_) => "other",
-        }
-    }
+fn describe() {
+    tower_agent::metrics::describe();
+    metrics::describe_gauge!(OPEN_RUNS, "Runs that have not ended.");
 }
 
-pub(crate) async fn metrics(State((metrics, registry)): State<(Metrics, RunRegistry)>) -> Response {
+/// Records metrics from now on, unless the program has installed a recorder of its own.
+pub(crate) fn start() {
+    LazyLock::force(&INSTALLED);
+}
+
+/// Answers with all metrics of the process, and with the number of open runs of `registry`.
+pub(crate) async fn metrics(State(registry): State<RunRegistry>) -> Response {
+    let Some(recorder) = &*INSTALLED else {
+        let message = "the program that runs this gateway records metrics elsewhere\n";
+        return (StatusCode::NOT_IMPLEMENTED, message).into_response();
+    };
     let kind = "text/plain; version=0.0.4; charset=utf-8";
-    let text = metrics.scrape(&registry);
-    ([("content-type", kind)], text).into_response()
+    ([("content-type", kind)], scrape(recorder, &registry)).into_response()
 }
 
-/// The label of a reason. A trusted upstream may send reasons of its own, and these share the
-/// label `other`.
-fn reason(reason: &TerminalReason) -> String {
-    match reason {
-        TerminalReason::Custom(_) => "other".to_owned(),
-        known => known.as_str().to_owned(),
-    }
+fn scrape(recorder: &PrometheusHandle, registry: &RunRegistry) -> String {
+    // Two gateways of one process share the gauge: each scrape shows its own number.
+    static SCRAPE: Mutex<()> = Mutex::new(());
+    let _alone = SCRAPE.lock().unwrap_or_else(PoisonError::into_inner);
+    #[allow(clippy::cast_precision_loss, reason = "no registry has so many runs")]
+    metrics::gauge!(OPEN_RUNS).set(registry.open_runs() as f64);
+    recorder.render()
 }

@@ -17,7 +17,7 @@ use crate::{
     control,
     events::{self, Events},
     host::SoundHost,
-    metrics::{self, Metrics},
+    metrics,
     runs::Runs,
     stack::Gateway,
     upload::UploadLayer,
@@ -36,21 +36,18 @@ const OPERATIONS: [&str; 5] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
     pub(crate) registry: RunRegistry,
-    pub(crate) metrics: Metrics,
     events: Events,
     cooldowns: Cooldowns,
 }
 
 impl Watched {
-    /// Begins to count the runs, which needs a tokio runtime.
+    /// Begins to record metrics.
     pub(crate) fn new(runs: &Runs) -> Self {
         let registry = runs.registry().clone();
-        let metrics = Metrics::default();
-        drop(beside(metrics.clone().watch(registry.subscribe())));
+        metrics::start();
         Self {
             events: Events::new(registry.clone(), runs.stopped()),
             registry,
-            metrics,
             cooldowns: Cooldowns::new(),
         }
     }
@@ -60,15 +57,12 @@ impl Watched {
 pub(crate) fn routes(config: &Config, watched: &Watched) -> Result<Router, BoxError> {
     // Several providers may be linked in; reqwest needs one chosen.
     let _ = rustls::crypto::ring::default_provider().install_default();
-    let names = config.candidates.iter().map(|it| it.label().to_owned());
-    watched.metrics.know(names);
     let Watched {
         registry,
-        metrics,
         cooldowns,
         ..
     } = watched;
-    let gateway = Gateway::new(config, registry, metrics, cooldowns)?;
+    let gateway = Gateway::new(config, registry, cooldowns)?;
     Ok(router(gateway, watched.clone(), config))
 }
 
@@ -125,7 +119,6 @@ fn called(gateway: Gateway, registry: &RunRegistry, config: &Config) -> Router {
 fn operated(watched: Watched, operator: Operator) -> Router {
     let Watched {
         registry,
-        metrics,
         events,
         cooldowns,
     } = watched;
@@ -146,10 +139,7 @@ fn operated(watched: Watched, operator: Operator) -> Router {
                 .with_state(cooldowns),
         )
         .route("/events", get(events::events).with_state(events))
-        .route(
-            "/metrics",
-            get(metrics::metrics).with_state((metrics, registry)),
-        )
+        .route("/metrics", get(metrics::metrics).with_state(registry))
         .layer(from_fn_with_state(operator, access::guard))
 }
 

@@ -20,7 +20,6 @@ use tower_agent::{
 use crate::{
     access::Caller,
     config::{Config, Health},
-    metrics::{AttemptsLayer, Metrics},
     upload,
 };
 
@@ -44,23 +43,21 @@ impl Gateway {
     pub(crate) fn new(
         config: &Config,
         registry: &RunRegistry,
-        metrics: &Metrics,
         cooldowns: &Cooldowns,
     ) -> Result<Self, BoxError> {
         let client = ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?;
-        let counted = AttemptsLayer(metrics.clone());
         let gate = |health| health_gate(health, client.clone());
         let gate = config.health.as_ref().map(gate);
         let service = |stack: &AgentStack<Server>| match &gate {
-            Some(gate) => boxed(stack.service(counted.layer(gate.layer(client.clone())))),
-            None => boxed(stack.service(counted.layer(client.clone()))),
+            Some(gate) => boxed(stack.service(gate.layer(client.clone()))),
+            None => boxed(stack.service(client.clone())),
         };
         let fallback = config.agent.fallback(config.candidates.clone(), cooldowns);
         let stack = AgentStack::server(registry)
             .fallback(fallback.json_only())
             .limits(&config.agent)
             .responses(|layer| layer.error_status(upload::status))
-            .runs(|layer| runs(layer, config, metrics.clone()));
+            .runs(|layer| runs(layer, config));
         let caps = config.auth.as_ref().map(|auth| auth.caps);
         let stack = match caps.filter(|caps| *caps != OwnerCaps::new()) {
             Some(caps) => stack.owner_caps(caps),
@@ -107,12 +104,9 @@ where
     BoxCloneSyncService::new(service.map_response(|answer| answer.map(Body::new)))
 }
 
-fn runs(layer: RunLayer, config: &Config, metrics: Metrics) -> RunLayer {
+fn runs(layer: RunLayer, config: &Config) -> RunLayer {
     let excerpts = config.watchdog.as_ref().map_or(0, |it| it.excerpts);
-    let layer = layer.keep_excerpts(excerpts as usize).on_end(move |call| {
-        metrics.call(call);
-        log(call);
-    });
+    let layer = layer.keep_excerpts(excerpts as usize).on_end(log);
     if config.auth.is_none() {
         return layer;
     }

@@ -10,6 +10,8 @@ use super::{
     request::OriginalRequest,
     route::Route,
 };
+#[cfg(feature = "metrics")]
+use crate::run::AttemptTarget;
 use crate::{
     attempt::{Candidate, CandidateDialect, Denial},
     error::{BoxError, InvalidRequest},
@@ -193,7 +195,12 @@ impl FallbackPolicy {
     }
 
     /// Logs one event for a step from one candidate to another.
-    pub(super) fn report(&self, from: usize, to: usize, why: &str) {
+    pub(super) fn report(&self, from: usize, to: usize, why: &'static str) {
+        #[cfg(feature = "metrics")]
+        {
+            let label = |stop| Some(AttemptTarget::label(&**self.candidate(stop)?));
+            crate::metrics::fallback(label(from), label(to), why);
+        }
         let label = |stop| self.candidate(stop).map(|candidate| candidate.label());
         let sent = self.candidate(to).map(|candidate| candidate.model());
         tracing::info!(

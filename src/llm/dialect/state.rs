@@ -24,12 +24,10 @@ pub struct Usage {
     /// the input tokens, in Anthropic's beside them.
     #[serde(skip_serializing_if = "is_zero")]
     pub cached_input_tokens: u64,
-    /// Those of the cached tokens that the input tokens do not include.
+    /// What the input tokens lack to the tokens of the prompt that came from no cache: below zero
+    /// where cached tokens are among them, above where others are counted apart.
     #[serde(skip)]
-    cached_beside: u64,
-    /// The tokens of the prompt that Anthropic's API wrote into its cache, and counts apart.
-    #[serde(skip)]
-    cache_written: u64,
+    uncached: i64,
 }
 
 #[allow(
@@ -58,27 +56,19 @@ impl Usage {
     /// The tokens of the prompt that came from no cache, in the same way of counting for all
     /// dialects.
     pub(crate) const fn uncached_input(&self) -> u64 {
-        let within = self.cached_input_tokens.saturating_sub(self.cached_beside);
-        self.input_tokens.saturating_sub(within) + self.cache_written
+        self.input_tokens.saturating_add_signed(self.uncached)
     }
 
     /// Adds the tokens of another answer.
     pub(crate) fn add(&mut self, more: Self) {
         self.merge(more, u64::saturating_add);
-    }
-
-    /// Merges a later report about the same answer: reports are running totals, so of two values
-    /// the greater one stays.
-    fn update(&mut self, later: Self) {
-        self.merge(later, u64::max);
+        self.uncached = self.uncached.saturating_add(more.uncached);
     }
 
     fn merge(&mut self, other: Self, of: impl Fn(u64, u64) -> u64) {
         self.input_tokens = of(self.input_tokens, other.input_tokens);
         self.output_tokens = of(self.output_tokens, other.output_tokens);
         self.cached_input_tokens = of(self.cached_input_tokens, other.cached_input_tokens);
-        self.cached_beside = of(self.cached_beside, other.cached_beside);
-        self.cache_written = of(self.cache_written, other.cache_written);
     }
 }
 
@@ -191,14 +181,20 @@ impl StreamState {
 
     #[inline]
     pub(super) fn report_tokens(&mut self, tokens: Tokens) {
-        if tokens.input.is_some() || tokens.output.is_some() {
-            self.usage.get_or_insert_default().update(Usage {
-                input_tokens: tokens.input.unwrap_or(0),
-                output_tokens: tokens.output.unwrap_or(0),
-                cached_input_tokens: tokens.cached.max(tokens.cached_beside),
-                cached_beside: tokens.cached_beside,
-                cache_written: tokens.cache_written,
-            });
+        if tokens.input.is_none() && tokens.output.is_none() {
+            return;
+        }
+        let usage = self.usage.get_or_insert_default();
+        let later = Usage {
+            input_tokens: tokens.input.unwrap_or(0),
+            output_tokens: tokens.output.unwrap_or(0),
+            cached_input_tokens: tokens.cached.max(tokens.cached_beside),
+            uncached: 0,
+        };
+        usage.merge(later, u64::max);
+        if tokens.input.is_some() {
+            let within = i64::try_from(tokens.cached).unwrap_or(i64::MAX);
+            usage.uncached = 0_i64.saturating_add_unsigned(tokens.cache_written) - within;
         }
     }
 

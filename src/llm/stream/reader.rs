@@ -48,6 +48,12 @@ impl StreamReader {
         self.marks.counts_generated = true;
     }
 
+    /// Whether the upstream has stated new numbers of tokens since the last call.
+    #[inline]
+    pub(crate) const fn take_usage_news(&mut self) -> bool {
+        std::mem::replace(&mut self.marks.has_usage_news, false)
+    }
+
     /// The bytes of text that the model has generated since the upstream last stated the number of
     /// output tokens; only if [counted](Self::count_generated).
     pub(crate) const fn unstated_bytes(&self) -> u64 {
@@ -226,6 +232,8 @@ pub(super) struct StreamMarks {
     pub(super) partial: Option<Partial>,
     pub(super) shape: Shape,
     counts_generated: bool,
+    /// Whether the upstream has stated new numbers of tokens.
+    has_usage_news: bool,
     /// The bytes that the model has generated since the upstream last stated the output tokens.
     unstated: u64,
 }
@@ -317,10 +325,14 @@ impl StreamMarks {
     /// Classifies an event of another shape than the event before it.
     #[inline(never)]
     fn walk(&mut self, event: &Event<'_>) -> EventVerdict {
-        let stated = |stream: &StreamState| stream.usage().map(|usage| usage.output_tokens);
-        let before = stated(&self.stream);
+        let before = self.stream.usage();
         let verdict = self.judge(event);
-        if stated(&self.stream) != before {
+        let usage = self.stream.usage();
+        if usage != before {
+            self.has_usage_news = true;
+        }
+        let output = |usage: Option<Usage>| usage.map(|usage| usage.output_tokens);
+        if output(usage) != output(before) {
             // The new number includes the text of this event.
             self.unstated = 0;
         } else if self.counts_generated && verdict.kind == EventKind::Content {

@@ -1,6 +1,9 @@
 //! Records what layers report on a run: tries, side effects, usage, partial text.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, Ordering},
+};
 
 use super::Run;
 use crate::{
@@ -9,7 +12,7 @@ use crate::{
         kinds::{NodeKind, Step, StepKind},
         limits::Price,
         reason::TerminalReason,
-        state::{AttemptTarget, FailedTries, NodeState},
+        state::{AttemptTarget, FailedTries, NodeState, TargetState},
         tree::Node,
     },
 };
@@ -43,12 +46,25 @@ impl Run {
     /// Records that the program's hook was called for this attempt, which stands for the attempts
     /// around it, too. Answers whether it was called before, for an attempt within this one.
     pub(crate) fn mark_reported(&self) -> bool {
+        self.mark_attempts(|attempt| &attempt.is_reported)
+    }
+
+    /// Records that a metric counts this attempt, which stands for the attempts around it, too.
+    /// Answers whether one counted it before, or an attempt within this one.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn mark_counted(&self) -> bool {
+        self.mark_attempts(|attempt| &attempt.is_counted)
+    }
+
+    /// Sets a mark of this attempt and of the attempts around it. Answers whether this attempt had
+    /// it.
+    fn mark_attempts(&self, mark: impl Fn(&TargetState) -> &AtomicBool) -> bool {
         let mut attempts = self.up_to_call().filter_map(|node| node.payload.attempt());
         let own = attempts.next();
         for outer in attempts {
-            outer.is_reported.store(true, Ordering::Release);
+            mark(outer).store(true, Ordering::Release);
         }
-        own.is_some_and(|own| own.is_reported.swap(true, Ordering::AcqRel))
+        own.is_some_and(|own| mark(own).swap(true, Ordering::AcqRel))
     }
 
     /// The number that the next try has in the call that this node belongs to.
@@ -136,6 +152,15 @@ impl Run {
     /// The name of the candidate to which the last attempt of this node's call went.
     pub(crate) fn last_target(&self) -> Option<Arc<str>> {
         self.call_node().payload.last_target()
+    }
+
+    /// The name of the candidate to which this attempt goes, as the nearest layer that chose one set
+    /// it.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn target_label(&self) -> Option<Arc<str>> {
+        let mut attempts = self.up_to_call().filter_map(|node| node.payload.attempt());
+        let target = attempts.find_map(|attempt| attempt.target.get())?;
+        Some(Arc::clone(target.label()))
     }
 
     /// Whether this attempt has a target, which means that the attempt was sent.

@@ -311,6 +311,8 @@ impl EndHook for NodeState {
             if let Some(act) = node.record_end(end) {
                 later.defer(act);
             }
+            #[cfg(feature = "metrics")]
+            node.record_run(end);
             node.log_run(end, later);
             node.publish_end();
             node.release(end.at());

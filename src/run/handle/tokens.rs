@@ -1,6 +1,6 @@
 //! The tokens of a run: their count, the caps on them, and the question before a cap.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::Run;
 use crate::{
@@ -110,14 +110,7 @@ impl Run {
 
     /// Ends this node because the owner of its run has used up a cap of the hour.
     pub(crate) fn end_for_owner(&self, limit: TokenLimit) {
-        let passed = LimitHit {
-            limit: None,
-            measure: LimitKind::OwnerTokens(limit),
-        };
-        drop(
-            self.node()
-                .end(TerminalReason::TokenCap, Some(passed), self.now()),
-        );
+        end_at(self.node(), limit.per_hour(), self.now());
     }
 
     /// The runs at or above this node that count their tokens, the nearest first.
@@ -134,12 +127,12 @@ impl Run {
     }
 }
 
-fn end_at(run: &Node<NodeState>, limit: TokenLimit, now: std::time::Duration) {
+fn end_at(node: &Node<NodeState>, limit: TokenLimit, now: Duration) {
     let passed = LimitHit {
         limit: None,
         measure: LimitKind::Tokens(limit),
     };
-    drop(run.end(TerminalReason::TokenCap, Some(passed), now));
+    drop(node.end(TerminalReason::TokenCap, Some(passed), now));
 }
 
 impl Node<NodeState> {

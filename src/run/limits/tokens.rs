@@ -172,6 +172,7 @@ impl TokenCaps {
             cap,
             of,
             estimated: spent.estimated > 0,
+            of_owner: false,
         };
         let output = self
             .output
@@ -203,6 +204,8 @@ pub(crate) struct TokenLimit {
     of: TokenMeasure,
     /// Whether some of the tokens are an estimate.
     pub(crate) estimated: bool,
+    /// Whether the cap is that of the run's owner in an hour.
+    pub(crate) of_owner: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -225,12 +228,18 @@ impl fmt::Display for TokenLimit {
 }
 
 impl TokenLimit {
-    /// The name of the cap among an owner's, and its number of tokens; of a cost, in thousandths.
-    pub(crate) const fn of_owner(self) -> (&'static str, u32) {
+    /// The same as a cap of the run's owner in an hour.
+    pub(crate) const fn per_hour(mut self) -> Self {
+        self.of_owner = true;
+        self
+    }
+
+    /// The name of the cap among an owner's, and its number of tokens or its cost.
+    pub(crate) fn named(self) -> (&'static str, f64) {
         match self.of {
-            TokenMeasure::Output => ("output_tokens_per_hour", self.cap),
-            TokenMeasure::Total => ("total_tokens_per_hour", self.cap),
-            TokenMeasure::Cost => ("cost_per_hour", (f32::from_bits(self.cap) * 1e3) as u32),
+            TokenMeasure::Output => ("output_tokens_per_hour", self.cap.into()),
+            TokenMeasure::Total => ("total_tokens_per_hour", self.cap.into()),
+            TokenMeasure::Cost => ("cost_per_hour", f32::from_bits(self.cap).into()),
         }
     }
 }

@@ -58,6 +58,8 @@ impl Node<NodeState> {
                 run.payload.begin_log();
             }
         }
+        #[cfg(feature = "metrics")]
+        self.record_call(end);
         let level = level(&end.reason);
         guarded(|| {
             if is_wanted(level) {

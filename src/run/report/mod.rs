@@ -2,6 +2,8 @@
 
 mod event;
 mod log;
+#[cfg(feature = "metrics")]
+mod metrics;
 mod snapshot;
 mod summary;
 mod terminated;
@@ -17,4 +19,6 @@ pub use self::{
     verdict::{Answer, Status, Verdict},
 };
 
+#[cfg(feature = "metrics")]
+pub(crate) use self::metrics::{CallMetrics, StreamChunks};
 pub(crate) use self::summary::{Hooks, OnEnd, ReportedUsage};

@@ -92,7 +92,7 @@ impl Terminated {
     #[must_use]
     pub const fn is_estimated(&self) -> bool {
         match self.measure {
-            LimitKind::Tokens(limit) | LimitKind::OwnerTokens(limit) => limit.estimated,
+            LimitKind::Tokens(limit) => limit.estimated,
             _ => false,
         }
     }
@@ -319,7 +319,7 @@ fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
         None => f.write_str("unknown")?,
     }
     let advice = match end.measure {
-        LimitKind::OwnerTokens(_) => "Wait before the next request",
+        LimitKind::Tokens(limit) if limit.of_owner => "Wait before the next request",
         LimitKind::Unhealthy => "Restart the upstream, then retry",
         LimitKind::Announced | LimitKind::Unheard => {
             "Retry with a longer timeout of the client, or simplify the request"
@@ -331,7 +331,7 @@ fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
 
 /// Writes the cause of an end: with the limit that passed, if there is one, else `cause`.
 fn write_cause(f: &mut impl fmt::Write, end: &Terminated, cause: &str) -> fmt::Result {
-    use LimitKind::{Announced, Lifeless, OwnerTokens, Tokens, Turns, Unhealthy, Unheard};
+    use LimitKind::{Announced, Lifeless, Tokens, Turns, Unhealthy, Unheard};
     use TerminalReason::{CallerDeadline, HardCeiling, StepTimeout, TokenCap, TurnCap};
 
     match (&end.reason, end.measure, end.limit.map(Span)) {
@@ -357,10 +357,10 @@ fn write_cause(f: &mut impl fmt::Write, end: &Terminated, cause: &str) -> fmt::R
             let s = if turns == 1 { "" } else { "s" };
             write!(f, "it reached its limit of {turns} turn{s}")
         }
-        (TokenCap, Tokens(limit), _) => write!(f, "it used up its {limit}"),
-        (TokenCap, OwnerTokens(limit), _) => {
+        (TokenCap, Tokens(limit), _) if limit.of_owner => {
             write!(f, "its caller used up, within an hour, its {limit}")
         }
+        (TokenCap, Tokens(limit), _) => write!(f, "it used up its {limit}"),
         _ => match &end.cause {
             Some(cause) => write!(f, "it {cause}"),
             None => f.write_str(cause),

@@ -75,7 +75,7 @@ impl Admission {
         left.is_ok()
     }
 
-    fn is_withdrawn(&self) -> bool {
+    pub(crate) fn is_withdrawn(&self) -> bool {
         self.0.load(Ordering::Acquire) == WITHDRAWN
     }
 }

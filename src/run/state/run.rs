@@ -196,6 +196,8 @@ pub(crate) struct CallState {
     first_deposit: AtomicUsize,
     /// The target of the call's last attempt.
     pub(in crate::run) last_target: Lock<Option<Arc<dyn AttemptTarget>>>,
+    #[cfg(feature = "metrics")]
+    pub(in crate::run) metrics: crate::run::report::CallMetrics,
 }
 
 /// A list of failed tries, of a type that only the module knows which set it.
@@ -220,6 +222,9 @@ pub(crate) struct TargetState {
     pub(in crate::run) has_others: AtomicBool,
     /// Whether the program's hook was called for this attempt, or for one within it.
     pub(in crate::run) is_reported: AtomicBool,
+    /// Whether a metric has counted this attempt, or one within it.
+    #[cfg(feature = "metrics")]
+    pub(in crate::run) is_counted: AtomicBool,
 }
 
 impl CallState {

@@ -1,13 +1,13 @@
 //! Secrets that a configuration reads from the environment.
 
 use std::fmt;
-use std::hint;
 
 use http::HeaderValue;
+use subtle::{Choice, ConstantTimeEq};
 use tower_agent::config::ConfigError;
 
-/// A value that is never printed.
-#[derive(Clone, PartialEq, Eq)]
+/// A value that is never printed, and whose comparison tells nothing of it by its time.
+#[derive(Clone)]
 pub(crate) struct Secret(String);
 
 /// Reads the environment variable that `key` names; the value must be a valid header value.
@@ -48,18 +48,26 @@ impl Secret {
     }
 
     /// Compares in a time that depends on the length of `given` alone.
+    ///
+    /// Byte by byte, as the comparison of two slices tells by its time whether their lengths are
+    /// equal.
     #[must_use]
     pub(crate) fn is(&self, given: &str) -> bool {
         let wanted = self.0.as_bytes().iter().cycle();
-        let differing = u8::from(given.len() != self.0.len());
-        let differing = given
-            .bytes()
-            .zip(wanted)
-            // Opaque, so that the optimiser does not stop at the first difference.
-            .fold(differing, |sum, (a, b)| hint::black_box(sum | (a ^ b)));
-        differing == 0
+        let same_length = given.len().ct_eq(&self.0.len());
+        let pairs = given.as_bytes().iter().zip(wanted);
+        let same = pairs.fold(same_length, |same: Choice, (a, b)| same & a.ct_eq(b));
+        same.into()
     }
 }
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        self.is(&other.0)
+    }
+}
+
+impl Eq for Secret {}
 
 impl fmt::Debug for Secret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,74 +1,118 @@
 //! covers: T86, T103
 
-use tower_agent::{Owner, ReasonClass};
+use http::StatusCode;
+use metrics_exporter_prometheus::PrometheusRecorder;
+use tower_agent::{Owner, ReasonClass, TerminalReason};
 
 use super::*;
 
+fn recorded(act: impl FnOnce(&PrometheusHandle)) {
+    let recorder: PrometheusRecorder = builder().unwrap().build_recorder();
+    let handle = recorder.handle();
+    metrics::with_local_recorder(&recorder, || {
+        describe();
+        act(&handle);
+    });
+}
+
+fn has(text: &str, line: &str) {
+    assert!(text.lines().any(|it| it == line), "{line}: {text}");
+}
+
 #[test]
 fn labels_are_escaped() {
-    let mut out = Exposition::default();
-    out.family("f_total", Kind::Counter, "Help.");
-    out.sample(&[("a", "x\\y\"z\n"), ("b", "")], 3);
-    assert_eq!(
-        out.finish(),
-        "# HELP f_total Help.\n# TYPE f_total counter\nf_total{a=\"x\\\\y\\\"z\\n\",b=\"\"} 3\n"
-    );
+    recorded(|recorder| {
+        metrics::counter!("f_total", "a" => "x\\y\"z\n", "b" => "").increment(3);
+        has(&recorder.render(), "f_total{a=\"x\\\\y\\\"z\\n\",b=\"\"} 3");
+    });
 }
 
 #[tokio::test]
-async fn a_run_counts_once_and_what_was_lost_is_told() {
-    let registry = RunRegistry::new();
-    let metrics = Metrics::default();
-    let counting = metrics.clone().watch(registry.subscribe());
-    // Nobody counts yet: ten more than are held for an observer.
-    for number in 0..RunRegistry::EVENTS / 2 + 5 {
-        let run = registry.open(Owner::default(), format!("r-{number}").parse().unwrap());
-        assert!(run.end(TerminalReason::Aborted));
-        assert!(!run.end(TerminalReason::Aborted));
-    }
-    let _open = registry.open(Owner::default(), "open".parse().unwrap());
-    drop(registry);
-    counting.await;
-    let text = metrics.text(1);
-    let line = |line: &str| assert!(text.lines().any(|it| it == line), "{line}: {text}");
-    line("agent_runs_open 1");
-    line("agent_events_lost_total 11");
-    // Of every run two events, of the last one.
-    line("agent_runs_ended_total{reason=\"aborted\"} 512");
+async fn a_run_counts_once_and_none_is_lost() {
+    recorded(|recorder| {
+        let registry = RunRegistry::new();
+        // More ends at once than the registry holds events for an observer.
+        let ended = RunRegistry::EVENTS + 5;
+        for number in 0..ended {
+            let run = registry.open(Owner::default(), format!("r-{number}").parse().unwrap());
+            assert!(run.end(TerminalReason::Aborted));
+            assert!(!run.end(TerminalReason::Aborted));
+        }
+        let _open = registry.open(Owner::default(), "open".parse().unwrap());
+        let text = scrape(recorder, &registry);
+        has(&text, "agent_runs_open 1");
+        has(
+            &text,
+            &format!("agent_runs_ended_total{{reason=\"aborted\"}} {ended}"),
+        );
+    });
 }
 
-#[test]
-fn reasons_that_others_make_up_are_one() {
-    let custom = |name: &str| {
-        let status = http::StatusCode::UNPROCESSABLE_ENTITY;
-        reason(&TerminalReason::custom(name, ReasonClass::Limit, status))
-    };
-    assert_eq!(custom("a"), custom("b"));
-    assert_eq!(reason(&TerminalReason::Stuck), "stuck");
+#[tokio::test]
+async fn reasons_that_others_make_up_are_one() {
+    recorded(|recorder| {
+        let registry = RunRegistry::new();
+        let end = |id: &str, reason| {
+            registry
+                .open(Owner::default(), id.parse().unwrap())
+                .end(reason)
+        };
+        for name in ["a", "b"] {
+            let status = StatusCode::UNPROCESSABLE_ENTITY;
+            end(
+                name,
+                TerminalReason::custom(name, ReasonClass::Limit, status),
+            );
+        }
+        end("c", TerminalReason::Stuck);
+        let text = recorder.render();
+        has(&text, "agent_runs_ended_total{reason=\"other\"} 2");
+        has(&text, "agent_runs_ended_total{reason=\"stuck\"} 1");
+    });
 }
 
-#[test]
-fn a_candidate_that_nobody_configured_is_no_label() {
-    let metrics = Metrics::default();
-    metrics.know(["a".to_owned()]);
-    let label = |name| metrics.candidate(name);
-    assert_eq!([Some("a"), Some("b"), None].map(label), ["a", "other", ""]);
+/// Two gateways of one process share the recorder, and each shows its own open runs.
+#[tokio::test]
+async fn a_scrape_shows_the_open_runs_of_its_own_registry() {
+    recorded(|recorder| {
+        let registries = [RunRegistry::new(), RunRegistry::new()];
+        let _open = registries[0].open(Owner::default(), "r".parse().unwrap());
+        for (registry, open) in registries.iter().zip([1, 0]) {
+            has(
+                &scrape(recorder, registry),
+                &format!("agent_runs_open {open}"),
+            );
+        }
+    });
 }
 
-#[test]
-fn a_scrape_costs_the_same_however_many_runs_are_open() {
-    let (metrics, registry) = (Metrics::default(), RunRegistry::new());
-    let open = |number| registry.open(Owner::default(), format!("r-{number}").parse().unwrap());
-    let scrape = || {
-        let mut text = String::new();
-        let cost = allocation_counter::measure(|| text = metrics.scrape(&registry));
-        (text, cost.count_total)
-    };
-    let _few: Vec<_> = (0..10).map(open).collect();
-    let (text, few) = scrape();
-    assert!(text.contains("agent_runs_open 10\n"), "{text}");
-    let _many: Vec<_> = (10..5_000).map(open).collect();
-    let (text, many) = scrape();
-    assert!(text.contains("agent_runs_open 5000\n"), "{text}");
-    assert_eq!(many, few);
+#[tokio::test]
+async fn a_scrape_costs_the_same_however_many_runs_are_open_or_remembered() {
+    recorded(|recorder| {
+        let registry = RunRegistry::new();
+        let open = |number| registry.open(Owner::default(), format!("r-{number}").parse().unwrap());
+        let mut last = 0;
+        let mut remember = |runs: usize| {
+            for number in last..runs {
+                assert!(open(number).end(TerminalReason::Aborted));
+            }
+            last = runs;
+        };
+        let scrape = |open: usize| {
+            let mut text = String::new();
+            // The first scrapes sort what came since the last one, and both copies of the help texts.
+            for _ in 0..3 {
+                let _sorted = super::scrape(recorder, &registry);
+            }
+            let cost = allocation_counter::measure(|| text = super::scrape(recorder, &registry));
+            has(&text, &format!("agent_runs_open {open}"));
+            cost.count_total
+        };
+        remember(100);
+        let few = scrape(0);
+        remember(100_000);
+        let remembered = scrape(0);
+        let _open: Vec<_> = (100_000..200_000).map(open).collect();
+        assert_eq!([remembered, scrape(100_000)], [few, few]);
+    });
 }

@@ -18,6 +18,21 @@ fn value(text: &str, sample: &str) -> u64 {
     line.map_or(0, |line| line.trim().parse().unwrap())
 }
 
+/// The series of a candidate's calls, or of the values that they made.
+fn calls(metric: &str, candidate: &str, more: &str) -> String {
+    format!(
+        "gen_ai_client_{metric}{{gen_ai_operation_name=\"chat\",gen_ai_provider_name=\"openai\",\
+         gen_ai_request_model=\"{candidate}\"{more}}}"
+    )
+}
+
+/// The series of a candidate's calls that ended for a reason, or completed.
+fn ended(candidate: &str, reason: Option<&str>) -> String {
+    let error = reason.map(|reason| format!(",error_type=\"{reason}\""));
+    let metric = "operation_duration_seconds_count";
+    calls(metric, candidate, &error.unwrap_or_default())
+}
+
 #[test]
 fn each_call_and_each_run_is_counted_once() {
     run(async {
@@ -33,23 +48,27 @@ fn each_call_and_each_run_is_counted_once() {
         for _ in 0..2 {
             ask("500").ask().await;
         }
-        let served = "agent_calls_ended_total{reason=\"completed\",candidate=\"slow\"}";
+        let served = ended("slow", None);
         let stalled = ask("stall").header("x-run-id", "r-1");
         let stalled = stalled.open().await;
         let text = eventually(async || {
             let text = scrape(&gateway).await;
             let runs = value(&text, "agent_runs_ended_total{reason=\"completed\"}");
-            (runs == 2 && value(&text, served) == 2).then_some(text)
+            (runs == 2 && value(&text, &served) == 2).then_some(text)
         })
         .await;
         assert_eq!(value(&text, "agent_runs_open"), 1, "{text}");
+        let tokens = |kind: &str| {
+            let kind = format!(",gen_ai_token_type=\"{kind}\"");
+            calls("token_usage_sum", "slow", &kind)
+        };
 
         assert!(gateway.abort("r-1").await);
         drop(stalled);
-        let aborted = "agent_calls_ended_total{reason=\"aborted\",candidate=\"stall\"}";
+        let aborted = ended("stall", Some("aborted"));
         let text = eventually(async || {
             let text = scrape(&gateway).await;
-            let calls = value(&text, aborted);
+            let calls = value(&text, &aborted);
             let runs = value(&text, "agent_runs_ended_total{reason=\"aborted\"}");
             (calls > 0 && runs > 0).then_some(text)
         })
@@ -58,26 +77,42 @@ fn each_call_and_each_run_is_counted_once() {
             ("agent_runs_open", 0),
             ("agent_runs_ended_total{reason=\"aborted\"}", 1),
             ("agent_runs_ended_total{reason=\"completed\"}", 2),
-            (aborted, 1),
-            (served, 2),
-            ("agent_attempts_total{candidate=\"500\",outcome=\"5xx\"}", 4),
+            (&*aborted, 1),
+            (&*served, 2),
+            ("agent_attempts_total{model=\"500\",outcome=\"5xx\"}", 4),
+            ("agent_attempts_total{model=\"slow\",outcome=\"2xx\"}", 2),
+            ("agent_attempts_total{model=\"stall\",outcome=\"2xx\"}", 1),
+            (&*tokens("input"), 14),
+            (&*tokens("output"), 4),
             (
-                "agent_attempts_total{candidate=\"slow\",outcome=\"2xx\"}",
+                "agent_fallbacks_total{from=\"500\",to=\"slow\",why=\"server\"}",
                 2,
             ),
+            ("agent_retry_budget_denied_total{budget=\"spent\"}", 2),
             (
-                "agent_attempts_total{candidate=\"stall\",outcome=\"2xx\"}",
-                1,
+                &*calls("operation_time_to_first_chunk_seconds_count", "slow", ""),
+                2,
             ),
-            ("agent_input_tokens_total", 14),
-            ("agent_output_tokens_total", 4),
-            ("agent_events_lost_total", 0),
         ] {
             assert_eq!(value(&text, sample), count, "{sample}: {text}");
         }
         for line in text.lines().filter(|line| !line.starts_with('#')) {
-            let name = line.split(['{', ' ']).next().unwrap();
-            assert!(text.contains(&format!("# TYPE {name} ")), "{line}");
+            let Some(name) = line
+                .split(['{', ' '])
+                .next()
+                .filter(|name| !name.is_empty())
+            else {
+                continue;
+            };
+            let parts = ["_bucket", "_sum", "_count"];
+            let histogram = parts.iter().find_map(|part| name.strip_suffix(part));
+            let (name, kind) = match histogram {
+                Some(name) => (name, "histogram"),
+                None if name.ends_with("_total") => (name, "counter"),
+                None => (name, "gauge"),
+            };
+            assert!(text.contains(&format!("# TYPE {name} {kind}\n")), "{line}");
+            assert!(text.contains(&format!("# HELP {name} ")), "{line}");
         }
     });
 }
@@ -95,7 +130,7 @@ fn tries_are_counted_by_whom_they_went_to_and_what_came_of_them() {
         };
         let body = "{\"model\":\"silent\",\"messages\":[]}";
         let count = |text: &str, candidate: &str, outcome: &str| {
-            let labels = format!("candidate=\"{candidate}\",outcome=\"{outcome}\"");
+            let labels = format!("model=\"{candidate}\",outcome=\"{outcome}\"");
             value(text, &format!("agent_attempts_total{{{labels}}}"))
         };
 
@@ -138,8 +173,7 @@ fn what_callers_send_makes_no_series() {
             request.ask().await;
             let text = eventually(async || {
                 let text = scrape(&gateway).await;
-                let done = "agent_calls_ended_total{reason=\"completed\",candidate=\"m\"}";
-                (value(&text, done) == number + 1).then_some(text)
+                (value(&text, &ended("m", None)) == number + 1).then_some(text)
             });
             let text = text.await;
             assert!(!text.contains("made-up"), "{text}");

@@ -259,8 +259,17 @@ impl Cooldowns {
     fn note(&self, keys: &Keys, class: FailureClass, asked: Option<Duration>) {
         let now = self.now();
         let mut windows = self.shared.windows.lock();
-        windows.fail(keys, class, asked, &self.backoff, now);
+        #[cfg_attr(
+            not(feature = "metrics"),
+            allow(unused_variables, reason = "a metric counts it")
+        )]
+        let begins = windows.fail(keys, class, asked, &self.backoff, now);
         self.shared.known.store(windows.len(), Ordering::Release);
+        drop(windows);
+        #[cfg(feature = "metrics")]
+        if begins {
+            crate::metrics::cooldown(&keys.candidate, class.as_str());
+        }
     }
 }
 

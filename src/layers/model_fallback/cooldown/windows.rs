@@ -65,6 +65,7 @@ impl CooldownWindows {
     }
 
     /// Records a failure: begins a window, or, if one is running, delays only its next probe.
+    /// Answers whether a window begins.
     pub(crate) fn fail(
         &mut self,
         keys: &Keys,
@@ -72,18 +73,19 @@ impl CooldownWindows {
         asked: Option<Duration>,
         backoff: &CooldownBackoff,
         now: Duration,
-    ) {
+    ) -> bool {
         // A failure after that time begins a new row.
         self.entries.retain(|_, entry| entry.forgotten() > now);
-        self.begin(keys.of(class), keys, class, asked, backoff, now);
+        let mut begins = self.begin(keys.of(class), keys, class, asked, backoff, now);
         match class {
             FailureClass::RateLimit if self.limits_another_model(keys, now) => {
-                self.begin(keys.account, keys, class, asked, backoff, now);
+                begins |= self.begin(keys.account, keys, class, asked, backoff, now);
             }
             // A probe that found no model tells nothing of the account and the host.
             FailureClass::ModelGone => self.give_probe_back(keys),
             _ => {}
         }
+        begins
     }
 
     /// Whether a rate limit is running for another model of the same account.
@@ -104,6 +106,8 @@ impl CooldownWindows {
         }
     }
 
+    /// Begins the window of `key`, and answers true; false if one is running, or if a failure of
+    /// this class begins none.
     fn begin(
         &mut self,
         key: CooldownKey,
@@ -112,7 +116,7 @@ impl CooldownWindows {
         asked: Option<Duration>,
         backoff: &CooldownBackoff,
         now: Duration,
-    ) {
+    ) -> bool {
         let strikes = match self.entries.get_mut(&key) {
             // A rate limit of the account must not hide a refused key or an empty account.
             Some(entry)
@@ -123,14 +127,14 @@ impl CooldownWindows {
             {
                 entry.asked = now;
                 entry.asked_before_probe = None;
-                return;
+                return false;
             }
             // Only failures of the same cooldown kind continue a row.
             Some(entry) if entry.class.cool() == class.cool() => entry.strikes + 1,
             _ => 0,
         };
         let Some(window) = backoff.window(class.cool(), strikes, asked) else {
-            return;
+            return false;
         };
         if self.entries.len() >= MAX_WINDOWS && !self.entries.contains_key(&key) {
             self.forget_one();
@@ -146,6 +150,7 @@ impl CooldownWindows {
             account: keys.account,
         };
         self.entries.insert(key, entry);
+        true
     }
 
     pub(crate) fn state(&self, keys: &Keys, probe: CooldownProbe, now: Duration) -> CooldownState {

@@ -1,0 +1,403 @@
+//! Metrics of runs, calls and attempts, recorded with the `metrics` facade.
+//!
+//! A program that installs a recorder of the facade, such as that of
+//! `metrics-exporter-prometheus`, gets the numbers below. Without a recorder nothing is counted, and
+//! no request allocates for it. Each number is recorded once, where the library handles the end that
+//! it counts, and without a lock. A recorder that panics disturbs no call.
+//!
+//! | metric | type | labels |
+//! |---|---|---|
+//! | `gen_ai.client.operation.duration` | histogram, seconds | those of a call, `error.type` |
+//! | `gen_ai.client.token.usage` | histogram, tokens | those of a call, `gen_ai.token.type` |
+//! | `gen_ai.client.operation.time_to_first_chunk` | histogram, seconds | those of a call |
+//! | `gen_ai.client.operation.time_per_output_chunk` | histogram, seconds | those of a call |
+//! | `agent_runs_ended_total` | counter | `reason` |
+//! | `agent_attempts_total` | counter | `model`, `outcome` |
+//! | `agent_retry_budget_denied_total` | counter | `budget` |
+//! | `agent_fallbacks_total` | counter | `from`, `to`, `why` |
+//! | `agent_cooldowns_total` | counter | `model`, `why` |
+//! | `agent_cancel_latency_seconds` | histogram, seconds | |
+//!
+//! The labels of a call are `gen_ai.operation.name`, `gen_ai.provider.name` and
+//! `gen_ai.request.model`. `docs/events.md`, beside the README, says of each metric when it is
+//! recorded, and which values its labels have.
+//!
+//! # What is no label
+//!
+//! A label is a word of this crate or the [label](crate::Candidate::label) of a candidate of the
+//! program. Nothing that callers or upstreams send becomes one: a [custom
+//! reason](crate::TerminalReason::custom) is `other`, and so is the operation of an unknown path. The
+//! model is left out where no [`ModelFallbackLayer`](crate::ModelFallbackLayer) chose a candidate.
+//!
+//! # Examples
+//!
+//! ```
+//! use metrics_util::debugging::DebuggingRecorder;
+//! use tower_agent::{Run, TerminalReason};
+//!
+//! let recorder = DebuggingRecorder::new();
+//! let numbers = recorder.snapshotter();
+//! recorder.install().expect("no recorder is installed yet");
+//! tower_agent::metrics::describe();
+//!
+//! Run::open().end(TerminalReason::TurnCap);
+//!
+//! let numbers = numbers.snapshot().into_vec();
+//! let (name, ..) = &numbers[0];
+//! assert_eq!(name.key().to_string(), "Key(agent_runs_ended_total, [reason = turn_cap_reached])");
+//! ```
+
+use std::{
+    cell::Cell,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+    time::Duration,
+};
+
+use ::metrics::{Key, KeyName, Label, Level, Metadata, Recorder, Unit, with_recorder};
+use http::StatusCode;
+
+use crate::llm::dialect::{Dialect, Usage};
+
+/// The value of a label in place of one that callers or upstreams made up.
+pub(crate) const OTHER: &str = "other";
+
+/// One metric: its name, its unit and its description.
+struct Metric {
+    name: &'static str,
+    kind: Kind,
+    unit: Unit,
+    help: &'static str,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Counter,
+    Histogram,
+}
+
+const DURATION: Metric = Metric {
+    name: "gen_ai.client.operation.duration",
+    kind: Kind::Histogram,
+    unit: Unit::Seconds,
+    help: "Time from the start of a call to its end, over all its attempts.",
+};
+
+const TOKENS: Metric = Metric {
+    name: "gen_ai.client.token.usage",
+    kind: Kind::Histogram,
+    unit: Unit::Count,
+    help: "Tokens of a call that upstreams reported, over all its attempts.",
+};
+
+const FIRST_CHUNK: Metric = Metric {
+    name: "gen_ai.client.operation.time_to_first_chunk",
+    kind: Kind::Histogram,
+    unit: Unit::Seconds,
+    help: "Time from the start of a call to the first chunk with content of its stream.",
+};
+
+const PER_CHUNK: Metric = Metric {
+    name: "gen_ai.client.operation.time_per_output_chunk",
+    kind: Kind::Histogram,
+    unit: Unit::Seconds,
+    help: "Time from one chunk with content to the next, as the mean of a call's stream.",
+};
+
+const RUNS: Metric = Metric {
+    name: "agent_runs_ended_total",
+    kind: Kind::Counter,
+    unit: Unit::Count,
+    help: "Runs that ended, by reason.",
+};
+
+const ATTEMPTS: Metric = Metric {
+    name: "agent_attempts_total",
+    kind: Kind::Counter,
+    unit: Unit::Count,
+    help: "Attempts, by candidate and by the head of the answer or the cause of its absence.",
+};
+
+const DENIED: Metric = Metric {
+    name: "agent_retry_budget_denied_total",
+    kind: Kind::Counter,
+    unit: Unit::Count,
+    help: "Repeats that were refused, by the budget that was used up.",
+};
+
+const FALLBACKS: Metric = Metric {
+    name: "agent_fallbacks_total",
+    kind: Kind::Counter,
+    unit: Unit::Count,
+    help: "Moves of a call to another candidate, by cause.",
+};
+
+const COOLDOWNS: Metric = Metric {
+    name: "agent_cooldowns_total",
+    kind: Kind::Counter,
+    unit: Unit::Count,
+    help: "Cooldowns that began, by the candidate that failed and by the class of its failure.",
+};
+
+const CANCEL_LATENCY: Metric = Metric {
+    name: "agent_cancel_latency_seconds",
+    kind: Kind::Histogram,
+    unit: Unit::Seconds,
+    help: "Time from the disconnect of a caller to the release of the upstream.",
+};
+
+static ALL: [Metric; 10] = [
+    DURATION,
+    TOKENS,
+    FIRST_CHUNK,
+    PER_CHUNK,
+    RUNS,
+    ATTEMPTS,
+    DENIED,
+    FALLBACKS,
+    COOLDOWNS,
+    CANCEL_LATENCY,
+];
+
+/// Describes all metrics of this crate, with their units, to the current recorder.
+///
+/// Call it once, after the recorder is installed. Exporters show the descriptions as help texts.
+pub fn describe() {
+    with_recorder(|recorder| {
+        for Metric {
+            name,
+            kind,
+            unit,
+            help,
+        } in &ALL
+        {
+            let name = KeyName::from_const_str(name);
+            match kind {
+                Kind::Counter => recorder.describe_counter(name, Some(*unit), (*help).into()),
+                Kind::Histogram => recorder.describe_histogram(name, Some(*unit), (*help).into()),
+            }
+        }
+    });
+}
+
+/// The target of the metrics, by which a recorder may filter them.
+static METADATA: Metadata<'static> = Metadata::new("tower_agent", Level::INFO, None);
+
+thread_local! {
+    /// The memory of one metric's labels. A thread uses it for one metric after the other, so that
+    /// a metric that no recorder wants costs no allocation.
+    static LABELS: Cell<Vec<Label>> = const { Cell::new(Vec::new()) };
+}
+
+impl Metric {
+    fn increment<const N: usize>(&self, labels: [Option<Label>; N]) {
+        self.record(labels.into_iter().flatten(), |recorder, key| {
+            recorder.register_counter(key, &METADATA).increment(1);
+        });
+    }
+
+    /// Records `value` `times` times.
+    fn observe(&self, labels: impl Iterator<Item = Label>, value: f64, times: usize) {
+        self.record(labels, |recorder, key| {
+            let histogram = recorder.register_histogram(key, &METADATA);
+            histogram.record_many(value, times);
+        });
+    }
+
+    /// Calls `act` with the recorder, without letting a panic out of it.
+    ///
+    /// Calls end where bodies are dropped: a panic there would take unrelated work down.
+    fn record(&self, labels: impl Iterator<Item = Label>, act: impl FnOnce(&dyn Recorder, &Key)) {
+        // A thread that ends has dropped its memory, and maybe its recorder.
+        let Ok(mut memory) = LABELS.try_with(Cell::take) else {
+            return;
+        };
+        let record = || {
+            memory.extend(labels);
+            let key = Key::from_parts(KeyName::from_const_str(self.name), memory);
+            with_recorder(|recorder| act(recorder, &key));
+            let (_, mut memory) = key.into_parts();
+            memory.clear();
+            LABELS.set(memory);
+        };
+        // A panic here is a fault of the recorder, not of the call.
+        let _panicked = catch_unwind(AssertUnwindSafe(record));
+    }
+}
+
+const fn fixed(name: &'static str, value: &'static str) -> Option<Label> {
+    Some(Label::from_static_parts(name, value))
+}
+
+/// The label of a candidate; none if no layer chose one.
+fn of_candidate(name: &'static str, candidate: Option<&Arc<str>>) -> Option<Label> {
+    candidate.map(|candidate| Label::new(name, Arc::clone(candidate)))
+}
+
+/// Counts a run that ended.
+pub(crate) fn run_ended(reason: &'static str) {
+    RUNS.increment([fixed("reason", reason)]);
+}
+
+/// Counts an attempt with a known outcome.
+pub(crate) fn attempt(model: Option<&Arc<str>>, outcome: &'static str) {
+    ATTEMPTS.increment([of_candidate("model", model), fixed("outcome", outcome)]);
+}
+
+/// The outcome of an attempt whose answer has this status.
+pub(crate) fn outcome_of(status: StatusCode) -> &'static str {
+    match status.as_u16() / 100 {
+        1 => "1xx",
+        2 => "2xx",
+        3 => "3xx",
+        4 => "4xx",
+        5 => "5xx",
+        _ => OTHER,
+    }
+}
+
+/// Counts a repeat that a budget refused.
+pub(crate) fn repeat_denied(budget: &'static str) {
+    DENIED.increment([fixed("budget", budget)]);
+}
+
+/// Counts a move of a call from one candidate to another.
+pub(crate) fn fallback(from: Option<&Arc<str>>, to: Option<&Arc<str>>, why: &'static str) {
+    let (from, to) = (of_candidate("from", from), of_candidate("to", to));
+    FALLBACKS.increment([from, to, fixed("why", why)]);
+}
+
+/// Counts a cooldown that began.
+pub(crate) fn cooldown(model: &Arc<str>, why: &'static str) {
+    COOLDOWNS.increment([of_candidate("model", Some(model)), fixed("why", why)]);
+}
+
+/// Records how long after its caller's disconnect a call has released the upstream.
+pub(crate) fn released(after: Duration) {
+    CANCEL_LATENCY.observe(std::iter::empty(), after.as_secs_f64(), 1);
+}
+
+/// The operation of a call, and the API by which it is asked for, in the words of the convention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Operation {
+    name: &'static str,
+    provider: &'static str,
+}
+
+impl Operation {
+    /// The operation of a path that is that of no known API.
+    pub(crate) const UNKNOWN: Self = Self::new(OTHER, OTHER);
+
+    const fn new(name: &'static str, provider: &'static str) -> Self {
+        Self { name, provider }
+    }
+
+    /// The operation by the last segments of a request's path.
+    pub(crate) fn from_path(path: &str) -> Self {
+        let path = path.strip_suffix('/').unwrap_or(path);
+        let is_of = |parent: &str| {
+            let parents = path.rsplit_once('/').map(|(parents, _)| parents);
+            parents.is_some_and(|parents| parents.ends_with(parent))
+        };
+        match (Dialect::from_path(path), path.rsplit('/').next()) {
+            (Dialect::Anthropic, Some("count_tokens")) => Self::new("count_tokens", "anthropic"),
+            (Dialect::Anthropic, _) => Self::new("chat", "anthropic"),
+            (Dialect::OpenAiChat | Dialect::OpenAiResponses, _) => Self::new("chat", "openai"),
+            (_, Some("embeddings")) => Self::new("embeddings", "openai"),
+            (_, Some("completions")) => Self::new("text_completion", "openai"),
+            (_, Some("generations" | "edits" | "variations")) if is_of("images") => {
+                Self::new("generate_content", "openai")
+            }
+            _ => Self::UNKNOWN,
+        }
+    }
+}
+
+/// The times of the chunks with content in one stream.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChunkTimes {
+    /// The time from the start of the call to the first chunk.
+    pub(crate) first: Duration,
+    /// The time from the first chunk to the last.
+    pub(crate) rest: Duration,
+    /// The number of chunks after the first.
+    pub(crate) more: u32,
+}
+
+/// A call that ended and left no work.
+#[derive(Debug)]
+pub(crate) struct EndedCall {
+    pub(crate) operation: Operation,
+    pub(crate) model: Option<Arc<str>>,
+    /// The reason of the call's end; `None` for a completed call.
+    pub(crate) error: Option<&'static str>,
+    pub(crate) elapsed: Duration,
+    pub(crate) usage: Option<Usage>,
+    /// `None` if the answer was no stream, or had no content.
+    pub(crate) chunks: Option<ChunkTimes>,
+}
+
+impl EndedCall {
+    /// Records all metrics of the call.
+    pub(crate) fn record(&self) {
+        let elapsed = self.elapsed.as_secs_f64();
+        let error = self.error.and_then(|error| fixed("error.type", error));
+        DURATION.observe(self.labels(error), elapsed, 1);
+        if let Some(usage) = self.usage {
+            let tokens = [
+                ("input", usage.input_tokens),
+                ("output", usage.output_tokens),
+            ];
+            for (kind, count) in tokens {
+                #[allow(clippy::cast_precision_loss, reason = "no call has so many tokens")]
+                TOKENS.observe(
+                    self.labels(fixed("gen_ai.token.type", kind)),
+                    count as f64,
+                    1,
+                );
+            }
+        }
+        if let Some(ChunkTimes { first, rest, more }) = self.chunks {
+            FIRST_CHUNK.observe(self.labels(None), first.as_secs_f64(), 1);
+            if more > 0 {
+                let mean = rest.as_secs_f64() / f64::from(more);
+                PER_CHUNK.observe(self.labels(None), mean, more as usize);
+            }
+        }
+    }
+
+    fn labels(&self, own: Option<Label>) -> impl Iterator<Item = Label> {
+        let labels = [
+            fixed("gen_ai.operation.name", self.operation.name),
+            fixed("gen_ai.provider.name", self.operation.provider),
+            of_candidate("gen_ai.request.model", self.model.as_ref()),
+            own,
+        ];
+        labels.into_iter().flatten()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Operation;
+
+    /// covers: T103
+    #[test]
+    fn an_operation_is_named_by_a_known_path_alone() {
+        for (path, name, provider) in [
+            ("/v1/chat/completions", "chat", "openai"),
+            ("/v1/responses/", "chat", "openai"),
+            ("/v1/messages", "chat", "anthropic"),
+            ("/v1/messages/count_tokens", "count_tokens", "anthropic"),
+            ("/v1/embeddings", "embeddings", "openai"),
+            ("/v1/completions", "text_completion", "openai"),
+            ("/v1/images/edits", "generate_content", "openai"),
+            ("/v1/audio/edits", "other", "other"),
+            ("/v1/made-up", "other", "other"),
+            ("", "other", "other"),
+        ] {
+            let expected = Operation { name, provider };
+            assert_eq!(Operation::from_path(path), expected, "{path}");
+        }
+    }
+}
