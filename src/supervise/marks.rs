@@ -14,7 +14,7 @@ use crate::{
         stream::{ChunkSummary, Partial, StreamReader, estimated_tokens},
     },
     lock::Lock,
-    run::TokenMeter,
+    run::{Run, TokenMeter},
 };
 
 const NONE: u64 = u64::MAX;
@@ -279,15 +279,18 @@ impl Stream {
         seen
     }
 
-    /// Collects the text of the response in `partial`, from the next event on.
-    pub(super) fn keep_text(&mut self, partial: Partial) {
-        self.judge.keep_text(partial);
-    }
-
-    /// Counts the tokens of the response with `meter`, from the next event on.
-    pub(super) fn count_tokens(&mut self, meter: TokenMeter) {
-        self.judge.count_generated();
-        self.meter = Some(Box::new(meter));
+    /// Collects the text of the response from the next event on, and counts its tokens if it
+    /// `counts`; each only if the run does so.
+    // Out of line: most answers that a layer observes are no streams.
+    #[inline(never)]
+    pub(super) fn begin(&mut self, run: &Run, counts: bool) {
+        if let Some(partial) = run.begin_partial() {
+            self.judge.keep_text(partial);
+        }
+        if let Some(meter) = run.token_meter().filter(|_| counts) {
+            self.judge.count_generated();
+            self.meter = Some(Box::new(meter));
+        }
     }
 
     /// Returns the partial text of the response, if the run collects it.

@@ -159,18 +159,14 @@ impl Observer {
         }
     }
 
-    /// Starts to collect the partial text of the response, if the run collects partial texts.
+    /// Starts to collect the partial text of the response, and to count its tokens, if the run does
+    /// so.
     ///
-    /// Only the layer that classifies the stream's events collects the text.
+    /// Only the layer that classifies the stream's events does this.
     #[inline]
     pub(crate) fn begin(&mut self, run: &Run) {
         if let ObserverMode::Judging(stream) = &mut self.mode {
-            if let Some(partial) = run.begin_partial() {
-                stream.keep_text(partial);
-            }
-            if let Some(meter) = run.token_meter().filter(|_| self.counts) {
-                stream.count_tokens(meter);
-            }
+            stream.begin(run, self.counts);
         }
     }
 
