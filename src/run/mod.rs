@@ -71,7 +71,7 @@ pub(crate) use self::{
     kinds::{LimitHit, LimitKind},
     limits::{LoopLimits, ToolArguments, TurnLimit, WorkingNotices},
     poll_scope::{PollScope, Role, TaskGuard},
-    report::OnEnd,
+    report::{OnEnd, is_traced},
     state::{
         Admission, AttemptTarget, EventChannel, Failing, HEARTBEAT, Identity, NodeState, Place,
         Registration, RunGuard, Settlement,

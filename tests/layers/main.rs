@@ -37,6 +37,7 @@ mod run;
 mod run_layer;
 mod shadow;
 mod snapshot;
+mod spans;
 mod step_timeout;
 mod stop_phrase;
 mod stuck;

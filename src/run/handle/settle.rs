@@ -312,6 +312,7 @@ impl EndHook for NodeState {
                 later.defer(act);
             }
             node.log_run(end, later);
+            node.close_idle_span(end, later);
             node.publish_end();
             node.release(end.at());
             node.stop_sub_agents(end, later);
@@ -326,6 +327,7 @@ impl EndHook for NodeState {
 
     fn woken(&self, node: &Node<Self>) {
         node.log_settled();
+        node.close_span();
     }
 
     fn idle(&self, node: &Node<Self>) {

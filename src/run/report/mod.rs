@@ -1,8 +1,9 @@
-//! Reports of a run for the program: events, snapshots, summaries, errors, trajectory, log.
+//! Reports of a run for the program: events, snapshots, summaries, errors, trajectory, log, spans.
 
 mod event;
 mod log;
 mod snapshot;
+mod span;
 mod summary;
 mod terminated;
 mod trajectory;
@@ -17,4 +18,9 @@ pub use self::{
     verdict::{Answer, Status, Verdict},
 };
 
-pub(crate) use self::summary::{Hooks, OnEnd, ReportedUsage};
+pub(crate) use self::{
+    span::is_traced,
+    summary::{Hooks, OnEnd, ReportedUsage},
+};
+
+pub(in crate::run) use self::span::SpanSlot;
