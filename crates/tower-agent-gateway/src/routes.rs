@@ -39,11 +39,13 @@ pub(crate) struct Watched {
     pub(crate) metrics: Metrics,
     events: Events,
     cooldowns: Cooldowns,
+    /// Whether spans are sent, as the first configuration says.
+    is_traced: bool,
 }
 
 impl Watched {
     /// Begins to count the runs, which needs a tokio runtime.
-    pub(crate) fn new(runs: &Runs) -> Self {
+    pub(crate) fn new(config: &Config, runs: &Runs) -> Self {
         let registry = runs.registry().clone();
         let metrics = Metrics::default();
         drop(beside(metrics.clone().watch(registry.subscribe())));
@@ -52,6 +54,7 @@ impl Watched {
             registry,
             metrics,
             cooldowns: Cooldowns::new(),
+            is_traced: config.telemetry.is_some(),
         }
     }
 }
@@ -66,9 +69,10 @@ pub(crate) fn routes(config: &Config, watched: &Watched) -> Result<Router, BoxEr
         registry,
         metrics,
         cooldowns,
+        is_traced,
         ..
     } = watched;
-    let gateway = Gateway::new(config, registry, metrics, cooldowns)?;
+    let gateway = Gateway::new(config, registry, metrics, cooldowns, *is_traced)?;
     Ok(router(gateway, watched.clone(), config))
 }
 
@@ -128,6 +132,7 @@ fn operated(watched: Watched, operator: Operator) -> Router {
         metrics,
         events,
         cooldowns,
+        ..
     } = watched;
     Router::new()
         .route("/runs", get(control::list))

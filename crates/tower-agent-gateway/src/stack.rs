@@ -21,6 +21,7 @@ use crate::{
     access::Caller,
     config::{Auth, Config, Health},
     metrics::{AttemptsLayer, Metrics},
+    telemetry::{TraceChild, TraceParent},
     upload,
 };
 
@@ -46,14 +47,22 @@ impl Gateway {
         registry: &RunRegistry,
         metrics: &Metrics,
         cooldowns: &Cooldowns,
+        is_traced: bool,
     ) -> Result<Self, BoxError> {
         let client = ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?;
+        let upstream = TraceChild::new(client.clone(), is_traced);
         let counted = AttemptsLayer(metrics.clone());
         let gate = |health| health_gate(health, client.clone());
         let gate = config.health.as_ref().map(gate);
         let service = |stack: &AgentStack<Server>| match &gate {
-            Some(gate) => boxed(stack.service(counted.layer(gate.layer(client.clone())))),
-            None => boxed(stack.service(counted.layer(client.clone()))),
+            Some(gate) => {
+                let stack = stack.service(counted.layer(gate.layer(upstream.clone())));
+                boxed(TraceParent::new(stack, is_traced))
+            }
+            None => {
+                let stack = stack.service(counted.layer(upstream.clone()));
+                boxed(TraceParent::new(stack, is_traced))
+            }
         };
         let fallback = config.agent.fallback(config.candidates.clone(), cooldowns);
         let stack = AgentStack::server(registry)
