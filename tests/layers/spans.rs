@@ -344,6 +344,22 @@ async fn the_run_of_a_sub_agent_has_a_span_below_its_parents() {
     assert_eq!(spans[0].error(), Some("shutdown"));
 }
 
+/// A subscriber may close a chain of spans by recursion.
+#[tokio::test(start_paused = true)]
+async fn a_chain_of_sub_agents_is_no_endless_chain_of_spans() {
+    let heard = SpanCapture::start();
+    let mut runs = vec![Run::open()];
+    for _ in 0..200 {
+        runs.push(runs[runs.len() - 1].child());
+    }
+    runs[0].end(TerminalReason::Completed);
+    drop(runs);
+
+    let spans = heard.closed();
+    let roots = spans.iter().filter(|span| span.parent.is_none()).count();
+    assert_eq!((spans.len(), roots), (201, 4));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_run_that_is_dropped_without_an_end_closes_its_span() {
     let heard = SpanCapture::start();

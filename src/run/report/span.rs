@@ -40,6 +40,10 @@ use crate::{
 #[derive(Debug, Default)]
 pub(in crate::run) struct SpanSlot(Lock<Option<Arc<OpenSpan>>>);
 
+/// The most spans of sub-agents, each below another, above one run. A subscriber may close a chain by
+/// recursion, and a chain of sub-agents may be deeper than the thread's stack.
+const MAX_DEPTH: u8 = 64;
+
 /// A span that has not closed.
 #[derive(Debug)]
 struct OpenSpan {
@@ -48,6 +52,8 @@ struct OpenSpan {
     /// The first word of the span's name.
     operation: &'static str,
     span: Span,
+    /// The number of spans of runs above this one.
+    depth: u8,
     /// The run's id in the span; `None` before it is known.
     run: Option<RunId>,
     has_session: bool,
@@ -148,10 +154,12 @@ impl Run {
     #[cold]
     fn make_run_span(&self, parent: Option<&Self>) {
         let above = parent.and_then(|parent| parent.node().nearest_span());
+        let above = above.filter(|above| above.depth < MAX_DEPTH);
+        let depth = above.as_ref().map_or(0, |above| above.depth + 1);
         // The run may be dropped without an end, so its id stands in the span from the beginning.
         let id = self.id();
         self.node().make_span(
-            (NodeKind::Run, "invoke_agent"),
+            (NodeKind::Run, "invoke_agent", depth),
             Some(&id),
             |run, session| {
                 span!(
@@ -179,8 +187,9 @@ impl Run {
             return node.put_span(open);
         }
         let above = node.ancestors().find_map(Node::open_span);
+        let depth = above.as_ref().map_or(0, |above| above.depth);
         let operation = operation_of(path);
-        node.make_span((NodeKind::Call, operation), None, |run, session| {
+        node.make_span((NodeKind::Call, operation, depth), None, |run, session| {
             span!(
                 above,
                 "call",
@@ -246,8 +255,11 @@ impl Run {
     #[cold]
     fn make_tool_span(&self, name: &str, call_id: Option<&str>) {
         let above = self.node().ancestors().find_map(Node::open_span);
-        self.node()
-            .make_span((NodeKind::Tool, "execute_tool"), None, |run, session| {
+        let depth = above.as_ref().map_or(0, |above| above.depth);
+        self.node().make_span(
+            (NodeKind::Tool, "execute_tool", depth),
+            None,
+            |run, session| {
                 span!(
                     above,
                     "execute_tool",
@@ -261,7 +273,8 @@ impl Run {
                     tower_agent.run.id = run.map(display),
                     error.type = Empty,
                 )
-            });
+            },
+        );
     }
 
     /// Makes the span of this attempt at a model. Answers whether a subscriber wants it.
@@ -280,7 +293,8 @@ impl Run {
             }
         }
         let above = node.ancestors().find_map(Node::open_span);
-        node.make_span((NodeKind::Attempt, "attempt"), None, |_, _| {
+        let depth = above.as_ref().map_or(0, |above| above.depth);
+        node.make_span((NodeKind::Attempt, "attempt", depth), None, |_, _| {
             span!(
                 above,
                 "attempt",
@@ -351,11 +365,11 @@ impl Node<NodeState> {
         self.kind() == NodeKind::Attempt
     }
 
-    /// Makes a span of this kind and operation for this node, unless no subscriber wants it. The function gets
+    /// Makes a span of this kind, operation and depth for this node, unless no subscriber wants it. The function gets
     /// the run's id, as far as it is known by now, and the session.
     fn make_span(
         &self,
-        (kind, operation): (NodeKind, &'static str),
+        (kind, operation, depth): (NodeKind, &'static str, u8),
         run: Option<&RunId>,
         span: impl FnOnce(Option<&RunId>, Option<&str>) -> Span,
     ) {
@@ -369,6 +383,7 @@ impl Node<NodeState> {
                     kind,
                     operation,
                     span,
+                    depth,
                     run: run.cloned(),
                     has_session: session.is_some(),
                     is_described: AtomicBool::new(false),
