@@ -263,7 +263,7 @@ async fn an_attempt_of_the_program_has_a_span() {
 
     let answer = service.call(run.attach(request())).await.unwrap();
     answer.into_body().read().await.end.unwrap();
-    drop(run);
+    run.end(TerminalReason::Completed);
 
     heard.closed();
     let tries = heard.of("attempt");
