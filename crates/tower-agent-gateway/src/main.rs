@@ -60,8 +60,9 @@ async fn main() -> ExitCode {
 /// Sends events of the gateway to the log, and spans to the receiver of `[telemetry]`.
 fn subscribe(log: &LineWriter, telemetry: Option<&Telemetry>) {
     let writer = log.clone();
-    // Spans are no lines: without a receiver, none is made.
-    let lines = filter_fn(|it| it.is_event() && *it.level() <= Level::INFO);
+    // Spans are no lines: without a receiver, none is made. What `tracing::enabled!` asks for is
+    // neither a span nor an event.
+    let lines = filter_fn(|it| !it.is_span() && *it.level() <= Level::INFO);
     let log = fmt::layer()
         .with_writer(move || writer.clone())
         // No colours in a pipe: its reader is a program.
