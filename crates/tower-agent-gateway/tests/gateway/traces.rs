@@ -5,15 +5,18 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 use axum::{Router, body::Bytes, routing::post};
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 use opentelemetry_proto::tonic::{
     collector::trace::v1::ExportTraceServiceRequest,
     common::v1::{KeyValue, any_value::Value},
-    trace::v1::{Span, span::SpanKind, status::StatusCode},
+    trace::v1::{Span, span::SpanKind, status::StatusCode as SpanStatus},
 };
 use prost::Message;
 
@@ -50,7 +53,7 @@ impl Received {
     fn error(&self) -> Option<&str> {
         let status = self.span.status.as_ref().map(|status| status.code());
         let error = self.get("error.type");
-        assert_eq!(status == Some(StatusCode::Error), error.is_some());
+        assert_eq!(status == Some(SpanStatus::Error), error.is_some());
         error
     }
 }
@@ -286,20 +289,27 @@ fn without_telemetry_nothing_is_sent_and_the_callers_context_passes() {
 }
 
 #[test]
-fn a_receiver_that_is_down_is_logged_once_and_delays_no_call() {
+fn a_receiver_that_refuses_is_logged_once_and_delays_no_call() {
     run(async {
-        let text = "[telemetry]\notlp = \"http://127.0.0.1:9\"\nservice_name = \"edge\"\n";
-        let config = Config::new(text).env("OTEL_BSP_SCHEDULE_DELAY", "50");
+        let refused = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&refused);
+        let refuse = move || async move {
+            count.fetch_add(1, Ordering::Relaxed);
+            StatusCode::SERVICE_UNAVAILABLE
+        };
+        let addr = serve(Router::new().route("/v1/traces", post(refuse))).await;
+        let text = format!("[telemetry]\notlp = \"http://{addr}\"\n");
+        let config = Config::new(text).env("OTEL_BSP_SCHEDULE_DELAY", "20");
         let (_upstream, mut gateway) = config.start_with_model(&["m"]).await;
-        for _ in 0..3 {
+        for batch in 1..=3 {
             assert_eq!(gateway.post(CHAT, chat("ok")).ask().await.status, 200);
+            eventually(async || (refused.load(Ordering::Relaxed) >= batch).then_some(())).await;
         }
-        let lost = |log: &str| log.matches("spans are lost").count();
-        eventually(async || (lost(&gateway.log()) == 1).then_some(())).await;
 
         gateway.signal("TERM");
         assert_eq!(gateway.exit_status().await.code(), Some(0));
-        assert_eq!(lost(&gateway.log()), 1);
+        let log = gateway.log();
+        assert_eq!(log.matches("spans are lost").count(), 1, "{log}");
     });
 }
 
