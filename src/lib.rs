@@ -152,6 +152,15 @@
 //! have been woken. A tracing subscriber that panics does not disturb the call. If no subscriber
 //! is interested in the event, its fields are not read.
 //!
+//! # Traces
+//!
+//! A subscriber that wants `tower_agent` at `INFO` gets a span for each run that the program opens,
+//! and for each call, attempt and tool. The fields have the names of OpenTelemetry's GenAI
+//! conventions, for the layer of `tracing-opentelemetry`; `docs/events.md`, beside the README, lists
+//! them. `error.type` is the reason of a run or call, and the class of an attempt's failure.
+//! Neither prompts nor answers are recorded. Without such a subscriber no span is made.
+//! [`Run::span`] answers the span of a node, for a transport that sends its `traceparent`.
+//!
 //! # Compile errors
 //!
 //! `docs/errors.md`, beside the README, has the compile errors that a first program meets, with

@@ -245,6 +245,31 @@ fn five_layers_around_a_ready_call() {
     assert_eq!(per_stack(), 23);
 }
 
+/// Asks for the events and spans of all levels, and then wants none.
+struct Uninterested;
+
+impl tracing::Subscriber for Uninterested {
+    fn enabled(&self, _: &tracing::Metadata<'_>) -> bool {
+        false
+    }
+    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        panic!("a span was made")
+    }
+    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
+    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
+    fn event(&self, _: &tracing::Event<'_>) {}
+    fn enter(&self, _: &tracing::span::Id) {}
+    fn exit(&self, _: &tracing::span::Id) {}
+}
+
+/// covers: H10
+#[test]
+fn a_subscriber_that_wants_no_span_costs_no_allocation() {
+    tracing::subscriber::with_default(Uninterested, || {
+        assert_eq!((per_stack(), per_end()), (23, [0, 0]));
+    });
+}
+
 /// Three frames, each after one `Pending`.
 #[derive(Clone, Copy)]
 struct Few {

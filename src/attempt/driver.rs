@@ -5,7 +5,6 @@
 
 use std::{
     mem,
-    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -17,6 +16,7 @@ use tower_service::Service;
 use super::{
     body::AttemptBody,
     budget::Permit,
+    candidate::Candidate,
     peek::{self, FailedAttempt},
     policy::{Admitted, AttemptPolicy, SideEffects},
     settle::SettleGuard,
@@ -29,7 +29,7 @@ use crate::{
     llm::failure::{CoolingDown, TransportError},
     run::{
         ErrorAllowance, ErrorKey, Failing, Nanos, NodeKind, PollScope, Run, TerminalReason,
-        Terminated, nanos,
+        Terminated, is_traced, nanos,
     },
     supervise::{Claim, LayerSettings, SupervisedFuture, TaskTimer},
 };
@@ -47,7 +47,8 @@ pub(super) struct AttemptDriver<S, C> {
     is_ready: bool,
     has_called: bool,
     pub(super) last_error: Option<BoxError>,
-    /// Calls the program's hook for the attempt that is under way; `None` without a hook.
+    /// Calls the program's hook for the attempt that is under way, and closes the attempt's span;
+    /// `None` without either.
     pub(super) report: Option<Box<AttemptReport>>,
     /// Whether this layer has recorded a failed attempt.
     pub(super) has_failed: bool,
@@ -218,7 +219,11 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         if request.extensions().get::<SideEffects>().is_some() {
             self.own.mark_side_effects();
         }
-        match self.policy.begin(&self.own, request) {
+        let begun = self.policy.begin(&self.own, request);
+        if is_traced() {
+            self.trace_asked();
+        }
+        match begun {
             Ok(()) => self.start(None),
             Err(error) => Next::Done(Err(self.refuse(error))),
         }
@@ -233,8 +238,10 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             return Next::Done(Err(self.end_error(None)));
         };
         self.policy.limit(&attempt);
-        if let Some(hook) = &self.policy.settings().budget.settings().after_attempt {
-            let (hook, attempt) = (Arc::clone(hook), attempt.clone());
+        let is_traced = is_traced() && self.trace(&attempt);
+        let hook = &self.policy.settings().budget.settings().after_attempt;
+        if hook.is_some() || is_traced {
+            let (hook, attempt) = (hook.clone(), attempt.clone());
             self.report = Some(AttemptReport::new(hook, attempt, self.policy.subject()));
         }
         let admitted = Admitted::new(attempt, permit);
@@ -243,6 +250,23 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         } else {
             Next::Ready(admitted)
         }
+    }
+
+    /// Names the model that the caller asked for in the span of the call.
+    #[cold]
+    fn trace_asked(&self) {
+        if self.own.kind() != NodeKind::Attempt {
+            if let Some(model) = self.policy.model() {
+                self.own.record_asked_model(model);
+            }
+        }
+    }
+
+    /// Makes the span of an attempt. Answers whether a subscriber wants it.
+    #[cold]
+    fn trace(&self, attempt: &Run) -> bool {
+        let candidate = self.policy.current_candidate().map(Candidate::model);
+        attempt.make_attempt_span(candidate.or_else(|| self.policy.model()), true)
     }
 
     /// Calls the service's `poll_ready` for an opened attempt. The attempt starts once the service
@@ -308,6 +332,9 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         let mut request = self.policy.request(admitted.attempt(), number)?;
         // From here on the supervised call settles the attempt.
         let attempt = admitted.begin();
+        if self.report.is_some() {
+            attempt.describe_attempt(number, request.uri());
+        }
         let again = mem::replace(&mut self.has_called, true);
         self.own.count_try(again);
         let extensions = request.extensions_mut();

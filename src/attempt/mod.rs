@@ -95,7 +95,7 @@ use std::time::Duration;
 use http::Request;
 
 use crate::{
-    run::{NodeKind, Run, Terminated},
+    run::{NodeKind, Run, Terminated, is_traced},
     supervise::{Claim, LayerSettings, SupervisedFuture},
 };
 
@@ -137,6 +137,11 @@ impl Run {
         let attempt = self.admit(NodeKind::Attempt);
         let attempt = attempt.ok_or_else(|| self.to_terminated())?;
         self.count_attempt();
+        if is_traced() {
+            let model = self.served_by().map(Candidate::model);
+            attempt.make_attempt_span(model, false);
+            attempt.describe_attempt(self.tries(), request.uri());
+        }
         request.extensions_mut().insert(attempt.clone());
         let claim = Claim {
             run: attempt,

@@ -21,7 +21,7 @@ use crate::{
     headers::X_ATTEMPT,
     llm::failure::{Failure, FailureClass},
     run::{ErrorAllowance, Failing, NodeKind, Run, TaskId, TerminalReason, nanos},
-    supervise::SupervisedBody,
+    supervise::{ResponseMarks, SupervisedBody},
 };
 
 impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
@@ -290,6 +290,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         let mut report = self.report.take();
         if let Some(report) = &mut report {
             report.serve(parts);
+            self.trace_served(parts);
         }
         if observer.is_none() && report.is_none() {
             return None;
@@ -301,6 +302,17 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             marks: parts.extensions.get().cloned(),
             classifier: self.policy.settings().classifier.clone(),
         }))
+    }
+
+    /// Records in the span of the call which model serves it, and that its first content is here.
+    #[cold]
+    fn trace_served(&self, parts: &Parts) {
+        if self.own.kind() != NodeKind::Attempt {
+            let model = self.policy.current_candidate().map(Candidate::model);
+            let marks = parts.extensions.get::<ResponseMarks>();
+            let has_content = marks.is_some_and(|marks| marks.commit().is_some());
+            self.own.record_served(model, has_content);
+        }
     }
 
     /// Makes the call's answer from that of the last attempt; `failed` is the terminal reason of a

@@ -15,7 +15,7 @@ use crate::{
         dialect::Usage,
         failure::{Failure, FailureClass},
     },
-    run::{NodeKind, Run, TerminalReason, Terminated},
+    run::{Run, TerminalReason, Terminated, is_traced},
     supervise::ResponseMarks,
 };
 
@@ -283,16 +283,21 @@ impl fmt::Display for TriesList<'_> {
 /// The program's hook after each attempt.
 pub(super) type AfterAttempt = dyn Fn(&Tried) + Send + Sync;
 
-/// Calls the program's hook for one attempt, when it is dropped: after the attempt has ended.
+/// Closes the span of one attempt and calls the program's hook for it, when it is dropped: after the
+/// attempt has ended.
 pub(super) struct AttemptReport {
-    hook: Arc<AfterAttempt>,
+    hook: Option<Arc<AfterAttempt>>,
     attempt: Run,
     tried: Tried,
 }
 
 impl AttemptReport {
     #[cold]
-    pub(super) fn new(hook: Arc<AfterAttempt>, attempt: Run, candidate: Option<&str>) -> Box<Self> {
+    pub(super) fn new(
+        hook: Option<Arc<AfterAttempt>>,
+        attempt: Run,
+        candidate: Option<&str>,
+    ) -> Box<Self> {
         let tried = Tried::begun(candidate);
         Box::new(Self {
             hook,
@@ -326,22 +331,21 @@ impl Drop for AttemptReport {
             attempt,
             tried,
         } = self;
-        if attempt.mark_reported() {
+        let hook = hook.as_ref().filter(|_| !attempt.mark_reported());
+        if hook.is_none() && !is_traced() {
             return;
         }
         if let (None, Some(end)) = (tried.class, attempt.node().nearest_end()) {
             tried.reason = end.reason.clone();
-            tried.class = match end.reason {
-                // The end of the call, and no failure of the attempt.
-                _ if end.kind != NodeKind::Attempt => None,
-                TerminalReason::Failed(class) => Some(class),
-                TerminalReason::StepTimeout => Some(FailureClass::StepTimeout),
-                TerminalReason::HardCeiling | TerminalReason::CallerDeadline => {
-                    Some(FailureClass::Deadline)
-                }
-                _ => None,
-            };
+            tried.class = end.attempt_failure();
         }
+        if is_traced() {
+            let class = tried.class.map(FailureClass::as_str);
+            let is_whole = tried.reason == TerminalReason::Completed;
+            let cut = (!is_whole).then(|| tried.reason.as_str());
+            attempt.close_attempt_span(tried.status, class.or(cut));
+        }
+        let Some(hook) = hook else { return };
         tried.duration = attempt.elapsed();
         tried.usage = attempt.usage().or(tried.usage);
         let hook = || hook(tried);

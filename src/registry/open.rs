@@ -158,7 +158,7 @@ impl RunRegistry {
             if let Some(before) = entries.get(&key, now) {
                 before.node().uncount();
             }
-            let run = Run::open();
+            let run = Run::open_root();
             if let Finder::Request = finder {
                 run.run_state().set_unused();
                 run.node().enter();
@@ -173,6 +173,9 @@ impl RunRegistry {
             let enrolled = self.enrol(entries, &run, enrolment, now);
             (run, Some(enrolled))
         });
+        if let (Some(_), Finder::Program) = (enrolled, finder) {
+            run.trace_run(None);
+        }
         match enrolled {
             Some(true) => self.announce(&run),
             Some(false) => drop(run.end(TerminalReason::Shutdown)),
@@ -247,7 +250,7 @@ impl RunRegistry {
             if self.shared.is_closed() || known.is_some_and(|known| !replaces(&known)) {
                 return None;
             }
-            let run = Run::open();
+            let run = Run::open_root();
             self.enrol(entries, &run, enrolment, now).then_some(run)
         })?;
         // No cap applies to the program, but its runs count for the owner.
@@ -255,6 +258,7 @@ impl RunRegistry {
         if let Some(Ok(open)) = counted.map(|all| all.open(key.owner, OwnerCaps::new(), false)) {
             run.count_as(Box::new(open));
         }
+        run.trace_run(None);
         run.notify(&RunNotice::Opened);
         Some(run)
     }

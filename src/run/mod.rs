@@ -73,7 +73,7 @@ pub(crate) use self::{
         LoopLimits, Spending, TokenAccount, TokenMeter, ToolArguments, TurnLimit, WorkingNotices,
     },
     poll_scope::{PollScope, Role, TaskGuard},
-    report::OnEnd,
+    report::{OnEnd, is_traced},
     state::{
         Admission, AttemptTarget, EventChannel, Failing, HEARTBEAT, Identity, NodeState, Place,
         Registration, RunGuard, Settlement,

@@ -2,7 +2,8 @@
 
 use http::Request;
 
-use crate::run::{CallSlot, Run, Settlement, Step, StepKind};
+use super::dialect_of;
+use crate::run::{CallSlot, Run, Settlement, Step, StepKind, is_traced};
 
 /// The node that a layer acts on, and whether the layer settles it.
 #[derive(Debug)]
@@ -26,6 +27,7 @@ impl Claim {
             let owns = run.node().payload.settlement.claim();
             if owns {
                 CallSlot::fill(request.extensions(), &run);
+                Self::trace(&run, request, None);
             }
             return Self::new(run, owns);
         }
@@ -33,6 +35,7 @@ impl Claim {
         run.node().payload.settlement.set(Settlement::Layer);
         run.node().enter();
         CallSlot::fill(request.extensions(), &run);
+        Self::trace(&run, request, None);
         request.extensions_mut().insert(run.clone());
         Self::new(run, true)
     }
@@ -46,10 +49,25 @@ impl Claim {
         if let Some(run) = found.filter(|run| run.is_of_many()).cloned() {
             let call = run.open_call();
             CallSlot::fill(request.extensions(), &call);
+            Self::trace(&call, request, Some(&run));
             request.extensions_mut().insert(call.clone());
             return Self::new(call, true);
         }
         Self::of(request)
+    }
+
+    /// Makes the span of the call that a layer has claimed, if a subscriber wants it. The call is in
+    /// the run `found`, if that was in the request.
+    #[inline]
+    pub(crate) fn trace<B>(call: &Run, request: &Request<B>, found: Option<&Run>) {
+        if is_traced() {
+            Self::make_span(call, request, found);
+        }
+    }
+
+    #[cold]
+    fn make_span<B>(call: &Run, request: &Request<B>, found: Option<&Run>) {
+        call.make_call_span(request.uri().path(), dialect_of(request), found);
     }
 
     /// Creates a claim on `run`; records the start of an LLM call if `owns` and the node is

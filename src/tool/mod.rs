@@ -41,6 +41,8 @@ pub struct Tool {
     /// The call's arguments, for the detection of loops.
     arguments: Option<ToolArguments>,
     grace: Option<Duration>,
+    /// The id of the call, for the tool's span.
+    call_id: Option<Arc<str>>,
 }
 
 impl Run {
@@ -52,6 +54,7 @@ impl Run {
             window: None,
             arguments: None,
             grace: None,
+            call_id: None,
         }
     }
 }
@@ -67,6 +70,13 @@ impl Tool {
     #[must_use]
     pub fn arguments(mut self, arguments: &impl serde::Serialize) -> Self {
         self.arguments = Some(call::arguments(arguments, self.run.excerpt()));
+        self
+    }
+
+    /// Sets the id that the model gave the call, for the tool's [span](Run::span).
+    #[must_use]
+    pub fn call_id(mut self, id: impl Into<Arc<str>>) -> Self {
+        self.call_id = Some(id.into());
         self
     }
 

@@ -57,6 +57,7 @@ impl<F> Watch<F> {
         drop(tool.run.check());
         let node = tool.run.open_below(NodeKind::Tool);
         node.node().enter();
+        node.trace_tool(&tool.name, tool.call_id.as_deref());
         if node.terminal_reason().is_none() {
             let step = Step::new(StepKind::ToolExecution);
             node.note(step.detail(tool.name.clone()));

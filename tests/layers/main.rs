@@ -39,6 +39,7 @@ mod run;
 mod run_layer;
 mod shadow;
 mod snapshot;
+mod spans;
 mod step_timeout;
 mod stop_phrase;
 mod stuck;

@@ -2,6 +2,7 @@
 
 use std::{cell::RefCell, collections::BTreeMap, fmt::Debug, sync::OnceLock};
 
+use super::span_capture::CaptureSpans;
 use tracing::{
     Dispatch,
     field::{Field, Visit},
@@ -31,7 +32,8 @@ impl LogCapture {
     pub(crate) fn start() -> Self {
         static SECOND: OnceLock<Dispatch> = OnceLock::new();
         SECOND.get_or_init(|| {
-            let first = Dispatch::new(tracing_subscriber::registry().with(Capture));
+            let first = tracing_subscriber::registry().with(Capture);
+            let first = Dispatch::new(first.with(CaptureSpans));
             tracing::dispatcher::set_global_default(first).unwrap();
             Dispatch::new(Registry::default().with(Capture))
         });

@@ -35,7 +35,7 @@
 //! | the answer piece by piece | `stack.oneshot(request)`, then [`ReadExt`]: `token`, `next`, `read` |
 //! | requests | [`prompt`], [`prompt_json`], [`request`], [`messages`]; with a node, [`attach`], [`call_of`], [`request_of`] |
 //! | an act in the middle of a call | [`later`] |
-//! | log lines, call summaries | [`LogCapture`], [`Summaries`] |
+//! | log lines, spans, call summaries | [`LogCapture`], [`SpanCapture`], [`Summaries`] |
 //! | wakes, with polls by hand | [`WakeCount`], [`poll_once`], [`poll_body`] |
 //!
 //! Sockets and processes have a support of their own, `tests/support/net/`, which the targets
@@ -63,6 +63,7 @@ mod request;
 mod request_body;
 mod script;
 mod service;
+mod span_capture;
 mod stack;
 mod summaries;
 mod upstream;
@@ -83,6 +84,7 @@ pub(crate) use self::{
     request_body::{RequestBody, Upload},
     script::{Script, failure, healthy, healthy_text},
     service::{ResponseBody, StackService},
+    span_capture::{SpanCapture, SpanRecord},
     stack::{Place, Stack, no_delay},
     summaries::Summaries,
     upstream::Upstream,

@@ -14,7 +14,7 @@ use tower::Service;
 use tower_agent::BoxError;
 
 use crate::{
-    config::Config,
+    config::{Config, TelemetrySettings},
     routes::{self, Watched},
     runs::Runs,
     watchdog,
@@ -47,6 +47,8 @@ pub struct App {
     current: Arc<ArcSwap<Router>>,
     /// What holds until the server stops, whatever later configurations say.
     fixed: Fixed,
+    /// Where spans are sent, as the first configuration says.
+    telemetry: Option<TelemetrySettings>,
     /// The task of the present configuration's watchdog.
     watchdog: Mutex<Option<AbortHandle>>,
 }
@@ -94,12 +96,13 @@ impl App {
     ///
     /// Outside a tokio runtime.
     pub fn new(config: &Config, runs: &Runs) -> Result<Self, BoxError> {
-        let watched = Watched::new(runs);
+        let watched = Watched::new(config, runs);
         let router = routes::routes(config, &watched)?;
         let app = Self {
             watched,
             current: Arc::new(ArcSwap::from_pointee(router)),
             fixed: fixed(config),
+            telemetry: config.telemetry.clone(),
             watchdog: Mutex::default(),
         };
         app.watch(config)?;
@@ -113,8 +116,8 @@ impl App {
 
     /// Replaces the configuration for all requests from now on.
     ///
-    /// `server.head_timeout`, `server.keep_alive`, `server.max_connections` and `control.drain`
-    /// stay as they were, and the log says so if the new configuration has others.
+    /// `server.head_timeout`, `server.keep_alive`, `server.max_connections`, `control.drain` and
+    /// `[telemetry]` stay as they were, and the log says so if the new configuration has others.
     ///
     /// # Errors
     ///
@@ -130,6 +133,9 @@ impl App {
         self.current.store(Arc::new(router));
         if fixed(config) != self.fixed {
             tracing::warn!("connections keep their limits, and the drain its own, until a restart");
+        }
+        if config.telemetry != self.telemetry {
+            tracing::warn!("[telemetry] stays as it was until a restart");
         }
         Ok(())
     }

@@ -17,6 +17,7 @@ mod health;
 mod known_agents;
 mod secret;
 mod server;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 mod watchdog;
@@ -27,6 +28,7 @@ pub(crate) use self::{
     health::Health,
     secret::Secret,
     server::ServerLimits,
+    telemetry::TelemetrySettings,
     watchdog::WatchdogServices,
 };
 
@@ -53,6 +55,8 @@ pub struct Config {
     pub(crate) cors: Option<Cors>,
     /// The agents whose requests get runs without `x-run-id`.
     pub(crate) known_agents: KnownAgents,
+    /// The receiver of spans; `None` makes none.
+    pub(crate) telemetry: Option<TelemetrySettings>,
     /// The gateway's own tables, as they are written.
     own: toml::Table,
 }
@@ -68,10 +72,11 @@ struct OwnTables {
     health: Option<health::HealthTable>,
     watchdog: Option<watchdog::WatchdogTable>,
     known_agents: known_agents::KnownAgentsTable,
+    telemetry: Option<telemetry::TelemetryTable>,
 }
 
 /// The names of [`OwnTables`].
-const OWN: [&str; 7] = [
+const OWN: [&str; 8] = [
     "server",
     "control",
     "auth",
@@ -79,6 +84,7 @@ const OWN: [&str; 7] = [
     "health",
     "watchdog",
     "known_agents",
+    "telemetry",
 ];
 
 #[derive(Debug, Default, Deserialize)]
@@ -178,6 +184,7 @@ impl Config {
                 .map(|table| watchdog::watchdog(table, &agent))
                 .transpose()?,
             known_agents: known_agents::known_agents(&own.known_agents)?,
+            telemetry: own.telemetry.map(telemetry::telemetry).transpose()?,
             server: own.server.into(),
             shutdown_drain: own.control.drain.and_then(Time::limit),
             control_token,

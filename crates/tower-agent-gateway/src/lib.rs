@@ -49,6 +49,7 @@ mod runs;
 mod server;
 mod shutdown;
 mod stack;
+mod telemetry;
 mod upload;
 mod upstream;
 mod watchdog;
@@ -59,5 +60,6 @@ pub use self::{
     line_writer::LineWriter,
     runs::Runs,
     shutdown::serve,
+    telemetry::Telemetry,
 };
 pub use tower_agent::config::ConfigError;

@@ -17,7 +17,11 @@ use std::{
 use clap::Parser as _;
 use tokio::{net::TcpListener, signal::unix};
 use tower_agent::BoxError;
-use tower_agent_gateway::{App, Config, LineWriter, Runs, embedded, serve};
+use tower_agent_gateway::{App, Config, LineWriter, Runs, Telemetry, embedded, serve};
+use tracing::{Level, level_filters::LevelFilter};
+use tracing_subscriber::{
+    Layer, filter::filter_fn, fmt, layer::SubscriberExt, registry, util::SubscriberInitExt,
+};
 
 use self::args::Args;
 
@@ -38,6 +42,9 @@ struct LogGuard(LineWriter);
 /// The time that a slow reader has for the last lines of the log.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
+/// The time in which the last spans must be sent.
+const LAST_SPANS: Duration = Duration::from_secs(2);
+
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
@@ -45,16 +52,24 @@ async fn main() -> ExitCode {
         Ok(log) => LogGuard(log),
         Err(error) => return failure(&error),
     };
-    let writer = log.0.clone();
-    tracing_subscriber::fmt()
+    let result = run(args, &log.0).await;
+    drop(log);
+    result.map_or_else(|error| failure(&*error), |()| ExitCode::SUCCESS)
+}
+
+/// Sends events of the gateway to the log, and spans to the receiver of `[telemetry]`.
+fn subscribe(log: &LineWriter, telemetry: Option<&Telemetry>) {
+    let writer = log.clone();
+    // Spans are no lines: without a receiver, none is made. What `tracing::enabled!` asks for is
+    // neither a span nor an event.
+    let lines = filter_fn(|it| !it.is_span() && *it.level() <= Level::INFO);
+    let log = fmt::layer()
         .with_writer(move || writer.clone())
         // No colours in a pipe: its reader is a program.
         .with_ansi(std::io::stderr().is_terminal())
-        .with_max_level(tracing::Level::INFO)
-        .init();
-    let result = run(args).await;
-    drop(log);
-    result.map_or_else(|error| failure(&*error), |()| ExitCode::SUCCESS)
+        .with_filter(lines.with_max_level_hint(LevelFilter::INFO));
+    let spans = telemetry.map(Telemetry::layer);
+    registry().with(log).with(spans).init();
 }
 
 /// Prints the error with its causes.
@@ -69,7 +84,7 @@ fn failure(error: &(dyn Error + 'static)) -> ExitCode {
     ExitCode::FAILURE
 }
 
-async fn run(args: Args) -> Result<(), BoxError> {
+async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     if let Some(path) = &args.check {
         Config::load(path)?;
         println!("{} can be used", path.display());
@@ -86,6 +101,8 @@ async fn run(args: Args) -> Result<(), BoxError> {
             (embedded::config(upstream)?, Some(upstream))
         }
     };
+    let telemetry = Telemetry::new(&config)?;
+    subscribe(log, telemetry.as_ref());
     check_reach(args.listen, &config)?;
     let runs = Runs::with_records(std::io::stdout())?;
     let app = App::new(&config, &runs)?;
@@ -106,6 +123,9 @@ async fn run(args: Args) -> Result<(), BoxError> {
     let reloads = reload_at(hangups, &app, &args);
     futures_util::future::select(pin!(served), pin!(reloads)).await;
     runs.flush();
+    if let Some(telemetry) = telemetry {
+        telemetry.shut_down(LAST_SPANS);
+    }
     Ok(())
 }
 

@@ -38,17 +38,20 @@ pub(crate) struct Watched {
     pub(crate) registry: RunRegistry,
     events: Events,
     cooldowns: Cooldowns,
+    /// Whether spans are sent, as the first configuration says.
+    is_traced: bool,
 }
 
 impl Watched {
     /// Begins to record metrics.
-    pub(crate) fn new(runs: &Runs) -> Self {
+    pub(crate) fn new(config: &Config, runs: &Runs) -> Self {
         let registry = runs.registry().clone();
         metrics::start();
         Self {
             events: Events::new(registry.clone(), runs.stopped()),
             registry,
             cooldowns: Cooldowns::new(),
+            is_traced: config.telemetry.is_some(),
         }
     }
 }
@@ -60,9 +63,10 @@ pub(crate) fn routes(config: &Config, watched: &Watched) -> Result<Router, BoxEr
     let Watched {
         registry,
         cooldowns,
+        is_traced,
         ..
     } = watched;
-    let gateway = Gateway::new(config, registry, cooldowns)?;
+    let gateway = Gateway::new(config, registry, cooldowns, *is_traced)?;
     Ok(router(gateway, watched.clone(), config))
 }
 
@@ -121,6 +125,7 @@ fn operated(watched: Watched, operator: Operator) -> Router {
         registry,
         events,
         cooldowns,
+        ..
     } = watched;
     Router::new()
         .route("/runs", get(control::list))

@@ -20,6 +20,7 @@ use tower_agent::{
 use crate::{
     access::Caller,
     config::{Config, Health},
+    telemetry::{TraceChild, TraceParent},
     upload,
 };
 
@@ -44,13 +45,21 @@ impl Gateway {
         config: &Config,
         registry: &RunRegistry,
         cooldowns: &Cooldowns,
+        is_traced: bool,
     ) -> Result<Self, BoxError> {
         let client = ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?;
+        let upstream = TraceChild::new(client.clone(), is_traced);
         let gate = |health| health_gate(health, client.clone());
         let gate = config.health.as_ref().map(gate);
         let service = |stack: &AgentStack<Server>| match &gate {
-            Some(gate) => boxed(stack.service(gate.layer(client.clone()))),
-            None => boxed(stack.service(client.clone())),
+            Some(gate) => {
+                let stack = stack.service(gate.layer(upstream.clone()));
+                boxed(TraceParent::new(stack, is_traced))
+            }
+            None => {
+                let stack = stack.service(upstream.clone());
+                boxed(TraceParent::new(stack, is_traced))
+            }
         };
         let fallback = config.agent.fallback(config.candidates.clone(), cooldowns);
         let stack = AgentStack::server(registry)

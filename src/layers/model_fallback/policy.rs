@@ -158,6 +158,10 @@ impl AttemptPolicy for FallbackPolicy {
         prompt.is_some_and(|prompt| prompt.stream())
     }
 
+    fn model(&self) -> Option<&str> {
+        self.original()?.prompt()?.model()
+    }
+
     fn current_candidate(&self) -> Option<&Candidate> {
         self.candidate(self.current).map(|candidate| &**candidate)
     }

@@ -153,7 +153,8 @@ impl RunLayer {
                 let parent = parent.filter(|_| registry.get(owner, &id).is_none());
                 let parent =
                     parent.and_then(|parent| parent.find(registry, owner, session.as_deref()));
-                if let Some(child) = parent.map(|parent| parent.child()) {
+                // Without a span of its own: each call of the child belongs to its caller's trace.
+                if let Some(child) = parent.map(|parent| parent.open_below(NodeKind::Run)) {
                     if adopt(&child, Some(id.clone())) {
                         return here(child);
                     }
@@ -201,10 +202,14 @@ where
             // The node in the request is a call that the program opened in one of its own runs.
             Some(call) if call.kind() != NodeKind::Run => {
                 let owns = call.node().payload.settlement.claim();
+                if owns {
+                    Claim::trace(&call, &request, None);
+                }
                 (call, owns)
             }
             found => {
                 let call = self.layer.open(named, found.as_ref());
+                Claim::trace(&call, &request, found.as_ref());
                 if self.layer.registry.has_caps() {
                     request.extensions_mut().insert(Uncounted);
                 }

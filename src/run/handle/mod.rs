@@ -4,8 +4,8 @@
 //! `settle` (how a node with work ends), `limits` (turns, loops, repetition), `events`
 //! (observers, notices, shadow mode), `record` (tries, usage, texts), `tokens` (their count and
 //! caps), `current` (the run of a task), `sub_agent` and `wait`.
-//! [`Run::snapshot`] and [`Run::record_to`] stand with the reports; [`Run::tool`] stands with
-//! the tools, [`Run::attempt`] with the attempts.
+//! [`Run::snapshot`], [`Run::record_to`] and [`Run::span`] stand with the reports; [`Run::tool`]
+//! stands with the tools, [`Run::attempt`] with the attempts.
 
 mod current;
 mod events;
@@ -66,6 +66,14 @@ impl Run {
     /// set on it; a finished answer does not end it.
     #[must_use]
     pub fn open() -> Self {
+        let run = Self::open_root();
+        run.trace_run(None);
+        run
+    }
+
+    /// Opens a new run as [`open`](Self::open) does, but without a span: for a request, or under a
+    /// lock.
+    pub(crate) fn open_root() -> Self {
         let number = fastrand::u64(..);
         let state = NodeState::root(Instant::now(), number);
         Self(Node::root(NodeKind::Run, number, state))
@@ -76,7 +84,9 @@ impl Run {
     /// The sub-agent's run ends when this run ends; its own end leaves this run alone.
     #[must_use]
     pub fn child(&self) -> Self {
-        self.open_below(NodeKind::Run)
+        let child = self.open_below(NodeKind::Run);
+        child.trace_run(Some(self));
+        child
     }
 
     /// Ends this node and every node below it, with a reason.

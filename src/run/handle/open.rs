@@ -13,7 +13,7 @@ use crate::run::{
 impl Run {
     /// Opens a run that is one call and completes with it.
     pub(crate) fn open_single() -> Self {
-        let run = Self::open();
+        let run = Self::open_root();
         run.node().payload.settlement.set(Settlement::Single);
         run
     }

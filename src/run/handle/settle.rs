@@ -314,6 +314,7 @@ impl EndHook for NodeState {
             #[cfg(feature = "metrics")]
             node.record_run(end);
             node.log_run(end, later);
+            node.close_idle_span(end, later);
             node.publish_end();
             node.release(end.at());
             node.stop_sub_agents(end, later);
@@ -328,6 +329,7 @@ impl EndHook for NodeState {
 
     fn woken(&self, node: &Node<Self>) {
         node.log_settled();
+        node.close_span();
     }
 
     fn idle(&self, node: &Node<Self>) {

@@ -55,13 +55,14 @@ impl Run {
     fn open_sub_agent(&self, grace: Option<Duration>) -> Self {
         let parent = self.run();
         parent.run_state().set_used();
-        let child = Self::open();
+        let child = Self::open_root();
         let above = SubAgentLink {
             id: parent.id(),
             followed: grace.map(|grace| (parent.clone(), grace)),
         };
         child.node().run_state().features().set_above(above);
         parent.enrol_sub_agent(&child);
+        child.trace_run(Some(self));
         if grace.is_some() {
             let stop_on_end = Arc::downgrade(child.node());
             parent

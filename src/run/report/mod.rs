@@ -1,10 +1,11 @@
-//! Reports of a run for the program: events, snapshots, summaries, errors, trajectory, log.
+//! Reports of a run for the program: events, snapshots, summaries, errors, trajectory, log, spans.
 
 mod event;
 mod log;
 #[cfg(feature = "metrics")]
 mod metrics;
 mod snapshot;
+mod span;
 mod summary;
 mod terminated;
 mod trajectory;
@@ -21,4 +22,9 @@ pub use self::{
 
 #[cfg(feature = "metrics")]
 pub(crate) use self::metrics::{CallMetrics, StreamChunks};
-pub(crate) use self::summary::{Hooks, OnEnd, ReportedUsage};
+pub(crate) use self::{
+    span::is_traced,
+    summary::{Hooks, OnEnd, ReportedUsage},
+};
+
+pub(in crate::run) use self::span::SpanSlot;

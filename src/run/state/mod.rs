@@ -28,7 +28,7 @@ use super::{
     kinds::NodeKind,
     limits::{ErrorAllowance, ErrorKey},
     reason::TerminalReason,
-    report::ReportedUsage,
+    report::{ReportedUsage, SpanSlot},
     tree::Node,
 };
 use crate::lock::Lock;
@@ -181,6 +181,25 @@ impl NodeState {
         match &self.kind {
             KindState::Attempt(attempt) => Some(attempt),
             KindState::Run(_) | KindState::Call(_) => None,
+        }
+    }
+
+    /// The place for the node's span; `None` if no span was made.
+    #[inline]
+    pub(in crate::run) fn span_slot(&self) -> Option<&SpanSlot> {
+        match &self.kind {
+            KindState::Run(run) => run.call.span_if_any(),
+            KindState::Call(call) => call.span_if_any(),
+            KindState::Attempt(attempt) => attempt.span.get().map(|slot| &**slot),
+        }
+    }
+
+    /// The place for the node's span; allocated by this method if there is none yet.
+    pub(in crate::run) fn make_span_slot(&self) -> &SpanSlot {
+        match &self.kind {
+            KindState::Run(run) => run.call.span(),
+            KindState::Call(call) => call.span(),
+            KindState::Attempt(attempt) => attempt.span.get_or_init(Box::default),
         }
     }
 

@@ -15,7 +15,7 @@ use crate::{
         kinds::{NodeKind, Step},
         limits::{ErrorCounts, Price},
         reason::TerminalReason,
-        report::Hooks,
+        report::{Hooks, SpanSlot},
     },
 };
 
@@ -211,6 +211,8 @@ struct RareCallState {
     failed_tries: Lock<Option<FailedTries>>,
     /// The addresses of the retry buckets with a deposit, after the first one.
     more_deposits: Lock<Vec<usize>>,
+    /// The span of the call, tool or run.
+    span: SpanSlot,
 }
 
 /// The state of an attempt: the target to which it goes.
@@ -225,6 +227,8 @@ pub(crate) struct TargetState {
     /// Whether a metric has counted this attempt, or one within it.
     #[cfg(feature = "metrics")]
     pub(in crate::run) is_counted: AtomicBool,
+    /// The place for the attempt's span, allocated if a subscriber wants it.
+    pub(in crate::run) span: OnceLock<Box<SpanSlot>>,
 }
 
 impl CallState {
@@ -239,6 +243,15 @@ impl CallState {
 
     pub(in crate::run) fn hooks_if_any(&self) -> Option<&Hooks> {
         self.rare.get()?.hooks.get()
+    }
+
+    /// The place for the node's span; made by this method if there is none yet.
+    pub(in crate::run) fn span(&self) -> &SpanSlot {
+        &self.rare().span
+    }
+
+    pub(in crate::run) fn span_if_any(&self) -> Option<&SpanSlot> {
+        Some(&self.rare.get()?.span)
     }
 
     pub(in crate::run) fn failed_tries(&self) -> Option<FailedTries> {

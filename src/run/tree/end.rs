@@ -3,9 +3,12 @@
 use std::time::Duration;
 
 use super::clocks::{NEVER, Nanos, duration, nanos};
-use crate::run::{
-    kinds::{LimitHit, LimitKind, NodeKind},
-    reason::TerminalReason,
+use crate::{
+    llm::failure::FailureClass,
+    run::{
+        kinds::{LimitHit, LimitKind, NodeKind},
+        reason::TerminalReason,
+    },
 };
 
 /// The end of a node: why, where and when it ended. Descendants inherit it unchanged.
@@ -51,6 +54,21 @@ impl End {
     /// How long the node that was ended itself had lasted.
     pub(crate) const fn lasted(&self) -> Duration {
         Duration::from_nanos(self.lasted)
+    }
+
+    /// The class of failure as which this end of an attempt counts; `None` if the attempt did not
+    /// fail by itself.
+    pub(crate) fn attempt_failure(&self) -> Option<FailureClass> {
+        match self.reason {
+            // The end of the call, and no failure of the attempt.
+            _ if self.kind != NodeKind::Attempt => None,
+            TerminalReason::Failed(class) => Some(class),
+            TerminalReason::StepTimeout => Some(FailureClass::StepTimeout),
+            TerminalReason::HardCeiling | TerminalReason::CallerDeadline => {
+                Some(FailureClass::Deadline)
+            }
+            _ => None,
+        }
     }
 
     /// The limit that fired, if it is a time.

@@ -5,6 +5,7 @@ mod health;
 mod known_agents;
 mod secrets;
 mod server;
+mod telemetry;
 mod watchdog;
 mod whole;
 
@@ -70,7 +71,7 @@ fn an_unknown_key_is_named_with_its_place() {
         (
             "[runs]\n",
             "1:2: runs: unknown key, expected one of `preset`, ",
-            ", `known_agents`",
+            ", `telemetry`",
         ),
         (
             "[run]\nstep_timout = 1",

@@ -35,6 +35,7 @@ mod reload;
 mod shutdown;
 mod stop;
 mod support;
+mod traces;
 mod turns;
 mod uploads;
 mod waits;

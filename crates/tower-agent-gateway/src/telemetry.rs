@@ -1,0 +1,106 @@
+//! The spans of the gateway, sent to a receiver of OTLP.
+//!
+//! [`Telemetry`] sends them, as protobuf over HTTP. `TraceParent` makes the caller's span the parent
+//! of a call, `TraceChild` tells the upstream the span of its attempt; both by the headers of W3C's
+//! trace context.
+
+mod exporter;
+mod propagation;
+
+pub(crate) use self::propagation::{TraceChild, TraceParent};
+
+use std::time::Duration;
+
+use opentelemetry::trace::TracerProvider as _;
+use opentelemetry_otlp::{Protocol, SpanExporter, WithExportConfig, WithHttpConfig};
+use opentelemetry_sdk::{Resource, trace::SdkTracerProvider};
+use tower_agent::BoxError;
+use tracing::Subscriber;
+use tracing_subscriber::{Layer, filter::filter_fn, registry::LookupSpan};
+
+use self::exporter::ReqwestExporter;
+use crate::config::{Config, TelemetrySettings};
+
+/// The target of the library's spans, and the name of their scope.
+const TARGET: &str = "tower_agent";
+
+/// The variable that names a service for each of OpenTelemetry's libraries.
+const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
+
+/// Sends the library's spans to the receiver of `[telemetry]`, in batches by a thread.
+///
+/// ```no_run
+/// use std::time::Duration;
+/// use tower_agent_gateway::{Config, Telemetry};
+/// use tracing_subscriber::{layer::SubscriberExt, util::SubscriberInitExt};
+///
+/// # #[tokio::main]
+/// # async fn main() -> Result<(), tower_agent::BoxError> {
+/// let telemetry = Telemetry::new(&Config::load("gateway.toml")?)?;
+/// let spans = telemetry.as_ref().map(Telemetry::layer);
+/// tracing_subscriber::registry().with(spans).init();
+/// // ... serves, then:
+/// if let Some(telemetry) = telemetry {
+///     telemetry.shut_down(Duration::from_secs(2));
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Telemetry(SdkTracerProvider);
+
+impl Telemetry {
+    /// Makes the sender; `None` without `[telemetry]`. Nothing is sent before a span has closed.
+    ///
+    /// # Errors
+    ///
+    /// If the HTTP client or the thread cannot be made.
+    ///
+    /// # Panics
+    ///
+    /// Outside a tokio runtime, which carries the requests to the receiver.
+    pub fn new(config: &Config) -> Result<Option<Self>, BoxError> {
+        let settings = config.telemetry.as_ref();
+        settings.map(Self::of).transpose()
+    }
+
+    fn of(settings: &TelemetrySettings) -> Result<Self, BoxError> {
+        let exporter = SpanExporter::builder()
+            .with_http()
+            .with_http_client(ReqwestExporter::new()?)
+            .with_endpoint(settings.traces.to_string())
+            .with_protocol(Protocol::HttpBinary)
+            .build()?;
+        let of_environment = || std::env::var(SERVICE_NAME).ok();
+        let name = settings.service_name.clone().or_else(of_environment);
+        let name = name.unwrap_or_else(|| env!("CARGO_PKG_NAME").to_owned());
+        let provider = SdkTracerProvider::builder()
+            .with_batch_exporter(exporter)
+            .with_resource(Resource::builder().with_service_name(name).build());
+        Ok(Self(provider.build()))
+    }
+
+    /// The part of the program's subscriber that takes the library's spans, and nothing else.
+    #[must_use]
+    pub fn layer<S>(&self) -> impl Layer<S> + use<S>
+    where
+        S: Subscriber + for<'a> LookupSpan<'a> + Send + Sync,
+    {
+        tracing_opentelemetry::layer()
+            .with_tracer(self.0.tracer(TARGET))
+            // No call has the thread to itself, so no span is ever entered.
+            .with_context_activation(false)
+            .with_tracked_inactivity(false)
+            .with_location(false)
+            .with_threads(false)
+            .with_target(false)
+            .with_filter(filter_fn(|it| it.is_span() && it.target() == TARGET))
+    }
+
+    /// Sends what is left, for so long at most. Blocks the thread.
+    pub fn shut_down(self, limit: Duration) {
+        if let Err(error) = self.0.shutdown_with_timeout(limit) {
+            tracing::warn!(%error, "the last spans were not sent");
+        }
+    }
+}

@@ -1,0 +1,538 @@
+//! The spans of nodes, for a subscriber that wants them: of runs, calls, attempts and tools.
+//!
+//! The fields have the names of OpenTelemetry's GenAI conventions; `tracing-opentelemetry` reads
+//! `otel.name`, `otel.kind` and `otel.status_code`. If no subscriber wants a span, none is made, and
+//! no node allocates for one.
+//!
+//! A span closes once: when its node has ended and left no work, or else with the node. The
+//! subscriber is called without a lock, and a panic of it stays here.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use http::{StatusCode, Uri};
+use tracing::{
+    Span,
+    field::{Empty, display},
+    level_filters::LevelFilter,
+};
+
+use super::{log::guarded, summary::ReportedUsage};
+use crate::{
+    llm::{dialect::Dialect, failure::FailureClass},
+    lock::Lock,
+    run::{
+        handle::Run,
+        id::RunId,
+        kinds::NodeKind,
+        reason::TerminalReason,
+        state::NodeState,
+        tree::{End, Node, PendingWakes},
+    },
+};
+
+/// The place for the span of a node: empty before the span is made, and once it has closed.
+#[derive(Debug, Default)]
+pub(in crate::run) struct SpanSlot(Lock<Option<Arc<OpenSpan>>>);
+
+/// The most spans of sub-agents, each below another, above one run. A subscriber may close a chain by
+/// recursion, and a chain of sub-agents may be deeper than the thread's stack.
+const MAX_DEPTH: u8 = 64;
+
+/// A span that has not closed.
+#[derive(Debug)]
+struct OpenSpan {
+    /// The kind of work that the span describes. A run that is one call has the span of a call.
+    kind: NodeKind,
+    /// The first word of the span's name.
+    operation: &'static str,
+    span: Span,
+    /// The number of spans of runs above this one.
+    depth: u8,
+    /// The run's id in the span; `None` before it is known.
+    run: Option<RunId>,
+    has_session: bool,
+    /// Whether the attempt's request is described: it is that of the outermost of nested layers.
+    is_described: AtomicBool,
+    /// Whether the loop of attempts closes the span, once it has classified the attempt's failure.
+    is_reported: AtomicBool,
+}
+
+/// The name of a span: its operation, and the model, tool or agent if that is known.
+struct SpanName<'a>(&'a str, Option<&'a str>);
+
+/// The values that a span gets at the end of its node.
+struct SpanEnd {
+    reason: TerminalReason,
+    /// The class of the failure, if an attempt was ended by it.
+    class: Option<FailureClass>,
+    run: RunId,
+    session: Option<Arc<str>>,
+    reported: ReportedUsage,
+}
+
+/// Whether a subscriber may want a span. Every opening of a node asks, which costs one load.
+#[inline(always)]
+pub(crate) fn is_traced() -> bool {
+    LevelFilter::current() >= LevelFilter::INFO
+}
+
+/// Makes a span below `$above`, or else below the span in whose scope the thread is.
+macro_rules! span {
+    ($above:expr, $name:literal, $($fields:tt)*) => {
+        match $above.as_ref().and_then(|above| above.span.id()) {
+            Some(above) => {
+                tracing::info_span!(target: "tower_agent", parent: above, $name, $($fields)*)
+            }
+            None => tracing::info_span!(target: "tower_agent", $name, $($fields)*),
+        }
+    };
+}
+
+impl Run {
+    /// The span of this node, or of the nearest node above it that has one.
+    ///
+    /// A subscriber that wants `tower_agent` at `INFO` gets a span for each run that the program
+    /// opens, each call, attempt and tool: see [the crate's docs](crate#traces). A span closes when
+    /// its node has ended and left no work. If no span is open, the answer is [`Span::none`].
+    ///
+    /// A transport finds the node of its attempt in the request. So it can send the attempt's
+    /// `traceparent`, which `tracing-opentelemetry` makes of the span. A clone of a span keeps the
+    /// span open.
+    ///
+    /// ```
+    /// use tower_agent::Run;
+    ///
+    /// fn is_traced<B>(request: &http::Request<B>) -> bool {
+    ///     let run = request.extensions().get::<Run>();
+    ///     run.is_some_and(|run| !run.span().is_disabled())
+    /// }
+    /// # assert!(!is_traced(&http::Request::new(())));
+    /// ```
+    #[must_use]
+    pub fn span(&self) -> Span {
+        let mut span = Span::none();
+        if let Some(open) = self.node().nearest_span() {
+            guarded(|| span = open.span.clone());
+        }
+        span
+    }
+
+    /// Names the agent in the span of the nearest run, if there is one; call it once.
+    ///
+    /// The span then is `invoke_agent NAME`, with the name as `gen_ai.agent.name`.
+    ///
+    /// ```
+    /// # use tower_agent::Run;
+    /// let run = Run::open();
+    /// run.name_agent("coder");
+    /// ```
+    pub fn name_agent(&self, name: &str) {
+        let open = self.nearest().open_span();
+        if let Some(open) = open.filter(|open| open.kind == NodeKind::Run) {
+            guarded(|| {
+                open.span.record("gen_ai.agent.name", name);
+                let name = SpanName(open.operation, Some(name));
+                open.span.record("otel.name", display(name));
+            });
+        }
+    }
+
+    /// Makes the span of this run, which the program opened, below that of `parent`.
+    #[inline]
+    pub(crate) fn trace_run(&self, parent: Option<&Self>) {
+        if is_traced() {
+            self.make_run_span(parent);
+        }
+    }
+
+    #[cold]
+    fn make_run_span(&self, parent: Option<&Self>) {
+        let above = parent.and_then(|parent| parent.node().nearest_span());
+        let above = above.filter(|above| above.depth < MAX_DEPTH);
+        let depth = above.as_ref().map_or(0, |above| above.depth + 1);
+        // The run may be dropped without an end, so its id stands in the span from the beginning.
+        let id = self.id();
+        self.node().make_span(
+            (NodeKind::Run, "invoke_agent", depth),
+            Some(&id),
+            |run, session| {
+                span!(
+                    above,
+                    "invoke_agent",
+                    otel.name = "invoke_agent",
+                    otel.kind = "internal",
+                    otel.status_code = Empty,
+                    gen_ai.operation.name = "invoke_agent",
+                    gen_ai.agent.name = Empty,
+                    gen_ai.conversation.id = session,
+                    tower_agent.run.id = run.map(display),
+                    error.type = Empty,
+                )
+            },
+        );
+    }
+
+    /// Makes the span of this call, of a request to `path`. The call takes over the span of `found`
+    /// if a layer further out has taken that node for the call.
+    #[cold]
+    pub(crate) fn make_call_span(&self, path: &str, dialect: Dialect, found: Option<&Self>) {
+        let node = self.node();
+        if let Some(open) = found.and_then(|found| found.node().take_span(NodeKind::Call)) {
+            return node.put_span(open);
+        }
+        let above = node.ancestors().find_map(Node::open_span);
+        let depth = above.as_ref().map_or(0, |above| above.depth);
+        let operation = operation_of(path);
+        node.make_span((NodeKind::Call, operation, depth), None, |run, session| {
+            span!(
+                above,
+                "call",
+                otel.name = operation,
+                otel.kind = "client",
+                otel.status_code = Empty,
+                gen_ai.operation.name = operation,
+                gen_ai.provider.name = provider_of(path, dialect),
+                gen_ai.request.model = Empty,
+                gen_ai.response.model = Empty,
+                gen_ai.response.finish_reasons = Empty,
+                gen_ai.response.time_to_first_chunk = Empty,
+                gen_ai.usage.input_tokens = Empty,
+                gen_ai.usage.output_tokens = Empty,
+                gen_ai.conversation.id = session,
+                tower_agent.run.id = run.map(display),
+                error.type = Empty,
+            )
+        });
+    }
+
+    /// Names the model that the caller of this node's call asked for.
+    #[cold]
+    pub(crate) fn record_asked_model(&self, model: &str) {
+        if let Some(open) = self.open_call_span() {
+            guarded(|| {
+                open.span.record("gen_ai.request.model", model);
+                let name = SpanName(open.operation, Some(model));
+                open.span.record("otel.name", display(name));
+            });
+        }
+    }
+
+    /// Records that an answer serves this node's call: the model, and whether its first content is
+    /// there now.
+    #[cold]
+    pub(crate) fn record_served(&self, model: Option<&str>, has_content: bool) {
+        if let Some(open) = self.open_call_span() {
+            guarded(|| {
+                open.span.record("gen_ai.response.model", model);
+                if has_content {
+                    let waited = self.elapsed().as_secs_f64();
+                    open.span
+                        .record("gen_ai.response.time_to_first_chunk", waited);
+                }
+            });
+        }
+    }
+
+    fn open_call_span(&self) -> Option<Arc<OpenSpan>> {
+        let open = self.call_node().open_span();
+        open.filter(|open| open.kind == NodeKind::Call)
+    }
+
+    /// Makes the span of this tool.
+    #[inline]
+    pub(crate) fn trace_tool(&self, name: &str, call_id: Option<&str>) {
+        if is_traced() {
+            self.make_tool_span(name, call_id);
+        }
+    }
+
+    #[cold]
+    fn make_tool_span(&self, name: &str, call_id: Option<&str>) {
+        let above = self.node().ancestors().find_map(Node::open_span);
+        let depth = above.as_ref().map_or(0, |above| above.depth);
+        self.node().make_span(
+            (NodeKind::Tool, "execute_tool", depth),
+            None,
+            |run, session| {
+                span!(
+                    above,
+                    "execute_tool",
+                    otel.name = %SpanName("execute_tool", Some(name)),
+                    otel.kind = "internal",
+                    otel.status_code = Empty,
+                    gen_ai.operation.name = "execute_tool",
+                    gen_ai.tool.name = name,
+                    gen_ai.tool.call.id = call_id,
+                    gen_ai.conversation.id = session,
+                    tower_agent.run.id = run.map(display),
+                    error.type = Empty,
+                )
+            },
+        );
+    }
+
+    /// Makes the span of this attempt at a model. Answers whether a subscriber wants it.
+    ///
+    /// The first attempt below another one takes that one's span over: both are the same try. A span
+    /// that `is_reported` waits for [`close_attempt_span`](Self::close_attempt_span).
+    #[cold]
+    pub(crate) fn make_attempt_span(&self, model: Option<&str>, is_reported: bool) -> bool {
+        let node = self.node();
+        let outer = node.ancestors().take_while(|node| node.is_attempt());
+        for outer in outer {
+            if let Some(open) = outer.take_span(NodeKind::Attempt) {
+                open.is_reported.store(is_reported, Ordering::Release);
+                node.put_span(open);
+                return true;
+            }
+        }
+        let above = node.ancestors().find_map(Node::open_span);
+        let depth = above.as_ref().map_or(0, |above| above.depth);
+        node.make_span((NodeKind::Attempt, "attempt", depth), None, |_, _| {
+            span!(
+                above,
+                "attempt",
+                otel.name = %SpanName("attempt", model),
+                otel.kind = "client",
+                otel.status_code = Empty,
+                gen_ai.request.model = model,
+                server.address = Empty,
+                server.port = Empty,
+                http.request.resend_count = Empty,
+                http.response.status_code = Empty,
+                error.type = Empty,
+            )
+        });
+        let open = node.open_span();
+        if let Some(open) = &open {
+            open.is_reported.store(is_reported, Ordering::Release);
+        }
+        open.is_some()
+    }
+
+    /// Describes the request of this attempt in its span: the server, and the number of the try.
+    #[cold]
+    pub(crate) fn describe_attempt(&self, number: u32, uri: &Uri) {
+        let open = self.node().open_span();
+        let Some(open) = open.filter(|open| !open.is_described.swap(true, Ordering::AcqRel)) else {
+            return;
+        };
+        let port = uri.port_u16().or_else(|| match uri.scheme_str()? {
+            "http" => Some(80),
+            "https" => Some(443),
+            _ => None,
+        });
+        let resent = number.saturating_sub(1);
+        guarded(|| {
+            open.span.record("server.address", uri.host());
+            open.span.record("server.port", port.map(i64::from));
+            let resent = (resent > 0).then(|| i64::from(resent));
+            open.span.record("http.request.resend_count", resent);
+        });
+    }
+
+    /// Closes the span of this attempt, with the status of its answer and the kind of its failure.
+    #[cold]
+    pub(crate) fn close_attempt_span(&self, status: Option<StatusCode>, error: Option<&str>) {
+        if let Some(open) = self.node().take_span(NodeKind::Attempt) {
+            open.close(|open| {
+                let status = status.map(|status| i64::from(status.as_u16()));
+                open.span.record("http.response.status_code", status);
+                open.record_error(error);
+            });
+        }
+    }
+}
+
+impl Node<NodeState> {
+    fn open_span(&self) -> Option<Arc<OpenSpan>> {
+        self.payload.span_slot()?.0.lock().clone()
+    }
+
+    /// The open span of this node, or of the nearest node above it that has one.
+    fn nearest_span(&self) -> Option<Arc<OpenSpan>> {
+        let own = self.open_span();
+        own.or_else(|| self.ancestors().find_map(Self::open_span))
+    }
+
+    fn is_attempt(&self) -> bool {
+        self.kind() == NodeKind::Attempt
+    }
+
+    /// Makes a span of this kind, operation and depth for this node, unless no subscriber wants it. The function gets
+    /// the run's id, as far as it is known by now, and the session.
+    fn make_span(
+        &self,
+        (kind, operation, depth): (NodeKind, &'static str, u8),
+        run: Option<&RunId>,
+        span: impl FnOnce(Option<&RunId>, Option<&str>) -> Span,
+    ) {
+        let identity = self.nearest_run().payload.identity();
+        let run = run.or_else(|| Some(&identity?.id));
+        let session = identity.and_then(|identity| identity.session.as_deref());
+        guarded(|| {
+            let span = span(run, session);
+            if !span.is_disabled() {
+                self.put_span(Arc::new(OpenSpan {
+                    kind,
+                    operation,
+                    span,
+                    depth,
+                    run: run.cloned(),
+                    has_session: session.is_some(),
+                    is_described: AtomicBool::new(false),
+                    is_reported: AtomicBool::new(false),
+                }));
+            }
+        });
+    }
+
+    fn put_span(&self, open: Arc<OpenSpan>) {
+        let before = self.payload.make_span_slot().0.lock().replace(open);
+        drop(before);
+    }
+
+    /// Takes the open span of this kind out of the node.
+    fn take_span(&self, kind: NodeKind) -> Option<Arc<OpenSpan>> {
+        let mut slot = self.payload.span_slot()?.0.lock();
+        slot.take_if(|open| open.kind == kind)
+    }
+
+    /// Closes the span of this node, which has ended, after its work left. The waiters have been
+    /// woken.
+    #[inline]
+    pub(in crate::run) fn close_span(&self) {
+        if self.payload.span_slot().is_some() {
+            self.close_open_span();
+        }
+    }
+
+    #[cold]
+    fn close_open_span(&self) {
+        let Some(end) = self.nearest_end() else {
+            return;
+        };
+        let open = self.payload.span_slot().and_then(|slot| {
+            let mut slot = slot.0.lock();
+            slot.take_if(|open| !open.is_reported.load(Ordering::Acquire))
+        });
+        if let Some(open) = open {
+            let end = SpanEnd::of(self, end);
+            open.close(|open| end.record(open));
+        }
+    }
+
+    /// Closes the span of this run, which has ended without work, once its waiters have been woken.
+    pub(in crate::run) fn close_idle_span(&self, end: &End, later: &mut PendingWakes<NodeState>) {
+        if self.payload.span_slot().is_none() || !self.is_idle() {
+            return;
+        }
+        if let Some(open) = self.take_span(NodeKind::Run) {
+            let end = SpanEnd::of(self, end);
+            later.defer(Box::new(move || open.close(|open| end.record(open))));
+        }
+    }
+}
+
+impl OpenSpan {
+    /// Closes the span, after `record` has completed it.
+    fn close(self: Arc<Self>, record: impl FnOnce(&Self)) {
+        guarded(|| record(&self));
+        guarded(move || drop(self));
+    }
+
+    fn record_error(&self, error: Option<&str>) {
+        if error.is_some() {
+            self.span.record("error.type", error);
+            self.span.record("otel.status_code", "ERROR");
+        }
+    }
+}
+
+impl SpanEnd {
+    fn of(node: &Node<NodeState>, end: &End) -> Self {
+        Self {
+            reason: end.reason.clone(),
+            class: end.attempt_failure(),
+            run: node.run_id(),
+            session: node.session(),
+            reported: node.payload.reported(),
+        }
+    }
+
+    fn record(&self, open: &OpenSpan) {
+        let span = &open.span;
+        if open.kind != NodeKind::Attempt && open.run.as_ref() != Some(&self.run) {
+            span.record("tower_agent.run.id", display(&self.run));
+        }
+        if !open.has_session {
+            span.record("gen_ai.conversation.id", self.session.as_deref());
+        }
+        if open.kind == NodeKind::Call {
+            let ReportedUsage {
+                usage, stop_reason, ..
+            } = &self.reported;
+            // Signed, as OpenTelemetry has no unsigned numbers.
+            let tokens = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
+            let (input, output) = (
+                usage.map(|usage| tokens(usage.input_tokens)),
+                usage.map(|usage| tokens(usage.output_tokens)),
+            );
+            span.record("gen_ai.usage.input_tokens", input);
+            span.record("gen_ai.usage.output_tokens", output);
+            span.record("gen_ai.response.finish_reasons", stop_reason.as_deref());
+        }
+        open.record_error(match (open.kind, &self.reason) {
+            (_, TerminalReason::Completed) => None,
+            (NodeKind::Tool, TerminalReason::Failed(_)) => Some("tool_failed"),
+            (NodeKind::Attempt, reason) => {
+                let class = self.class.map(FailureClass::as_str);
+                Some(class.unwrap_or(reason.as_str()))
+            }
+            (_, reason) => Some(reason.as_str()),
+        });
+    }
+}
+
+/// A run that is dropped without an end closes its span here.
+impl Drop for SpanSlot {
+    fn drop(&mut self) {
+        if let Some(open) = self.0.get_mut().take() {
+            guarded(move || drop(open));
+        }
+    }
+}
+
+impl fmt::Display for SpanName<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.0)?;
+        self.1.map_or(Ok(()), |what| write!(f, " {what}"))
+    }
+}
+
+/// The operation of a request to this path, by the convention's names where it has one.
+fn operation_of(path: &str) -> &'static str {
+    let path = path.strip_suffix('/').unwrap_or(path);
+    match path.rsplit('/').next() {
+        Some("embeddings") => "embeddings",
+        Some("count_tokens") => "count_tokens",
+        Some("generations" | "edits" | "variations") => "generate_content",
+        _ => "chat",
+    }
+}
+
+/// The provider whose API a request to this path speaks; `None` if that is not known.
+fn provider_of(path: &str, dialect: Dialect) -> Option<&'static str> {
+    match dialect {
+        Dialect::OpenAiChat | Dialect::OpenAiResponses => Some("openai"),
+        Dialect::Anthropic => Some("anthropic"),
+        Dialect::Any if operation_of(path) != "chat" => Some("openai"),
+        Dialect::Any | Dialect::Custom(_) => None,
+    }
+}
