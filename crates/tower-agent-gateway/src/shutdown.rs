@@ -29,6 +29,7 @@ pub async fn serve(
     mut signal: impl AsyncFnMut(),
 ) {
     let registry = runs.registry();
+    let mut settled = None;
     let stop = async {
         signal().await;
         if let Some(limit) = config.shutdown_drain {
@@ -38,6 +39,7 @@ pub async fn serve(
             let _ = select(drained, again).await;
         }
         // Before connections close, so that open streams and repeated requests get the reason.
+        settled = Some(registry.drain(Duration::ZERO));
         runs.shutdown();
     };
     let mut stopped = runs.stopped();
@@ -48,6 +50,13 @@ pub async fn serve(
         // Again, for runs that began while connections were closing.
         registry.shutdown();
     };
-    let (served, grace) = (pin!(served), pin!(grace));
-    select(served, grace).await;
+    {
+        let (served, grace) = (pin!(served), pin!(grace));
+        select(served, grace).await;
+    }
+    if let Some(settled) = settled {
+        // A task of its own may drop what is left of a cut call, and only then comes the call's line
+        // in the log. The wait ends after a second at the latest.
+        settled.await;
+    }
 }
