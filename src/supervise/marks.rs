@@ -281,8 +281,6 @@ impl Stream {
 
     /// Collects the text of the response from the next event on, and counts its tokens if it
     /// `counts`; each only if the run does so.
-    // Out of line: most answers that a layer observes are no streams.
-    #[inline(never)]
     pub(super) fn begin(&mut self, run: &Run, counts: bool) {
         if let Some(partial) = run.begin_partial() {
             self.judge.keep_text(partial);

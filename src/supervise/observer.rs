@@ -1,5 +1,5 @@
 use bytes::Bytes;
-use http::{HeaderMap, Method, Request, Response, StatusCode};
+use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body;
 
 use super::marks::{ResponseMarks, Stream};
@@ -96,6 +96,28 @@ enum ObserverMode {
     },
 }
 
+impl ObserverMode {
+    // Out of line: most answers that a layer observes are no streams.
+    #[inline(never)]
+    fn of_events(
+        facts: ResponseFacts,
+        extensions: &mut Extensions,
+        run: &Run,
+        counts: bool,
+    ) -> Self {
+        if let Some(judged) = extensions.get::<ResponseMarks>() {
+            return Self::Following {
+                judged: judged.clone(),
+                progressed: 0,
+            };
+        }
+        let mut stream = Box::new(Stream::new(facts.dialect.into()));
+        stream.begin(run, counts);
+        extensions.insert(stream.judged().clone());
+        Self::Judging(stream)
+    }
+}
+
 impl ResponseFacts {
     /// Whether a response with this head is a successful, uncompressed event stream.
     pub(crate) fn is_events(&self, status: StatusCode, headers: &HeaderMap) -> bool {
@@ -125,25 +147,16 @@ fn failed<B>(answer: &Response<B>) -> Option<FailureClass> {
 }
 
 impl Observer {
-    /// Reads the head of `answer`, and creates the observer of its body.
+    /// Reads the head of the answer to `run`, and creates the observer of its body.
     ///
     /// The first layer that sees an event stream classifies its events, and adds the stream's
     /// marks to the response's extensions. Layers further out follow these marks.
     #[inline]
-    pub(crate) fn new<B: Body>(facts: ResponseFacts, answer: &mut Response<B>) -> Self {
+    pub(crate) fn new<B: Body>(facts: ResponseFacts, answer: &mut Response<B>, run: &Run) -> Self {
         let announced = AnnouncedLength::by(facts.head, answer);
+        let counts = answer.extensions().get::<NotCounted>().is_none();
         let mode = if facts.is_events(answer.status(), answer.headers()) {
-            match answer.extensions().get::<ResponseMarks>() {
-                Some(judged) => ObserverMode::Following {
-                    judged: judged.clone(),
-                    progressed: 0,
-                },
-                None => {
-                    let stream = Box::new(Stream::new(facts.dialect.into()));
-                    answer.extensions_mut().insert(stream.judged().clone());
-                    ObserverMode::Judging(stream)
-                }
-            }
+            ObserverMode::of_events(facts, answer.extensions_mut(), run, counts)
         } else {
             ObserverMode::Bytes
         };
@@ -155,18 +168,7 @@ impl Observer {
             unnoted: None,
             heartbeats: 0,
             is_reported: false,
-            counts: answer.extensions().get::<NotCounted>().is_none(),
-        }
-    }
-
-    /// Starts to collect the partial text of the response, and to count its tokens, if the run does
-    /// so.
-    ///
-    /// Only the layer that classifies the stream's events does this.
-    #[inline]
-    pub(crate) fn begin(&mut self, run: &Run) {
-        if let ObserverMode::Judging(stream) = &mut self.mode {
-            stream.begin(run, self.counts);
+            counts,
         }
     }
 

@@ -124,8 +124,7 @@ impl Supervisor {
         self.count_outcome(|_| crate::metrics::outcome_of(answer.status()));
         if let ResponseReader::Head(facts) = &mut self.reader {
             let facts = std::mem::take(facts);
-            let mut observer = Observer::new(facts, answer);
-            observer.begin(&self.run);
+            let observer = Observer::new(facts, answer, &self.run);
             self.reader = ResponseReader::Body(observer);
         }
         if self.settings.tells && self.owns {
