@@ -17,12 +17,13 @@ use crate::{
     config::{Config, TelemetrySettings},
     routes::{self, Watched},
     runs::Runs,
+    stack::Gateway,
     watchdog,
 };
 
 /// The gateway's routes, whose configuration can be replaced while they serve.
 ///
-/// A request keeps the stack in which it began, so a new configuration cuts nothing. The runs, the
+/// A run keeps the stack in which it began, so a new configuration cuts nothing. The runs, the
 /// counts of owners and of `/metrics`, the events and the cooldowns stay. The budget of repeats that
 /// all runs share, the candidates of sticky sessions and the state of a health gate begin anew.
 ///
@@ -44,7 +45,7 @@ use crate::{
 #[derive(Debug)]
 pub struct App {
     watched: Watched,
-    current: Arc<ArcSwap<Router>>,
+    current: Arc<ArcSwap<Serving>>,
     /// What holds until the server stops, whatever later configurations say.
     fixed: Fixed,
     /// Where spans are sent, as the first configuration says.
@@ -63,7 +64,14 @@ type Fixed = (
 
 /// The service of [`App::router`].
 #[derive(Clone)]
-struct Current(Arc<ArcSwap<Router>>);
+struct Current(Arc<ArcSwap<Serving>>);
+
+/// What serves the requests of a configuration.
+#[derive(Debug)]
+struct Serving {
+    router: Router,
+    gateway: Gateway,
+}
 
 /// Builds the gateway's routes: those of its callers, and those of its operator.
 ///
@@ -97,10 +105,10 @@ impl App {
     /// Outside a tokio runtime.
     pub fn new(config: &Config, runs: &Runs) -> Result<Self, BoxError> {
         let watched = Watched::new(config, runs);
-        let router = routes::routes(config, &watched)?;
+        let serving = Serving::new(config, &watched)?;
         let app = Self {
             watched,
-            current: Arc::new(ArcSwap::from_pointee(router)),
+            current: Arc::new(ArcSwap::from_pointee(serving)),
             fixed: fixed(config),
             telemetry: config.telemetry.clone(),
             watchdog: Mutex::default(),
@@ -109,12 +117,16 @@ impl App {
         Ok(app)
     }
 
-    /// The routes; each request is served by the configuration of its time.
+    /// The routes; each request is served by the configuration of its run.
     pub fn router(&self) -> Router {
         Router::new().fallback_service(Current(Arc::clone(&self.current)))
     }
 
-    /// Replaces the configuration for all requests from now on.
+    /// Replaces the configuration for all runs that begin from now on.
+    ///
+    /// A run with an id that is open goes on under the configuration with which it began: its limits,
+    /// its caps and its candidates. Keys, `[cors]` and `[known_agents]` hold for all requests from now
+    /// on. A task keeps what replaced configurations need until the last of their runs has ended.
     ///
     /// `server.head_timeout`, `server.keep_alive`, `server.max_connections`, `control.drain` and
     /// `[telemetry]` stay as they were, and the log says so if the new configuration has others.
@@ -128,9 +140,10 @@ impl App {
     ///
     /// Outside a tokio runtime.
     pub fn reload(&self, config: &Config) -> Result<(), BoxError> {
-        let router = routes::routes(config, &self.watched)?;
+        let serving = Serving::new(config, &self.watched)?;
         self.watch(config)?;
-        self.current.store(Arc::new(router));
+        self.current.load().gateway.retire(&self.watched.registry);
+        self.current.store(Arc::new(serving));
         if fixed(config) != self.fixed {
             tracing::warn!("connections keep their limits, and the drain its own, until a restart");
         }
@@ -154,6 +167,13 @@ impl App {
     }
 }
 
+impl Serving {
+    fn new(config: &Config, watched: &Watched) -> Result<Self, BoxError> {
+        let (router, gateway) = routes::routes(config, watched)?;
+        Ok(Self { router, gateway })
+    }
+}
+
 fn fixed(config: &Config) -> Fixed {
     let server = &config.server;
     (
@@ -174,7 +194,7 @@ impl Service<Request> for Current {
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let mut router = Router::clone(&self.0.load());
+        let mut router = self.0.load().router.clone();
         router.call(request)
     }
 }
@@ -182,6 +202,7 @@ impl Service<Request> for Current {
 #[cfg(test)]
 mod tests {
     use tokio::{runtime::Handle, task::yield_now};
+    use tower_agent::{Owner, TerminalReason};
 
     use super::*;
 
@@ -209,5 +230,33 @@ mod tests {
         }
         assert_eq!(tasks(), before);
         drop(router);
+    }
+
+    #[tokio::test]
+    async fn the_stacks_of_a_replaced_configuration_go_with_the_last_of_their_runs() {
+        let text = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"";
+        let config = Config::parse(text, "test").unwrap();
+        let runs = Runs::new();
+        let app = App::new(&config, &runs).unwrap();
+        let open = |id: &str| {
+            let id = id.parse().unwrap();
+            runs.registry().open(Owner::default(), id)
+        };
+        let (first, second) = (open("first"), open("second"));
+        app.reload(&config).unwrap();
+        let third = open("third");
+        app.reload(&config).unwrap();
+        // No run began with this one.
+        app.reload(&config).unwrap();
+        let kept = || app.watched.earlier.len();
+        assert_eq!(kept(), 2);
+
+        for (run, left) in [(first, 2), (third, 1), (second, 0)] {
+            run.end(TerminalReason::Aborted);
+            for _ in 0..10 {
+                yield_now().await;
+            }
+            assert_eq!(kept(), left);
+        }
     }
 }

@@ -39,6 +39,7 @@ mod app;
 mod check;
 mod config;
 mod control;
+mod earlier;
 pub mod embedded;
 mod events;
 mod host;

@@ -15,6 +15,7 @@ use crate::{
     check::CheckLayer,
     config::Config,
     control,
+    earlier::EarlierStacks,
     events::{self, Events},
     host::SoundHost,
     metrics,
@@ -40,6 +41,7 @@ pub(crate) struct Watched {
     cooldowns: Cooldowns,
     /// Whether spans are sent, as the first configuration says.
     is_traced: bool,
+    pub(crate) earlier: EarlierStacks,
 }
 
 impl Watched {
@@ -52,22 +54,25 @@ impl Watched {
             registry,
             cooldowns: Cooldowns::new(),
             is_traced: config.telemetry.is_some(),
+            earlier: EarlierStacks::default(),
         }
     }
 }
 
 /// Builds the routes of one configuration.
-pub(crate) fn routes(config: &Config, watched: &Watched) -> Result<Router, BoxError> {
+pub(crate) fn routes(config: &Config, watched: &Watched) -> Result<(Router, Gateway), BoxError> {
     // Several providers may be linked in; reqwest needs one chosen.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let Watched {
         registry,
         cooldowns,
         is_traced,
+        earlier,
         ..
     } = watched;
-    let gateway = Gateway::new(config, registry, cooldowns, *is_traced)?;
-    Ok(router(gateway, watched.clone(), config))
+    let gateway = Gateway::new(config, registry, cooldowns, *is_traced, earlier.clone())?;
+    let router = router(gateway.clone(), watched.clone(), config);
+    Ok((router, gateway))
 }
 
 /// Spawns a task that lives as long as the registry of the runs, unless it is aborted.

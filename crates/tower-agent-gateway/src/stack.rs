@@ -20,6 +20,7 @@ use tower_agent::{
 use crate::{
     access::Caller,
     config::{Config, Health},
+    earlier::EarlierStacks,
     telemetry::{TraceChild, TraceParent},
     upload,
 };
@@ -28,10 +29,14 @@ use crate::{
 ///
 /// The caller's key chooses the stack.
 #[derive(Clone, Debug)]
-pub(crate) struct Gateway(Arc<Stacks>);
+pub(crate) struct Gateway {
+    stacks: Arc<Stacks>,
+    earlier: EarlierStacks,
+}
 
+/// The stacks of one configuration.
 #[derive(Debug)]
-struct Stacks {
+pub(crate) struct Stacks {
     of_agents: HashMap<String, Stack>,
     of_others: Stack,
 }
@@ -46,6 +51,7 @@ impl Gateway {
         registry: &RunRegistry,
         cooldowns: &Cooldowns,
         is_traced: bool,
+        earlier: EarlierStacks,
     ) -> Result<Self, BoxError> {
         let client = ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?;
         let upstream = TraceChild::new(client.clone(), is_traced);
@@ -76,10 +82,16 @@ impl Gateway {
             let stack = stack.clone().for_agent(&config.agent, name);
             (name.to_owned(), service(&stack))
         };
-        Ok(Self(Arc::new(Stacks {
+        let stacks = Arc::new(Stacks {
             of_agents: config.agent.agents().map(of_agent).collect(),
             of_others: service(&stack),
-        })))
+        });
+        Ok(Self { stacks, earlier })
+    }
+
+    /// Keeps the stacks for the runs that are open, as others replace them now.
+    pub(crate) fn retire(&self, registry: &RunRegistry) {
+        self.earlier.keep(Arc::clone(&self.stacks), registry);
     }
 }
 
@@ -93,7 +105,8 @@ impl Service<Request<Body>> for Gateway {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let stacks = &*self.0;
+        let earlier = self.earlier.of(&request);
+        let stacks = earlier.as_ref().unwrap_or(&self.stacks);
         let caller = request.extensions().get::<Caller>();
         let of_agent = caller.and_then(|caller| stacks.of_agents.get(&*caller.name));
         let stack = of_agent.unwrap_or(&stacks.of_others);
