@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use http::Extensions;
 
-use super::{limits::TokenLimit, reason::TerminalReason};
+use super::reason::TerminalReason;
 
 /// The kind of a node of the run tree.
 #[non_exhaustive]
@@ -256,4 +256,53 @@ pub(crate) enum LimitKind {
     TurnsPerHour(u32),
     /// The limit is a cap on the tokens of the run, or of its owner in an hour, or on their cost.
     Tokens(TokenLimit),
+}
+
+/// A cap on tokens or cost that was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TokenLimit {
+    /// The number of tokens; of a cost, the bits of an `f32`.
+    pub(in crate::run) cap: u32,
+    pub(in crate::run) of: TokenMeasure,
+    /// Whether some of the tokens are an estimate.
+    pub(crate) estimated: bool,
+    /// Whether the cap is that of the run's owner in an hour.
+    pub(crate) of_owner: bool,
+}
+
+/// The unit of a cap on tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::run) enum TokenMeasure {
+    Output,
+    Total,
+    Cost,
+}
+
+/// The cap in words that follow "its".
+impl fmt::Display for TokenLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.of {
+            TokenMeasure::Output => write!(f, "{} output tokens", self.cap),
+            TokenMeasure::Total => write!(f, "{} tokens", self.cap),
+            TokenMeasure::Cost => write!(f, "cost of {}", f32::from_bits(self.cap)),
+        }?;
+        f.write_str(if self.estimated { ", estimated" } else { "" })
+    }
+}
+
+impl TokenLimit {
+    /// The same as a cap of the run's owner in an hour.
+    pub(crate) const fn per_hour(mut self) -> Self {
+        self.of_owner = true;
+        self
+    }
+
+    /// The name of the cap among an owner's, and its number of tokens or its cost.
+    pub(crate) fn named(self) -> (&'static str, f64) {
+        match self.of {
+            TokenMeasure::Output => ("output_tokens_per_hour", self.cap.into()),
+            TokenMeasure::Total => ("total_tokens_per_hour", self.cap.into()),
+            TokenMeasure::Cost => ("cost_per_hour", f32::from_bits(self.cap).into()),
+        }
+    }
 }

@@ -142,7 +142,9 @@ impl App {
     pub fn reload(&self, config: &Config) -> Result<(), BoxError> {
         let serving = Serving::new(config, &self.watched)?;
         self.watch(config)?;
-        self.current.load().gateway.retire(&self.watched.registry);
+        if let Some(kept) = self.current.load().gateway.retire(&self.watched.registry) {
+            drop(routes::beside(kept));
+        }
         self.current.store(Arc::new(serving));
         if fixed(config) != self.fixed {
             tracing::warn!("connections keep their limits, and the drain its own, until a restart");

@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashSet,
+    future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
@@ -10,24 +11,22 @@ use axum::body::Body;
 use http::Request;
 use tower_agent::{RunEvent, RunId, RunRegistry, layers::run::RequestRun};
 
-use crate::{routes::beside, stack::Stacks};
-
 /// The stacks of earlier configurations with their open runs, the oldest first.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct EarlierStacks(Arc<ArcSwap<Vec<Arc<Earlier>>>>);
+#[derive(Debug)]
+pub(crate) struct EarlierStacks<S>(Arc<ArcSwap<Vec<Arc<Earlier<S>>>>>);
 
 /// The stacks of one earlier configuration.
 #[derive(Debug)]
-struct Earlier {
-    stacks: Arc<Stacks>,
+struct Earlier<S> {
+    stacks: Arc<S>,
     /// The runs that began with these stacks and are open. Two owners may use one id: their runs
     /// count as one.
     open: Mutex<HashSet<RunId>>,
 }
 
-impl EarlierStacks {
+impl<S: Send + Sync + 'static> EarlierStacks<S> {
     /// The stacks with which the run of this request began, if they are earlier ones.
-    pub(crate) fn of(&self, request: &Request<Body>) -> Option<Arc<Stacks>> {
+    pub(crate) fn of(&self, request: &Request<Body>) -> Option<Arc<S>> {
         let all = self.0.load();
         // Mostly no configuration was replaced.
         if all.is_empty() {
@@ -48,16 +47,22 @@ impl EarlierStacks {
         Some(Arc::clone(&began.stacks))
     }
 
-    /// Keeps the stacks of a configuration that is replaced now, until the last of its runs has
-    /// ended.
-    pub(crate) fn keep(&self, stacks: Arc<Stacks>, registry: &RunRegistry) {
+    /// Keeps the stacks of a configuration that is replaced now, for the runs that are open.
+    ///
+    /// The future lets go of the stacks when the last of these runs has ended; `None` if no run is
+    /// open.
+    pub(crate) fn keep(
+        &self,
+        stacks: Arc<S>,
+        registry: &RunRegistry,
+    ) -> Option<impl Future<Output = ()> + Send + use<S>> {
         let mut events = registry.subscribe();
         let all = self.0.load_full();
         let is_newer = |id: &RunId| all.iter().all(|earlier| !earlier.open().contains(id));
         let mut open = open_runs(registry);
         open.retain(is_newer);
         if open.is_empty() {
-            return;
+            return None;
         }
         let kept = Arc::new(Earlier {
             stacks,
@@ -65,7 +70,7 @@ impl EarlierStacks {
         });
         self.change(|all| all.push(Arc::clone(&kept)));
         let (all, registry) = (self.clone(), registry.clone());
-        drop(beside(async move {
+        Some(async move {
             while !kept.open().is_empty() {
                 match events.next().await {
                     Some(RunEvent::Ended { run, .. }) => drop(kept.open().remove(&run)),
@@ -78,7 +83,7 @@ impl EarlierStacks {
                 }
             }
             all.change(|all| all.retain(|earlier| !Arc::ptr_eq(earlier, &kept)));
-        }));
+        })
     }
 
     /// The number of earlier configurations that are kept.
@@ -87,7 +92,7 @@ impl EarlierStacks {
         self.0.load().len()
     }
 
-    fn change(&self, act: impl Fn(&mut Vec<Arc<Earlier>>)) {
+    fn change(&self, act: impl Fn(&mut Vec<Arc<Earlier<S>>>)) {
         self.0.rcu(|all| {
             let mut all = Vec::clone(all);
             act(&mut all);
@@ -96,7 +101,19 @@ impl EarlierStacks {
     }
 }
 
-impl Earlier {
+impl<S> Clone for EarlierStacks<S> {
+    fn clone(&self) -> Self {
+        Self(Arc::clone(&self.0))
+    }
+}
+
+impl<S> Default for EarlierStacks<S> {
+    fn default() -> Self {
+        Self(Arc::default())
+    }
+}
+
+impl<S> Earlier<S> {
     fn open(&self) -> MutexGuard<'_, HashSet<RunId>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }

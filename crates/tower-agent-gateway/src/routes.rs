@@ -20,7 +20,7 @@ use crate::{
     host::SoundHost,
     metrics,
     runs::Runs,
-    stack::Gateway,
+    stack::{Gateway, Stacks},
     upload::UploadLayer,
 };
 
@@ -41,7 +41,7 @@ pub(crate) struct Watched {
     cooldowns: Cooldowns,
     /// Whether spans are sent, as the first configuration says.
     is_traced: bool,
-    pub(crate) earlier: EarlierStacks,
+    pub(crate) earlier: EarlierStacks<Stacks>,
 }
 
 impl Watched {

@@ -1,6 +1,7 @@
 use std::{
     collections::HashMap,
     convert::Infallible,
+    future::Future,
     sync::Arc,
     task::{Context, Poll},
 };
@@ -31,7 +32,7 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Gateway {
     stacks: Arc<Stacks>,
-    earlier: EarlierStacks,
+    earlier: EarlierStacks<Stacks>,
 }
 
 /// The stacks of one configuration.
@@ -51,7 +52,7 @@ impl Gateway {
         registry: &RunRegistry,
         cooldowns: &Cooldowns,
         is_traced: bool,
-        earlier: EarlierStacks,
+        earlier: EarlierStacks<Stacks>,
     ) -> Result<Self, BoxError> {
         let client = ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?;
         let upstream = TraceChild::new(client.clone(), is_traced);
@@ -89,9 +90,13 @@ impl Gateway {
         Ok(Self { stacks, earlier })
     }
 
-    /// Keeps the stacks for the runs that are open, as others replace them now.
-    pub(crate) fn retire(&self, registry: &RunRegistry) {
-        self.earlier.keep(Arc::clone(&self.stacks), registry);
+    /// Keeps the stacks for the runs that are open, as others replace them now: see
+    /// [`EarlierStacks::keep`].
+    pub(crate) fn retire(
+        &self,
+        registry: &RunRegistry,
+    ) -> Option<impl Future<Output = ()> + Send + use<>> {
+        self.earlier.keep(Arc::clone(&self.stacks), registry)
     }
 }
 

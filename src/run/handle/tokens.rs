@@ -6,8 +6,8 @@ use super::Run;
 use crate::{
     llm::dialect::Usage,
     run::{
-        kinds::{LimitHit, LimitKind, NodeKind},
-        limits::{TokenAccount, TokenCaps, TokenLedger, TokenLimit, TokenMeter, TokensSpent},
+        kinds::{LimitHit, LimitKind, NodeKind, TokenLimit},
+        limits::{TokenAccount, TokenCaps, TokenLedger, TokenMeter, TokensSpent},
         reason::TerminalReason,
         report::{RunNotice, Terminated},
         state::NodeState,

@@ -8,7 +8,11 @@ use std::{
     },
 };
 
-use crate::{llm::dialect::Usage, lock::Lock};
+use crate::{
+    llm::dialect::Usage,
+    lock::Lock,
+    run::kinds::{TokenLimit, TokenMeasure},
+};
 
 /// The units of cost in one of the program's currency: so small that a price for a million tokens
 /// keeps six decimal places, per token.
@@ -194,54 +198,6 @@ fn above_zero<T: PartialOrd + Default>(cap: Option<T>) -> Option<T> {
         "a cap must allow something"
     );
     cap
-}
-
-/// A cap on tokens or cost that was reached.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct TokenLimit {
-    /// The number of tokens; of a cost, the bits of an `f32`.
-    cap: u32,
-    of: TokenMeasure,
-    /// Whether some of the tokens are an estimate.
-    pub(crate) estimated: bool,
-    /// Whether the cap is that of the run's owner in an hour.
-    pub(crate) of_owner: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum TokenMeasure {
-    Output,
-    Total,
-    Cost,
-}
-
-/// The cap in words that follow "its".
-impl fmt::Display for TokenLimit {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.of {
-            TokenMeasure::Output => write!(f, "{} output tokens", self.cap),
-            TokenMeasure::Total => write!(f, "{} tokens", self.cap),
-            TokenMeasure::Cost => write!(f, "cost of {}", f32::from_bits(self.cap)),
-        }?;
-        f.write_str(if self.estimated { ", estimated" } else { "" })
-    }
-}
-
-impl TokenLimit {
-    /// The same as a cap of the run's owner in an hour.
-    pub(crate) const fn per_hour(mut self) -> Self {
-        self.of_owner = true;
-        self
-    }
-
-    /// The name of the cap among an owner's, and its number of tokens or its cost.
-    pub(crate) fn named(self) -> (&'static str, f64) {
-        match self.of {
-            TokenMeasure::Output => ("output_tokens_per_hour", self.cap.into()),
-            TokenMeasure::Total => ("total_tokens_per_hour", self.cap.into()),
-            TokenMeasure::Cost => ("cost_per_hour", f32::from_bits(self.cap).into()),
-        }
-    }
 }
 
 /// Numbers of tokens and their cost. The numbers wrap, so that a difference can be added.
