@@ -335,13 +335,8 @@ impl TokenLedger {
     }
 
     fn add(&self, more: Spending) {
-        {
-            let mut spent = self.spent.lock();
-            *spent = spent.plus(more);
-        }
-        if let Some(account) = self.account.get() {
-            account.add(more);
-        }
+        let mut spent = self.spent.lock();
+        *spent = spent.plus(more);
     }
 
     /// Counts the run's tokens in `account` too, from now on.
@@ -374,7 +369,10 @@ impl TokenLedger {
 /// The count of one answer's tokens, in its run and in the runs above.
 #[derive(Debug)]
 pub(crate) struct TokenMeter {
+    /// The counts of the nearest run and of the runs above it.
     ledgers: Vec<Arc<TokenLedger>>,
+    /// The count of their owner. All of them may have one, and it is the same.
+    account: Option<Arc<dyn TokenAccount>>,
     price: Option<Price>,
     counted: Spending,
 }
@@ -382,11 +380,14 @@ pub(crate) struct TokenMeter {
 impl TokenMeter {
     /// Makes a meter that has counted nothing; `None` if no run counts.
     pub(crate) fn new(ledgers: Vec<Arc<TokenLedger>>, price: Option<Price>) -> Option<Self> {
-        let counted = Spending::default();
+        let account = ledgers
+            .iter()
+            .find_map(|ledger| ledger.account.get().cloned());
         (!ledgers.is_empty()).then_some(Self {
             ledgers,
+            account,
             price,
-            counted,
+            counted: Spending::default(),
         })
     }
 
@@ -397,6 +398,9 @@ impl TokenMeter {
         if !more.is_nothing() {
             for ledger in &self.ledgers {
                 ledger.add(more);
+            }
+            if let Some(account) = &self.account {
+                account.add(more);
             }
         }
     }

@@ -5,7 +5,9 @@
 use std::{io::Write, sync::Arc, sync::Mutex, time::Duration};
 
 use tokio::time::advance;
-use tower_agent::{OwnerCapLayer, OwnerCaps, RunRegistry, TokenCaps, Trajectory};
+use tower_agent::{
+    OwnerCapLayer, OwnerCaps, RunId, RunRegistry, TokenCaps, Trajectory, layers::run::RequestRun,
+};
 
 use super::{CAPPED, output, ten, usage};
 use crate::support::{
@@ -99,4 +101,31 @@ async fn the_estimate_of_an_owner_is_corrected_too() {
     for run in ["r-1", "r-2", "r-3", "r-4", "r-5"] {
         ask(&service, "one", run).await.whole();
     }
+}
+
+/// The run above counts the tokens of a sub-agent's run, too; their owner counts them once.
+#[tokio::test(start_paused = true)]
+async fn the_tokens_of_a_sub_agent_count_once_for_its_owner() {
+    let upstream = Upstream::script(answer(300));
+    let registry = RunRegistry::new();
+    let service = service(&registry, output(1000), &upstream);
+    let ask_as = async |run: RequestRun| {
+        let mut asked = with_header(prompt("a"), "authorization", "one");
+        asked.extensions_mut().insert(run);
+        service.ask(asked).await
+    };
+    let id = |id: &str| -> RunId { id.parse().unwrap() };
+
+    ask_as(RequestRun::new(id("main"))).await.whole();
+    for child in ["first", "second"] {
+        let child = RequestRun::new(id(child)).child_of(id("main"));
+        ask_as(child).await.whole();
+    }
+
+    // 900 tokens so far.
+    ask_as(RequestRun::new(id("main"))).await.whole();
+    let run = &registry.find(&id("main"))[0];
+    assert_eq!(run.tokens_spent().unwrap().output_tokens, 1200);
+    let refused = ask_as(RequestRun::new(id("main"))).await;
+    assert_eq!(refused.reason, CAPPED);
 }
