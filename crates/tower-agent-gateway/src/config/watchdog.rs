@@ -54,7 +54,7 @@ pub(super) fn watchdog(
             format!("is of no use without {need}"),
         ))
     };
-    if !agent.detects_loops() && !(asks && agent.asks_at_caps()) {
+    if !(agent.detects_loops() || asks && agent.asks_at_caps()) {
         return useless(None, "[loops]");
     }
     if !checks && !asks {
