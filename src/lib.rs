@@ -159,7 +159,7 @@
 //! conventions, for the layer of `tracing-opentelemetry`; `docs/events.md`, beside the README, lists
 //! them. `error.type` is the reason of a run or call, and the class of an attempt's failure.
 //! Neither prompts nor answers are recorded. Without such a subscriber no span is made.
-//! [`Run::span`] answers the span of a node, for a transport that sends its `traceparent`.
+//! [`Run::span`] returns the span of a node, for a transport that sends its `traceparent`.
 //!
 //! # Compile errors
 //!

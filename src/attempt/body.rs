@@ -72,7 +72,7 @@ impl<B: Body> AttemptBody<B> {
         ownership.and_then(Ownership::cut)
     }
 
-    /// Fails the attempt and answers an error if `polled` is the end of an incomplete JSON
+    /// Fails the attempt and returns an error if `polled` is the end of an incomplete JSON
     /// document.
     ///
     /// The error replaces the last frame: a server that has sent all announced bytes does not poll

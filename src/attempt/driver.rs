@@ -126,7 +126,7 @@ impl<S, C> AttemptDriver<S, C> {
     /// supervised call watches that node.
     ///
     /// The node is `attempt`, or the layer's own if there is none. If its deadline has passed
-    /// already, the method checks the node and answers `Again`.
+    /// already, the method checks the node and returns `Again`.
     pub(super) fn watch<B: Body>(
         &mut self,
         attempt: Option<&Run>,
@@ -262,7 +262,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Makes the span of an attempt. Answers whether a subscriber wants it.
+    /// Makes the span of an attempt. Returns whether a subscriber wants it.
     #[cold]
     fn trace(&self, attempt: &Run) -> bool {
         let candidate = self.policy.current_candidate().map(Candidate::model);

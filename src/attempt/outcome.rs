@@ -98,7 +98,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// Adds a failed attempt to the call's tries; counts it as an error of the run if the budget
     /// counts every attempt.
     ///
-    /// A failure that a layer further in has counted is not counted again. Answers the result of
+    /// A failure that a layer further in has counted is not counted again. Returns the result of
     /// the count, or `None` if the failure was not counted.
     fn note<B: Body>(
         &mut self,
@@ -281,7 +281,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// Records that the attempt serves the call: resets the row of silent attempts, and clears the
     /// node's failure.
     ///
-    /// Answers what reports the attempt's end to the policy's observer and the program's hook;
+    /// Returns what reports the attempt's end to the policy's observer and the program's hook;
     /// `None` without either.
     fn note_served(&mut self, attempt: &Run, parts: &Parts) -> Option<Box<Completion>> {
         self.own.forget_silence();

@@ -88,7 +88,7 @@ pub trait AttemptPolicy {
     /// of the upstream, and the call's node still admits attempts.
     fn note_failure(&mut self, _failure: &Failure) {}
 
-    /// Records that an attempt serves the call. Answers an observer that learns how the attempt
+    /// Records that an attempt serves the call. Returns an observer that learns how the attempt
     /// ends, if the policy needs one.
     fn note_served(&self, _attempt: &Run) -> Option<Box<dyn CompletionObserver>> {
         None

@@ -119,7 +119,7 @@ impl SettleGuard {
             .expect("a guard has its node until it settles")
     }
 
-    /// Answers the node, which the caller settles.
+    /// Returns the node, which the caller settles.
     pub(super) fn release(mut self) -> Run {
         let run = self.0.take();
         run.expect("a guard has its node until it settles")

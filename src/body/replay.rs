@@ -95,7 +95,7 @@ impl ReplayBody {
         whole.into()
     }
 
-    /// Answers the unread bytes of the body; only several pieces are joined in a copy.
+    /// Returns the unread bytes of the body; only several pieces are joined in a copy.
     pub(crate) fn into_gathered(self) -> Bytes {
         match self.rest {
             None => self.first,

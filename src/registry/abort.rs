@@ -14,7 +14,7 @@ use super::{RunRegistry, owner_caps::Owner};
 use crate::run::{Run, RunId, TaskId, TerminalReason};
 
 impl RunRegistry {
-    /// Ends the owner's run of this id as aborted. Answers whether this call ended it.
+    /// Ends the owner's run of this id as aborted. Returns whether this call ended it.
     ///
     /// The answer is false, without any effect, if the id is unknown, another owner's, or its run
     /// has ended. A deadline of the run that has passed by now ends it first. Runs of requests
@@ -34,7 +34,7 @@ impl RunRegistry {
     /// Ends all live runs of this owner's session as aborted, each as [`abort`](Self::abort)
     /// does.
     ///
-    /// Answers the ids of the runs that this call ended, in the order in which they were
+    /// Returns the ids of the runs that this call ended, in the order in which they were
     /// opened.
     ///
     /// ```
@@ -59,7 +59,7 @@ impl RunRegistry {
         run.filter(|run| run.terminal_reason().is_none())
     }
 
-    /// Ends the other live runs of this run's session as aborted, and answers their ids.
+    /// Ends the other live runs of this run's session as aborted, and returns their ids.
     pub(crate) fn abort_others(&self, run: &Run) -> Vec<RunId> {
         let node = run.nearest();
         let identity = node.payload.identity();
@@ -87,7 +87,7 @@ impl RunRegistry {
     }
 
     /// Ends every live run as [`Shutdown`](TerminalReason::Shutdown), and admits none from now
-    /// on. Answers the number of runs that it ended.
+    /// on. Returns the number of runs that it ended.
     ///
     /// A shutdown is the one end after which clients may retry elsewhere.
     #[allow(
@@ -126,7 +126,7 @@ impl RunRegistry {
         RunDrain(Box::pin(drain(live, now.checked_add(limit))))
     }
 
-    /// Makes the registry admit no run from now on, and answers its live runs.
+    /// Makes the registry admit no run from now on, and returns its live runs.
     fn close(&self) -> Vec<Run> {
         self.shared.tidy();
         self.shared.close();
@@ -136,7 +136,7 @@ impl RunRegistry {
     }
 }
 
-/// Ends a live run, and answers whether this call ended it. A deadline that has passed ends the
+/// Ends a live run, and returns whether this call ended it. A deadline that has passed ends the
 /// run first. An ended run stays unchanged: `reason` does not become one of its late reasons.
 fn end(run: &Run, reason: TerminalReason, now: Duration) -> bool {
     let node = run.node();
@@ -163,7 +163,7 @@ pub struct RunDrain(Pin<Box<dyn Future<Output = usize> + Send + Sync>>);
 const GRACE: Duration = Duration::from_secs(1);
 
 /// Waits until the runs have settled, or until the grace after `limit` is over. At `limit` (never,
-/// if that is `None`) it ends the runs that are left. Answers the number of runs that were cut.
+/// if that is `None`) it ends the runs that are left. Returns the number of runs that were cut.
 async fn drain(mut left: Vec<Run>, limit: Option<Instant>) -> usize {
     let (mut cut, mut until) = (0, limit);
     // One run at a time, so that each end wakes the task at most once.

@@ -142,7 +142,7 @@ impl Entries {
         Some(Ok(()))
     }
 
-    /// Retires the run of this entry if it is unused and has no work, and answers whether it
+    /// Retires the run of this entry if it is unused and has no work, and returns whether it
     /// did. Requests enter a run under the same lock, so a later request opens another run.
     pub(crate) fn retire_unused(&mut self, place: Place) -> bool {
         let Some(entry) = self.entry_mut(place) else {
@@ -157,7 +157,7 @@ impl Entries {
         true
     }
 
-    /// Removes a run without a trace, and answers whether it did. A run stays if a cap has admitted
+    /// Removes a run without a trace, and returns whether it did. A run stays if a cap has admitted
     /// it, observers know it, or several requests work on it.
     pub(crate) fn withdraw(&mut self, place: Place) -> bool {
         let entry = self.entry(place);
@@ -220,7 +220,7 @@ impl Entries {
     }
 
     /// Marks the entry of a run that ended as remembered; a replaced run is only counted as ended.
-    /// Answers whether the run's id was given; `None` if the end was published before.
+    /// Returns whether the run's id was given; `None` if the end was published before.
     pub(crate) fn ended(&mut self, place: Place, now: Instant) -> Option<bool> {
         let Some(entry) = self.entry_mut(place) else {
             return self.replaced.remove(&place.serial);
@@ -241,7 +241,7 @@ impl Entries {
         due.map(|Reverse((at, _))| *at).chain(self.sweep).min()
     }
 
-    /// Forgets expired entries, and answers the live runs with clocks that are due for a check. The
+    /// Forgets expired entries, and returns the live runs with clocks that are due for a check. The
     /// caller checks the runs without the lock.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<Run> {
         let (mut suspects, mut again) = (Vec::new(), Vec::new());
@@ -283,7 +283,7 @@ impl Entries {
         suspects
     }
 
-    /// Forgets this entry, if it still exists. The caller drops the answered run without the lock.
+    /// Forgets this entry, if it still exists. The caller drops the returned run without the lock.
     pub(crate) fn forget(&mut self, place: Place) -> Option<Run> {
         self.remove(place).map(|entry| entry.run)
     }

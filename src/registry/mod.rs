@@ -2,8 +2,8 @@
 //!
 //! A run that spans many requests is one run only if every request finds the same node, and a
 //! run that was stopped stays stopped only if its id is remembered. An id whose run ended,
-//! except as `Completed`, is a *tombstone*: until it expires, [`RunRegistry::open`] answers the
-//! ended run, and every layer answers the stored reason without an upstream call.
+//! except as `Completed`, is a *tombstone*: until it expires, [`RunRegistry::open`] returns the
+//! ended run, and every layer returns the stored reason without an upstream call.
 //!
 //! # What is counted
 //!

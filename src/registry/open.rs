@@ -42,7 +42,7 @@ impl RunRegistry {
     /// in this session.
     ///
     /// An abort of the session then ends the run too. A run that exists stays in the session in
-    /// which it was opened, or in none: [`Run::session`] answers it.
+    /// which it was opened, or in none: [`Run::session`] tells which.
     ///
     /// ```
     /// use tower_agent::{Owner, RunRegistry, TerminalReason};
@@ -71,8 +71,8 @@ impl RunRegistry {
     /// session. The new run exists before any task learns of the end. If `old` is unknown or
     /// has ended, `new` is opened all the same.
     ///
-    /// The method answers `None`, without any effect, if `new` is not a new id: the run of that id
-    /// lives, or ended other than as completed. The method also answers `None` if the registry is
+    /// The method returns `None`, without any effect, if `new` is not a new id: the run of that id
+    /// lives, or ended other than as completed. The method also returns `None` if the registry is
     /// shut down.
     ///
     /// ```
@@ -108,7 +108,7 @@ impl RunRegistry {
     /// The new run is the next generation, with all counts at zero. Only the program can reopen
     /// an id; no request can.
     ///
-    /// The method answers `None` if the id is unknown, its run lives, or the registry is shut down.
+    /// The method returns `None` if the id is unknown, its run lives, or the registry is shut down.
     #[must_use]
     pub fn reopen(&self, owner: Owner, id: &RunId) -> Option<Run> {
         let ended = self.get(owner, id)?;
@@ -184,7 +184,7 @@ impl RunRegistry {
         run
     }
 
-    /// Enrols a run that has no id in the registry yet. Answers whether it was enrolled.
+    /// Enrols a run that has no id in the registry yet. Returns whether it was enrolled.
     ///
     /// The run takes `id` unless a live or remembered run has it; a run that completed does not
     /// count. Without `id` the run takes its generated one; if the registry is shut down, it then
@@ -264,7 +264,7 @@ impl RunRegistry {
     }
 
     /// Gives the run its identity, and adds it to the live runs; no other method does.
-    /// [`Registration::ended`] takes the run out when it ends. Answers false if the registry is
+    /// [`Registration::ended`] takes the run out when it ends. Returns false if the registry is
     /// shut down, or if the run has an identity already.
     fn enrol(&self, entries: &mut Entries, run: &Run, with: Enrolment<'_>, now: Instant) -> bool {
         let place = self.shared.next_place(with.key);

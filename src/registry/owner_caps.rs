@@ -211,7 +211,7 @@ impl OwnerCaps {
 }
 
 impl RunRegistry {
-    /// Answers the counts of each owner's runs and turns. From the first call on, the registry
+    /// Returns the counts of each owner's runs and turns. From the first call on, the registry
     /// counts them.
     pub(crate) fn count_owners(&self) -> &Arc<Owners> {
         self.shared.owners.get_or_init(|| Arc::new(Owners::new()))
@@ -294,7 +294,7 @@ impl Owners {
         })
     }
 
-    /// Counts a request of this owner that the cap of this name refused. Answers the number of
+    /// Counts a request of this owner that the cap of this name refused. Returns the number of
     /// refusals since the last report, if a report is due now.
     pub(super) fn refused(&self, owner: Owner, cap: &'static str) -> Option<u64> {
         let now = self.epoch.elapsed();

@@ -26,7 +26,7 @@ struct OwnerRuns {
 }
 
 impl Sessions {
-    /// Inserts a run into its session, and answers the run's slot for a later `remove`.
+    /// Inserts a run into its session, and returns the run's slot for a later `remove`.
     pub(super) fn insert(
         &mut self,
         name: Arc<str>,
@@ -44,7 +44,7 @@ impl Sessions {
         slot
     }
 
-    /// Removes a run from its session. The caller drops the answered run without the lock.
+    /// Removes a run from its session. The caller drops the returned run without the lock.
     pub(super) fn remove(
         &mut self,
         name: &str,

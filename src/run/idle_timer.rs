@@ -135,10 +135,10 @@ impl IdleTimer {
         }
     }
 
-    /// Starts or continues the count of silence at a `Pending`. Answers the time at which the
+    /// Starts or continues the count of silence at a `Pending`. Returns the time at which the
     /// window passes.
     ///
-    /// During a pause at, above or below `target` the count stops, and the answer is `None`.
+    /// During a pause at, above or below `target` the count stops, and the result is `None`.
     pub(crate) fn wait(
         &mut self,
         target: &Node<NodeState>,

@@ -107,7 +107,7 @@ enum Outer {
 }
 
 impl Outer {
-    /// Enters the poll of a driver, and answers the values of the poll around it.
+    /// Enters the poll of a driver, and returns the values of the poll around it.
     #[inline]
     fn drive(task: TaskId, node: u64) -> Self {
         let driver = DRIVER.with(|state| state.driver.replace(task));
@@ -250,7 +250,7 @@ impl PollScope {
         Duration::from_nanos(Self::now(run))
     }
 
-    /// Lowers the driver's next deadline to `deadline` if that is earlier, and answers the earliest
+    /// Lowers the driver's next deadline to `deadline` if that is earlier, and returns the earliest
     /// of all, on the clock of `run`'s tree; `NEVER` if there is none.
     #[inline]
     pub(crate) fn lower(deadline: Nanos, run: &Run) -> Nanos {

@@ -91,7 +91,7 @@ impl ResponseMarks {
     /// The greatest offset at which the stream may be cut, for a reader of its first `received`
     /// bytes.
     ///
-    /// The answer is `None` if the innermost layer has read another number of bytes: a layer in
+    /// The result is `None` if the innermost layer has read another number of bytes: a layer in
     /// between reads ahead, holds bytes back, or changes the stream.
     pub(crate) fn boundary_at(&self, received: u64) -> Option<u64> {
         let position = self.marks.position.load(Ordering::Acquire);

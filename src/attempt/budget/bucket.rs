@@ -48,7 +48,7 @@ pub(crate) trait Cell {
     fn new(value: u64) -> Self;
     #[cfg(test)]
     fn load(&self) -> u64;
-    /// Replaces the value by `next(value)` in one atomic step. Leaves the value and answers `false`
+    /// Replaces the value by `next(value)` in one atomic step. Leaves the value and returns `false`
     /// if `next` returns `None`.
     fn update(&self, next: impl FnMut(u64) -> Option<u64>) -> bool;
 }
@@ -131,7 +131,7 @@ impl<C: Cell> Bucket<C> {
 
     /// Grants one repeat, from the deposits first; `None` if the bucket has none left.
     ///
-    /// `now` answers nanoseconds since the buckets were made, and is called only if the deposits do
+    /// `now` returns nanoseconds since the buckets were made, and is called only if the deposits do
     /// not suffice.
     #[inline]
     pub(crate) fn withdraw(&self, now: impl FnOnce() -> u64) -> Option<PermitSource> {

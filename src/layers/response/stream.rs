@@ -109,7 +109,7 @@ impl Events {
     }
 
     /// Counts a frame that the caller gets unchanged, because it is whole events and nothing waits
-    /// before it; answers whether that is so.
+    /// before it; returns whether that is so.
     pub(super) fn pass(&mut self, data: &Bytes) -> bool {
         let EventSource::Marks(marks) = &self.source else {
             return false;

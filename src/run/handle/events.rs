@@ -171,7 +171,7 @@ impl Run {
         })
     }
 
-    /// Sends a notice if the running step of this node is due for one. Answers when the step's next
+    /// Sends a notice if the running step of this node is due for one. Returns when the step's next
     /// notice is due.
     pub(crate) fn tell_working(
         &self,

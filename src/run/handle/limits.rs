@@ -84,7 +84,7 @@ impl Run {
     /// [`attach`](Self::attach), the first layer settles the call; the call ends as aborted if
     /// no layer ever sees it.
     ///
-    /// The method answers `None` if the run is not at its cap, is over, or has had its last call.
+    /// The method returns `None` if the run is not at its cap, is over, or has had its last call.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {

@@ -91,7 +91,7 @@ impl Run {
 
     /// Ends this node and every node below it, with a reason.
     ///
-    /// The method answers whether `reason` became the stored reason. A deadline that has passed by
+    /// The method returns whether `reason` became the stored reason. A deadline that has passed by
     /// now, of this node or of one above it, ends that node first. A reason that comes later is
     /// kept in [`Terminated::also`].
     #[allow(
@@ -105,7 +105,7 @@ impl Run {
         self.0.end(reason, None, now).is_ok()
     }
 
-    /// The reason of this node's end, or of the nearest ended ancestor's. The answer is `None`
+    /// The reason of this node's end, or of the nearest ended ancestor's. The result is `None`
     /// while neither the node nor an ancestor has ended. The method reads the stored end, and
     /// checks no clock.
     #[must_use]

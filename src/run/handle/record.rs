@@ -44,19 +44,19 @@ impl Run {
     }
 
     /// Records that the program's hook was called for this attempt, which stands for the attempts
-    /// around it, too. Answers whether it was called before, for an attempt within this one.
+    /// around it, too. Returns whether it was called before, for an attempt within this one.
     pub(crate) fn mark_reported(&self) -> bool {
         self.mark_attempts(|attempt| &attempt.is_reported)
     }
 
     /// Records that a metric counts this attempt, which stands for the attempts around it, too.
-    /// Answers whether one counted it before, or an attempt within this one.
+    /// Returns whether one counted it before, or an attempt within this one.
     #[cfg(feature = "metrics")]
     pub(crate) fn mark_counted(&self) -> bool {
         self.mark_attempts(|attempt| &attempt.is_counted)
     }
 
-    /// Sets a mark of this attempt and of the attempts around it. Answers whether this attempt had
+    /// Sets a mark of this attempt and of the attempts around it. Returns whether this attempt had
     /// it.
     fn mark_attempts(&self, mark: impl Fn(&TargetState) -> &AtomicBool) -> bool {
         let mut attempts = self.up_to_call().filter_map(|node| node.payload.attempt());
@@ -121,7 +121,7 @@ impl Run {
         &nodes.find(is_chosen).unwrap_or(self.node()).payload
     }
 
-    /// Records the call's deposit into the retry bucket of this address. Answers whether it is the
+    /// Records the call's deposit into the retry bucket of this address. Returns whether it is the
     /// first, so that only one of several nested layers makes the deposit.
     pub(crate) fn first_deposit(&self, bucket: usize) -> bool {
         let call = self.call_node().payload.call();
@@ -201,7 +201,7 @@ impl Run {
         nodes.any(|node| node.payload.effects.load(Ordering::Acquire))
     }
 
-    /// Counts an attempt of the run that was silent to its end. Answers the number of silent
+    /// Counts an attempt of the run that was silent to its end. Returns the number of silent
     /// attempts in a row.
     pub(crate) fn count_silence(&self) -> u32 {
         let silent = &self.run_state().silent;
@@ -269,7 +269,7 @@ impl Run {
     /// The tokens that upstreams reported at or below this node so far.
     ///
     /// For a call these are the tokens of all its attempts, failed ones included; for a run, the
-    /// tokens of all its calls and sub-agents. The method answers `None` if no upstream reported
+    /// tokens of all its calls and sub-agents. The method returns `None` if no upstream reported
     /// any.
     ///
     /// The layer that classifies an answer counts its tokens once, when the answer's body ended or

@@ -208,7 +208,7 @@ impl Run {
         self.run().end(reason);
     }
 
-    /// Counts a failed attempt as an error of the nearest run, without ending the run. Answers
+    /// Counts a failed attempt as an error of the nearest run, without ending the run. Returns
     /// which of the limits per key and per run it exceeds.
     pub(crate) fn count_error(&self, key: ErrorKey) -> ErrorAllowance {
         self.run_state().errors().count_attempt(key)

@@ -67,7 +67,7 @@ impl Run {
         children.find(|child| child.payload.settlement.is(Settlement::OnlyCall))
     }
 
-    /// Ends this node if a clock of it has passed, or if it was idle for too long. Answers when to
+    /// Ends this node if a clock of it has passed, or if it was idle for too long. Returns when to
     /// check the node again.
     fn look(&self, now: Instant) -> Option<Instant> {
         let call = self.sole_call();

@@ -68,7 +68,7 @@ pub(crate) struct TurnLimit {
 impl TurnCount {
     /// Counts a turn of the run, unless `number` shows that the turn was counted before.
     ///
-    /// Answers the turn's number; `None` if the number would exceed the cap: then it is no turn.
+    /// Returns the turn's number; `None` if the number would exceed the cap: then it is no turn.
     pub(in crate::run) fn take(&mut self, cap: u32, number: &AtomicU32) -> Option<u32> {
         match number.load(Ordering::Acquire) {
             0 if self.taken < cap => {
@@ -132,7 +132,7 @@ impl RunWindows {
 
 /// The counts of shadow mode: how often limits would have ended a node, and how often wrongly.
 ///
-/// [`RunRegistry::shadow`](crate::RunRegistry::shadow) answers the counts of a registry.
+/// [`RunRegistry::shadow`](crate::RunRegistry::shadow) returns the counts of a registry.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ShadowReport {
@@ -161,7 +161,7 @@ pub(crate) struct ShadowHit {
 }
 
 impl Shadows {
-    /// Stores the note, unless one with the same node, reason and limit exists. Answers whether it
+    /// Stores the note, unless one with the same node, reason and limit exists. Returns whether it
     /// was stored.
     pub(in crate::run) fn note(&self, hit: ShadowHit) -> bool {
         let mut all = self.hits.lock();
@@ -176,7 +176,7 @@ impl Shadows {
         true
     }
 
-    /// Removes and answers the notes about one node, because the node is over.
+    /// Removes and returns the notes about one node, because the node is over.
     pub(in crate::run) fn take(&self, node: u64) -> Vec<ShadowHit> {
         if self.count.load(Ordering::SeqCst) == 0 {
             return Vec::new();

@@ -108,7 +108,7 @@ impl WorkingNotices {
         self.has_content = true;
     }
 
-    /// Records that the step waits at `now`. Answers how long the step has been running if a notice
+    /// Records that the step waits at `now`. Returns how long the step has been running if a notice
     /// is due; several overdue notices become one.
     pub(crate) fn wait(&mut self, now: Duration) -> Option<Duration> {
         let notices = &self.notices;

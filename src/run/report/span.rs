@@ -277,7 +277,7 @@ impl Run {
         );
     }
 
-    /// Makes the span of this attempt at a model. Answers whether a subscriber wants it.
+    /// Makes the span of this attempt at a model. Returns whether a subscriber wants it.
     ///
     /// The first attempt below another one takes that one's span over: both are the same try. A span
     /// that `is_reported` waits for [`close_attempt_span`](Self::close_attempt_span).

@@ -52,12 +52,12 @@ impl Admission {
         Self(AtomicU8::new(if is_admitted { ADMITTED } else { PENDING }))
     }
 
-    /// Marks the run as announced. Answers whether observers did not know it before.
+    /// Marks the run as announced. Returns whether observers did not know it before.
     pub(crate) fn announce(&self) -> bool {
         self.0.fetch_max(ANNOUNCED, Ordering::AcqRel) == PENDING
     }
 
-    /// Marks the run as admitted. Answers whether observers did not know it before.
+    /// Marks the run as admitted. Returns whether observers did not know it before.
     pub(crate) fn admit(&self) -> bool {
         self.0.fetch_max(ADMITTED, Ordering::AcqRel) == PENDING
     }
@@ -66,7 +66,7 @@ impl Admission {
         self.0.load(Ordering::Acquire) == ADMITTED
     }
 
-    /// Marks the run as withdrawn, and answers whether it could leave without a trace.
+    /// Marks the run as withdrawn, and returns whether it could leave without a trace.
     pub(crate) fn withdraw(&self) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         let left = self
@@ -114,7 +114,7 @@ pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
     /// Sends a notice to the registry's observers and to those of the run, unless the run is over;
     /// the ending thread may send a `last` notice.
     ///
-    /// `own` is the locked channel of the run. Answers false, without effect, if that is `None`
+    /// `own` is the locked channel of the run. Returns false, without effect, if that is `None`
     /// but the run has a channel now.
     fn notified(
         &self,
@@ -127,7 +127,7 @@ pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
     /// The trajectory that records the ends of this registry's runs; `None` if none is set.
     fn trajectory(&self) -> Option<Trajectory>;
 
-    /// Completes the run if its idle limit has passed. Otherwise answers when the limit will pass;
+    /// Completes the run if its idle limit has passed. Otherwise returns when the limit will pass;
     /// `None` if the run was completed here, or if idleness does not end it.
     fn idle(&self, node: &Node<NodeState>, now: Instant) -> Option<Instant>;
 

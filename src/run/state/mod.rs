@@ -236,7 +236,7 @@ impl NodeState {
         self.refused.load(Ordering::Acquire)
     }
 
-    /// Marks the node's end as logged. Answers true for the first call only: then the caller logs
+    /// Marks the node's end as logged. Returns true for the first call only: then the caller logs
     /// it.
     pub(in crate::run) fn begin_log(&self) -> bool {
         !self.logged.swap(true, Ordering::AcqRel)
@@ -346,7 +346,7 @@ impl AtomicSettlement {
         self.is(Settlement::Single) || self.is(Settlement::Layer)
     }
 
-    /// Claims a call that no layer has claimed, and answers whether the caller must settle it now.
+    /// Claims a call that no layer has claimed, and returns whether the caller must settle it now.
     #[inline]
     pub(crate) fn claim(&self) -> bool {
         let (unclaimed, opener) = (Settlement::Unclaimed as u8, Settlement::Opener as u8);

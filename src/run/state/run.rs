@@ -274,7 +274,7 @@ impl CallState {
         }
     }
 
-    /// Records the call's deposit into a retry bucket. Answers whether it is the first one into
+    /// Records the call's deposit into a retry bucket. Returns whether it is the first one into
     /// this bucket.
     pub(crate) fn first_deposit(&self, bucket: usize) -> bool {
         let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);

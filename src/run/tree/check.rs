@@ -321,7 +321,7 @@ impl<P: EndHook> Node<P> {
     }
 
     /// Moves the program's deadlines of this node by `by`, once; those that others announced stay.
-    /// Answers whether it moved one. Timers that wait for the old deadline look again when they
+    /// Returns whether it moved one. Timers that wait for the old deadline look again when they
     /// fire.
     pub(crate) fn extend(&self, by: Duration) -> bool {
         let set = |clock| self.clocks.get(clock).is_some();

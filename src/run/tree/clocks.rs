@@ -101,7 +101,7 @@ impl Clocks {
         }
     }
 
-    /// Takes the window in this node for a timer, and answers whether the window was free.
+    /// Takes the window in this node for a timer, and returns whether the window was free.
     pub(crate) fn take_window(&self, kind: WindowKind) -> bool {
         let window = self.window.get_or_init(|| Box::new(IdleWindow::new(kind)));
         window.take(kind)
@@ -138,7 +138,7 @@ impl Clocks {
         })
     }
 
-    /// Lowers the deadline of `clock` to `at`, and answers whether it did. A later `at` is ignored.
+    /// Lowers the deadline of `clock` to `at`, and returns whether it did. A later `at` is ignored.
     pub(crate) fn tighten(&self, clock: Clock, at: Duration) -> bool {
         let cell = match clock {
             Clock::Ceiling => &self.ceiling,
@@ -164,7 +164,7 @@ impl Clocks {
         duration(self.rare_if_any()?.tool_window.load(Ordering::Acquire))
     }
 
-    /// Moves the ceiling and the timeout by `by`, unless they were moved before. Answers whether it
+    /// Moves the ceiling and the timeout by `by`, unless they were moved before. Returns whether it
     /// moved them.
     pub(super) fn extend(&self, by: Duration) -> bool {
         let extension = &self.rare().extension;
@@ -204,7 +204,7 @@ impl Clocks {
         }
     }
 
-    /// Lowers the drain deadline to `at`, at which a closing node ends at the latest. Answers
+    /// Lowers the drain deadline to `at`, at which a closing node ends at the latest. Returns
     /// whether `at` is earlier than the deadline before.
     ///
     /// The order is `SeqCst`, like that of the count of active work: this thread sees that no work
@@ -485,7 +485,7 @@ impl IdleWindow {
         self.key.store(key, Ordering::Relaxed);
     }
 
-    /// Takes this window, the one in its node, for a timer; answers whether it was free.
+    /// Takes this window, the one in its node, for a timer; returns whether it was free.
     fn take(&self, kind: WindowKind) -> bool {
         let (free, taken) = (usize::MAX, 0);
         let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);

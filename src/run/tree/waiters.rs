@@ -23,9 +23,9 @@ impl Waiters {
     }
 
     /// Stores a task's waker under `key`, or under a new key, which the method writes to `key`.
-    /// Answers the waker that it replaced.
+    /// Returns the waker that it replaced.
     ///
-    /// The caller drops the answered waker after it released the node's lock, because the drop of a
+    /// The caller drops the returned waker after it released the node's lock, because the drop of a
     /// waker may drop a task.
     pub(crate) fn set(
         &mut self,
@@ -105,7 +105,7 @@ impl<T> SmallSlab<T> {
         }
     }
 
-    /// Removes and answers the item with this key.
+    /// Removes and returns the item with this key.
     pub(super) fn remove(&mut self, key: usize) -> Option<T> {
         match key.checked_sub(1) {
             None => self.first.take(),

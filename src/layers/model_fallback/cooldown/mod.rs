@@ -184,7 +184,7 @@ impl Cooldowns {
     }
 
     /// Ends the cooldowns of the candidate with this [label](Candidate::label), and of its account
-    /// and host; answers how many were running.
+    /// and host; returns how many were running.
     ///
     /// Calls go to the candidate at once, and its next failure begins a new row. A cooldown of a
     /// caller's own account ends only if a failure of this candidate began it.

@@ -65,7 +65,7 @@ impl CooldownWindows {
     }
 
     /// Records a failure: begins a window, or, if one is running, delays only its next probe.
-    /// Answers whether a window begins.
+    /// Returns whether a window begins.
     pub(crate) fn fail(
         &mut self,
         keys: &Keys,
@@ -106,7 +106,7 @@ impl CooldownWindows {
         }
     }
 
-    /// Begins the window of `key`, and answers true; false if one is running, or if a failure of
+    /// Begins the window of `key`, and returns true; false if one is running, or if a failure of
     /// this class begins none.
     fn begin(
         &mut self,
@@ -212,7 +212,7 @@ impl CooldownWindows {
         list
     }
 
-    /// Removes the windows that `candidate` began, or that have one of these digests; answers how
+    /// Removes the windows that `candidate` began, or that have one of these digests; returns how
     /// many of them were running.
     pub(crate) fn clear(&mut self, candidate: &str, digests: &[u64], now: Duration) -> usize {
         let mut running = 0;

@@ -56,7 +56,7 @@ struct KnownLoop {
 
 impl LoopDetector {
     /// Sets limits on loops, which end the run or, without `ends`, are only reported. Of two values
-    /// of one limit the smaller holds. Answers whether a limit changed.
+    /// of one limit the smaller holds. Returns whether a limit changed.
     pub(super) fn limit(&mut self, limits: LoopLimits, ends: bool) -> bool {
         let place = match ends {
             true => &mut self.limits,

@@ -72,7 +72,7 @@ impl Actions {
         self.excerpt.load(Ordering::Acquire)
     }
 
-    /// Calls `f` with the run's stored actions; answers the default if the run is over.
+    /// Calls `f` with the run's stored actions; returns the default if the run is over.
     pub(in crate::run) fn with<R: Default>(&self, f: impl FnOnce(&mut LoopState) -> R) -> R {
         let mut memory = self.memory.lock();
         if let LoopMemory::Empty = *memory {

@@ -201,7 +201,7 @@ impl RecentCalls {
         shown.collect()
     }
 
-    /// Records whether the request declared a called tool. Answers the number of recorded calls of
+    /// Records whether the request declared a called tool. Returns the number of recorded calls of
     /// unknown tools.
     pub(in crate::run) fn called(&mut self, known: bool, size: usize) -> u32 {
         push_bounded(&mut self.known, size, known);
@@ -209,7 +209,7 @@ impl RecentCalls {
     }
 
     /// Finds the action that a tool of the program reported for this call of the history, so that
-    /// the call is not counted twice. Answers whether the history brings a result that the tool did
+    /// the call is not counted twice. Returns whether the history brings a result that the tool did
     /// not report; `None` without such an action.
     pub(in crate::run) fn repeated(&mut self, call: u64, result: u64) -> Option<bool> {
         let mut actions = self.actions.iter_mut();

@@ -364,7 +364,7 @@ impl Calls {
         push_bounded(&mut self.open, OPEN, waiting);
     }
 
-    /// Removes and answers the call that a result with this id belongs to.
+    /// Removes and returns the call that a result with this id belongs to.
     pub(super) fn answer(&mut self, id: Option<u64>) -> Option<PendingCall> {
         let of = |calls: &mut VecDeque<PendingCall>| {
             let place = calls.iter().position(|call| call.id == id)?;
