@@ -37,7 +37,8 @@ impl CallSlot {
     }
 
     pub(crate) fn set(&self, call: Run) {
-        // Dropped without the lock: with a run the program's values drop, and those may look here.
+        // Dropped after the lock is released: a run drops values of the program, which may read
+        // this slot.
         let before = self.0.call.lock().replace(call);
         drop(before);
     }
@@ -46,10 +47,10 @@ impl CallSlot {
         self.0.call.lock().clone()
     }
 
-    /// Counts a head or a comment that the caller gets before the next bytes of the call.
+    /// Counts one write of the response layer to the caller: an early head or a comment.
     ///
-    /// If the caller announced a deadline, the method wakes the task of the call: the limit on
-    /// the head ends with the head, and any task of the call may enforce it.
+    /// If the caller announced a deadline, the method wakes the tasks of the call, because a head
+    /// ends the limit on the time until the head.
     pub(crate) fn wrote(&self) {
         self.0.writes.fetch_add(1, Ordering::AcqRel);
         if let Some(call) = self.call() {

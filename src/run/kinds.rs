@@ -291,13 +291,13 @@ impl fmt::Display for TokenLimit {
 }
 
 impl TokenLimit {
-    /// The same as a cap of the run's owner in an hour.
+    /// Marks the limit as an hourly cap of the run's owner.
     pub(crate) const fn per_hour(mut self) -> Self {
         self.of_owner = true;
         self
     }
 
-    /// The name of the cap among an owner's, and its number of tokens or its cost.
+    /// The name of the owner's cap, and its number of tokens or its cost.
     pub(crate) fn named(self) -> (&'static str, f64) {
         match self.of {
             TokenMeasure::Output => ("output_tokens_per_hour", self.cap.into()),

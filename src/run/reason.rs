@@ -112,13 +112,13 @@ impl TerminalReason {
 
     /// The reason as the label of a metric: its wire name, or `other` for a custom reason.
     ///
-    /// A trusted upstream may send custom reasons, and a label is nothing that others make up.
+    /// A trusted upstream may send custom reasons, and the values of a label must be a fixed set.
     #[cfg(feature = "metrics")]
     pub(crate) fn label(&self) -> &'static str {
         self.traits().0
     }
 
-    /// The name, the class and the HTTP status of each reason; the name of all custom ones is one.
+    /// The name, the class and the HTTP status of each reason. All custom reasons share one name.
     fn traits(&self) -> (&'static str, ReasonClass, StatusCode) {
         use ReasonClass::{Cancelled, Failure, Limit, Success, Timeout};
 
@@ -191,8 +191,8 @@ impl TerminalReason {
 ///
 /// # Errors
 ///
-/// If the name is that of no cut. So are `completed`, `upstream_failed`, whose failure class is not
-/// in the name, and the names of custom reasons.
+/// If the text is not the name of a cut. `completed`, `upstream_failed` (the name lacks the failure
+/// class) and the names of custom reasons are none.
 impl FromStr for TerminalReason {
     type Err = UnknownReason;
 

@@ -80,7 +80,7 @@ impl Tool {
         self
     }
 
-    /// The longest time that the tool may take; unless set, that of [`Run::tool_window`].
+    /// Sets the longest time that the tool may take; by default that of [`Run::tool_window`].
     ///
     /// The time counts from the tool's first `Pending`, and not during a
     /// [pause](Run::pause). When the time passes, the tool alone ends, with
@@ -97,14 +97,14 @@ impl Tool {
         self
     }
 
-    /// How long the tool may clean up after a node above it has ended.
+    /// Sets how long the tool may clean up after a node above it has ended.
     ///
     /// 100 ms is enough for most tools. The future is polled until it is ready or the time,
     /// counted from the end, is up; it can wait for [`Run::ended`]. The output of the future
     /// is discarded: the call returns that the tool was stopped. Unless set, the future is
     /// dropped at once, as a model call always is.
-    ///
-    /// The grace holds only while the tool's future is polled: a layer around it that ends
+    /// The grace holds only while the tool's future is polled: if a layer around it ends, that
+    /// layer drops the future. [`Run::settled`] waits until the grace is over.
     /// drops it. [`Run::settled`] waits for it.
     #[must_use]
     pub const fn grace(mut self, grace: Duration) -> Self {

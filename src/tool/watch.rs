@@ -131,7 +131,7 @@ impl<F> Watch<F> {
         let (node, name, working) = (&*this.node, this.name, this.working);
         let (own_window, stand_in) = (*this.own_window, this.stand_in);
         if this.windows.is_empty() {
-            // A call of the run may have brought the window since the last poll.
+            // A call of the run may have added a window to the run since the last poll.
             *this.windows = windows_of_run(node);
         }
         let notify = |now| {

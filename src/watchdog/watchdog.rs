@@ -103,9 +103,9 @@ impl Watchdog {
     /// Sets the service that asks a person whether a run that looks stuck, or that is [near a cap
     /// on tokens](crate::TokenCapLayer::ask_at), should continue.
     ///
-    /// Of a run near a cap the person is asked at once, without a check. Of a run that looks stuck:
-    /// The watchdog asks unless the checker found that the run works, or the watchdog has ended the
-    /// run by the checker's verdict. The answer [`Stop`](Answer::Stop) ends the run as
+    /// If a run is near a cap, the watchdog asks at once, without a check. If a run looks stuck, it
+    /// asks unless the checker found that the run works, or the run has ended by the checker's
+    /// verdict. The answer [`Stop`](Answer::Stop) ends the run as
     /// [`Stuck`](crate::TerminalReason::Stuck). The question is dropped when the run ends. An error
     /// of the service is no answer, and ends nothing.
     pub fn question<S>(mut self, question: S) -> Self
@@ -147,10 +147,10 @@ impl Watchdog {
     /// Checks the nearest run at or above this node now, whether it looks stuck or not.
     ///
     /// The check ends nothing: that is for the program to do. The run keeps the verdict as its
-    /// [latest](RunSnapshot::last_check), and its observers get a
-    /// [notice](RunNotice::Checked), as with the watchdog's own checks, whose limits hold too.
-    /// `None` without a [`checker`](Self::checker), and as soon as the run is over. The watchdog
-    /// need not [run](Self::run); to check runs beside one that does, keep a clone of it.
+    /// [latest](RunSnapshot::last_check), and its observers get a [notice](RunNotice::Checked), as
+    /// with the watchdog's own checks. The limits on those checks hold too. The result is `None`
+    /// without a [`checker`](Self::checker), and as soon as the run is over. The watchdog need not
+    /// [run](Self::run) for this. To check runs beside a watchdog that runs, keep a clone of it.
     ///
     /// # Cancel safety
     ///
@@ -222,7 +222,7 @@ pub(super) enum WatchSource {
 struct Inquiries {
     source: WatchSource,
     stages: Arc<Stages>,
-    /// The inquiries in progress, by the number of the run: for each at most one of a kind.
+    /// The inquiries in progress, by the number of the run: at most one of each kind per run.
     by_run: HashMap<(u64, InquiryKind), Inquiry>,
 }
 
@@ -281,7 +281,7 @@ impl Inquiries {
     /// Asks a person about each run that is near a cap on tokens, if no such question is open.
     fn ask_at_cap(&mut self, of: impl FnOnce(&RunRegistry) -> Vec<Run>, message: &str) {
         for run in self.runs(of) {
-            // Another owner may have a run of the same id.
+            // The id may be that of another owner's run, which is not near its cap.
             if !run.is_near_token_cap() {
                 continue;
             }

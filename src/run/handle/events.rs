@@ -32,7 +32,7 @@ impl Run {
         // This fence pairs with the one in `publish_end`: this thread sees the end, or the ending
         // thread sees the features.
         fence(Ordering::SeqCst);
-        // Before that the ending thread still finds the new observer.
+        // Until the last event is numbered, the ending thread still finds this new observer.
         if node.payload.has_last_event() {
             let sender = broadcast::Sender::new(1);
             let events = RunEvents::new(&sender);
@@ -131,7 +131,8 @@ impl Node<NodeState> {
             registration.ended(self, own.as_deref());
         }
         self.payload.last_event();
-        // An observer that came meanwhile sees the mark of the last event, or is seen here.
+        // An observer that subscribes meanwhile sees the mark of the last event, or this thread
+        // sees it.
         fence(Ordering::SeqCst);
         if let Some(mut own) = own.or_else(|| self.own_events()) {
             if own.is_open() {
@@ -171,8 +172,8 @@ impl Run {
         })
     }
 
-    /// Sends a notice if the running step of this node is due for one. Returns when the step's next
-    /// notice is due.
+    /// Sends a notice if the running step of this node is due for one. Returns the time at which
+    /// the step's next notice is due.
     pub(crate) fn tell_working(
         &self,
         working: &mut WorkingNotices,

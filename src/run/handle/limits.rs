@@ -203,8 +203,8 @@ impl Node<NodeState> {
                 return;
             }
             counted.last = LastCall::Held;
-            // The task enters under the lock, so that `finaliser` cannot take the place before. A
-            // task is not counted as work in flight.
+            // The placeholder task enters under the lock, before `finaliser` can remove it. Tasks
+            // are not counted as work in flight.
             self.enter_task();
         }
         self.close_for(&TerminalReason::TurnCap, Some(passed), until, now);

@@ -159,10 +159,10 @@ impl Run {
 
     /// Moves the deadlines of the nearest run by `by`, once: its ceiling and its timeout.
     ///
-    /// The method is for work that may not be cut, such as the compaction of a context. The method
-    /// answers whether the deadlines were moved. None is moved if a deadline has passed, the run is
-    /// over or closing, has no such deadline, or they were moved before. A layer that sets a
-    /// deadline of the run later sets the moved one.
+    /// Call it for work that must not be cut, such as the compaction of a context. Returns whether
+    /// the deadlines were moved: false if one of them has passed, if they were moved before, or if
+    /// the run is over, closing, or without such a deadline. A deadline that a layer sets on the
+    /// run later is moved as well.
     ///
     /// Deadlines of calls, attempts and tools stay, and so do those that a caller announced.
     ///

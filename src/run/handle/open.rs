@@ -90,8 +90,8 @@ impl Run {
 }
 
 impl Node<NodeState> {
-    /// Makes this run, which was opened for one call, one that several calls share. The deadlines
-    /// that the first caller announced no longer end the run.
+    /// Turns this run, which was opened for one call, into one that several calls share. The
+    /// deadlines that the first caller announced no longer end the run.
     pub(crate) fn make_shared(&self) {
         self.payload.settlement.set(Settlement::Shared);
         self.clocks.forget_announced();

@@ -43,21 +43,21 @@ impl Run {
         }
     }
 
-    /// Records that the program's hook was called for this attempt, which stands for the attempts
-    /// around it, too. Returns whether it was called before, for an attempt within this one.
+    /// Marks this attempt, and the attempts around it, as reported to the program's hook. Returns
+    /// whether this attempt was marked before, by an attempt within it.
     pub(crate) fn mark_reported(&self) -> bool {
         self.mark_attempts(|attempt| &attempt.is_reported)
     }
 
-    /// Records that a metric counts this attempt, which stands for the attempts around it, too.
-    /// Returns whether one counted it before, or an attempt within this one.
+    /// Marks this attempt, and the attempts around it, as counted by a metric. Returns whether this
+    /// attempt was marked before.
     #[cfg(feature = "metrics")]
     pub(crate) fn mark_counted(&self) -> bool {
         self.mark_attempts(|attempt| &attempt.is_counted)
     }
 
-    /// Sets a mark of this attempt and of the attempts around it. Returns whether this attempt had
-    /// it.
+    /// Sets a mark on this attempt and on the attempts around it. Returns whether this attempt had
+    /// the mark before.
     fn mark_attempts(&self, mark: impl Fn(&TargetState) -> &AtomicBool) -> bool {
         let mut attempts = self.up_to_call().filter_map(|node| node.payload.attempt());
         let own = attempts.next();
@@ -154,8 +154,7 @@ impl Run {
         self.call_node().payload.last_target()
     }
 
-    /// The name of the candidate to which this attempt goes, as the nearest layer that chose one set
-    /// it.
+    /// The name of this attempt's candidate, as set by the nearest layer that chose one.
     #[cfg(feature = "metrics")]
     pub(crate) fn target_label(&self) -> Option<Arc<str>> {
         let mut attempts = self.up_to_call().filter_map(|node| node.payload.attempt());

@@ -68,7 +68,7 @@ impl Run {
             self.node().leave(now);
             return;
         }
-        // The layer that classified the answer knows more than the status does.
+        // A layer's classification of the answer is more exact than the reason from the status.
         let judged = |failing: Failing| failing.reason;
         let whole = self.kind() == NodeKind::Attempt && reason == TerminalReason::Completed;
         let reason = match &reason {
@@ -233,7 +233,7 @@ impl Run {
         self.nearest().payload.settlement.is_with_call()
     }
 
-    /// Sets the failure that this node counts as, should it fail; `None` clears it.
+    /// Sets the failure as which this node counts if it fails; `None` clears it.
     pub(crate) fn fail_as(&self, failing: impl Into<Option<Failing>>) {
         self.node().payload.fail_as(failing.into());
     }
@@ -247,12 +247,14 @@ fn is_failure(reason: &TerminalReason) -> bool {
     matches!(reason.class(), ReasonClass::Failure | ReasonClass::Timeout)
 }
 
-/// The number of lengths of step windows that are warned of in a process.
+/// The maximum number of window lengths for which one process logs the warning.
 const MAX_WARNED: usize = 16;
 
 impl Node<NodeState> {
-    /// Warns, once for each length, of a step window that ended this node no later than the window
-    /// of an attempt below it: no other attempt can follow a silent one.
+    /// Warns of a step window that ended this node no later than the window of an attempt below it.
+    ///
+    /// With such a window no attempt can follow a silent one. The warning is logged once per
+    /// length.
     #[cold]
     fn warn_of_short_window(&self, end: &End) {
         static WARNED: Lock<Vec<Duration>> = Lock::new(Vec::new());

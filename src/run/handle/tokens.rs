@@ -85,8 +85,8 @@ impl Run {
 
     /// Ends the outermost run at or above this node that has exceeded one of `caps`.
     ///
-    /// A run that has used the part `asks_at` of a cap sends one notice, for each time that it was
-    /// allowed its caps.
+    /// A run that has used the part `asks_at` of a cap sends one notice, and may send one more
+    /// after each [`extend_tokens`](Self::extend_tokens).
     pub(crate) fn cap_tokens(&self, caps: &TokenCaps, asks_at: Option<f64>) {
         self.end_spent(|ledger| caps.exceeded(&ledger.spent(), ledger.times()));
         let Some(part) = asks_at else { return };

@@ -67,8 +67,8 @@ impl Run {
         children.find(|child| child.payload.settlement.is(Settlement::OnlyCall))
     }
 
-    /// Ends this node if a clock of it has passed, or if it was idle for too long. Returns when to
-    /// check the node again.
+    /// Ends this node if one of its clocks has passed, or if it was idle for too long. Returns the
+    /// time of the next check.
     fn look(&self, now: Instant) -> Option<Instant> {
         let call = self.sole_call();
         let last = call.as_ref().unwrap_or_else(|| self.node());
@@ -87,8 +87,8 @@ impl Future for RunWait {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
-        // The waker is registered first: an end, or an earlier deadline, that comes after the check
-        // would find no waker.
+        // The waker is registered before the check: else an end, or an earlier deadline, between
+        // the two would not wake the task.
         if this.key.is_none() {
             this.run.node().watch();
         }
@@ -193,7 +193,8 @@ impl Future for Settled {
 
 impl EndWaiter {
     fn poll(&mut self, cx: &mut Context<'_>, done: impl Fn(&Run) -> bool) -> Poll<TerminalReason> {
-        // The waker is registered first: an end that comes after the check would find no waker.
+        // The waker is registered before the check: else an end between the two would not wake the
+        // task.
         self.run.node().wait(&mut self.key, cx.waker(), false);
         match self.run.terminal_reason() {
             Some(reason) if done(&self.run) => Poll::Ready(reason),

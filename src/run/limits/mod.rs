@@ -1,6 +1,6 @@
 //! The limits of a run other than its clocks, and the run's notices to observers.
 //!
-//! The small ones stand here: turns, hits in shadow mode, and the texts of cut answers.
+//! This file has the small ones: turns, the windows of tools, shadow mode, and partial texts.
 
 mod actions;
 mod errors;

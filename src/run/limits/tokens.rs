@@ -14,8 +14,8 @@ use crate::{
     run::kinds::{TokenLimit, TokenMeasure},
 };
 
-/// The units of cost in one of the program's currency: so small that a price for a million tokens
-/// keeps six decimal places, per token.
+/// The units of cost in one unit of the program's currency. A price per million tokens with six
+/// decimal places is a whole number of units per token.
 const UNITS: f64 = 1e12;
 
 /// The price of a candidate's tokens, in any one currency.
@@ -154,13 +154,13 @@ impl TokenCaps {
         self.output.is_some() || self.total.is_some() || self.cost.is_some()
     }
 
-    /// The first cap of which `spent` is this `part` or more; a run may be allowed the caps more
-    /// than once, so many `times`.
+    /// The first cap of which `spent` has reached this `part`. The caps hold `times` times over,
+    /// because the program may have extended them.
     pub(crate) fn reached(&self, spent: &Spending, times: u32, part: f64) -> Option<TokenLimit> {
         self.find(spent, times, |used, cap| used >= part * cap)
     }
 
-    /// The first cap that `spent` exceeds.
+    /// The first cap that `spent` exceeds; the caps hold `times` times over.
     pub(crate) fn exceeded(&self, spent: &Spending, times: u32) -> Option<TokenLimit> {
         self.find(spent, times, |used, cap| used > cap)
     }
@@ -208,7 +208,7 @@ pub(crate) struct Spending {
     output: u64,
     /// The part of `output` that no upstream has stated.
     estimated: u64,
-    /// In units.
+    /// The cost, in [`UNITS`].
     cost: u64,
 }
 
@@ -258,7 +258,7 @@ impl Spending {
         }
     }
 
-    /// The same numbers, with 0 in place of those below it.
+    /// The same numbers, with 0 in place of negative ones.
     pub(crate) const fn clamped(self) -> Self {
         const fn clamp(number: u64) -> u64 {
             if (number as i64) < 0 { 0 } else { number }
@@ -316,11 +316,11 @@ impl From<Spending> for TokensSpent {
 #[derive(Debug, Default)]
 pub(crate) struct TokenLedger {
     spent: Lock<Spending>,
-    /// How often the run was allowed its caps once more.
+    /// The number of times that the program extended the caps.
     extensions: AtomicU32,
-    /// How often a person was asked for that.
+    /// The number of cap extensions about which a person was asked.
     questions: AtomicU32,
-    /// The count of the run's owner.
+    /// The token account of the run's owner.
     account: OnceLock<Arc<dyn TokenAccount>>,
 }
 
@@ -345,7 +345,7 @@ impl TokenLedger {
         let _known = self.account.set(account);
     }
 
-    /// How often the run may use up its caps.
+    /// How often the run may use up its caps: once, and once more per extension.
     pub(crate) fn times(&self) -> u32 {
         self.extensions.load(Ordering::Acquire).saturating_add(1)
     }
@@ -359,7 +359,7 @@ impl TokenLedger {
         self.questions.load(Ordering::Acquire) >= self.times()
     }
 
-    /// Whether a person has yet to be asked about these `times`; true for one caller only.
+    /// Claims the question about the caps `times` times over; true for the first caller only.
     pub(crate) fn takes_question(&self, times: u32) -> bool {
         self.questions.load(Ordering::Acquire) < times
             && self.questions.fetch_max(times, Ordering::AcqRel) < times
@@ -371,14 +371,14 @@ impl TokenLedger {
 pub(crate) struct TokenMeter {
     /// The counts of the nearest run and of the runs above it.
     ledgers: Vec<Arc<TokenLedger>>,
-    /// The count of their owner. All of them may have one, and it is the same.
+    /// The account of the owner that all these runs share.
     account: Option<Arc<dyn TokenAccount>>,
     price: Option<Price>,
     counted: Spending,
 }
 
 impl TokenMeter {
-    /// Makes a meter that has counted nothing; `None` if no run counts.
+    /// Makes a meter that has counted nothing; `None` if no run counts its tokens.
     pub(crate) fn new(ledgers: Vec<Arc<TokenLedger>>, price: Option<Price>) -> Option<Self> {
         let account = ledgers
             .iter()
@@ -391,7 +391,7 @@ impl TokenMeter {
         })
     }
 
-    /// Corrects the count of the answer.
+    /// Replaces the tokens that the answer has used so far, in all counts.
     pub(crate) fn set(&mut self, usage: Option<Usage>, estimated: u64) {
         let spent = Spending::of(usage, estimated, self.price);
         let more = spent.minus(std::mem::replace(&mut self.counted, spent));

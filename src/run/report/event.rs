@@ -240,7 +240,7 @@ pub struct RunEvents {
     channel: broadcast::WeakSender<RunEvent>,
     /// `None` while `received` has the receiver.
     receiver: Option<broadcast::Receiver<RunEvent>>,
-    /// The wait for the next event, if the stream was polled: a poll has to leave its waker.
+    /// The pending receive, if the stream was polled: it holds the waker.
     received: Option<Pin<Box<dyn Future<Output = Received> + Send + Sync>>>,
 }
 

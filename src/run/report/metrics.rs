@@ -48,7 +48,7 @@ impl StreamChunks {
     /// Sets the time of the last chunk, unless it is set.
     ///
     /// The first chunk is timed as it comes. A later one gets the time of the wait that follows it,
-    /// which is read anyway: a clock for each chunk would cost as much as the rest of its count.
+    /// which reads the clock anyway: to read it per chunk would double the cost of the count.
     #[inline]
     pub(crate) fn time(&mut self, now: Nanos) {
         if self.is_first() {
@@ -84,8 +84,8 @@ impl Run {
         }
     }
 
-    /// Counts this attempt with the outcome that `outcome` answers, unless it was counted before, or
-    /// an attempt within it was.
+    /// Counts this attempt under the result of `outcome`, unless it or an attempt within it was
+    /// counted before.
     pub(crate) fn count_outcome(&self, outcome: impl FnOnce() -> &'static str) {
         if self.kind() == NodeKind::Attempt && !self.mark_counted() {
             metrics::attempt(self.target_label().as_ref(), outcome());
@@ -102,7 +102,7 @@ impl Run {
 }
 
 impl Node<NodeState> {
-    /// Records the metrics of this call, which left no work. The caller calls it once per call.
+    /// Records the metrics of this call, which has ended and left no work; to be called once.
     pub(super) fn record_call(&self, end: &End) {
         let Some(call) = self.payload.call() else {
             return;

@@ -1,8 +1,8 @@
 //! The spans of nodes, for a subscriber that wants them: of runs, calls, attempts and tools.
 //!
 //! The fields have the names of OpenTelemetry's GenAI conventions; `tracing-opentelemetry` reads
-//! `otel.name`, `otel.kind` and `otel.status_code`. If no subscriber wants a span, none is made, and
-//! no node allocates for one.
+//! `otel.name`, `otel.kind` and `otel.status_code`. If no subscriber wants a span, none is made,
+//! and no node allocates for one.
 //!
 //! A span closes once: when its node has ended and left no work, or else with the node. The
 //! subscriber is called without a lock, and a panic of it stays here.
@@ -40,7 +40,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(in crate::run) struct SpanSlot(Lock<Option<Arc<OpenSpan>>>);
 
-/// The most spans of sub-agents, each below another, above one run. A subscriber may close a chain by
+/// The maximum depth of nested spans of sub-agents. A subscriber may close a chain of spans by
 /// recursion, and a chain of sub-agents may be deeper than the thread's stack.
 const MAX_DEPTH: u8 = 64;
 
@@ -57,7 +57,8 @@ struct OpenSpan {
     /// The run's id in the span; `None` before it is known.
     run: Option<RunId>,
     has_session: bool,
-    /// Whether the attempt's request is described: it is that of the outermost of nested layers.
+    /// Whether the span describes a request already. Of nested layers the outermost describes its
+    /// own.
     is_described: AtomicBool,
     /// Whether the loop of attempts closes the span, once it has classified the attempt's failure.
     is_reported: AtomicBool,
@@ -76,7 +77,7 @@ struct SpanEnd {
     reported: ReportedUsage,
 }
 
-/// Whether a subscriber may want a span. Every opening of a node asks, which costs one load.
+/// Whether a subscriber may want a span. Each opening of a node calls this: it costs one load.
 #[inline(always)]
 pub(crate) fn is_traced() -> bool {
     LevelFilter::current() >= LevelFilter::INFO
@@ -279,8 +280,8 @@ impl Run {
 
     /// Makes the span of this attempt at a model. Returns whether a subscriber wants it.
     ///
-    /// The first attempt below another one takes that one's span over: both are the same try. A span
-    /// that `is_reported` waits for [`close_attempt_span`](Self::close_attempt_span).
+    /// The first attempt below another one takes over its span, because both are the same try. A
+    /// span that `is_reported` waits for [`close_attempt_span`](Self::close_attempt_span).
     #[cold]
     pub(crate) fn make_attempt_span(&self, model: Option<&str>, is_reported: bool) -> bool {
         let node = self.node();
@@ -365,8 +366,8 @@ impl Node<NodeState> {
         self.kind() == NodeKind::Attempt
     }
 
-    /// Makes a span of this kind, operation and depth for this node, unless no subscriber wants it. The function gets
-    /// the run's id, as far as it is known by now, and the session.
+    /// Makes the span of this node, unless no subscriber wants it. `span` gets the run's id, if it
+    /// is known by now, and the session.
     fn make_span(
         &self,
         (kind, operation, depth): (NodeKind, &'static str, u8),

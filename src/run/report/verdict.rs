@@ -1,4 +1,4 @@
-//! What a checker and a person say about a run that looks stuck.
+//! The verdict of a checker, and the answer of a person, on a run that looks stuck.
 
 /// The verdict of a [`Watchdog`](crate::Watchdog)'s checker on a run.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]

@@ -52,12 +52,12 @@ impl Admission {
         Self(AtomicU8::new(if is_admitted { ADMITTED } else { PENDING }))
     }
 
-    /// Marks the run as announced. Returns whether observers did not know it before.
+    /// Marks the run as announced. Returns whether observers did not know the run before.
     pub(crate) fn announce(&self) -> bool {
         self.0.fetch_max(ANNOUNCED, Ordering::AcqRel) == PENDING
     }
 
-    /// Marks the run as admitted. Returns whether observers did not know it before.
+    /// Marks the run as admitted. Returns whether observers did not know the run before.
     pub(crate) fn admit(&self) -> bool {
         self.0.fetch_max(ADMITTED, Ordering::AcqRel) == PENDING
     }

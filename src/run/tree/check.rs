@@ -243,7 +243,7 @@ impl<P: EndHook> Node<P> {
         rare.is_some_and(|rare| rare.pauses.is_on()) || self.ancestors().any(own)
     }
 
-    /// Whether a pause of this node, or of one below it that has not ended, goes on.
+    /// Whether a pause is on that began at this node, or at a node below it that has not ended.
     pub(crate) fn holds_pause(&self) -> bool {
         let [own, below] = self.clocks.pauses();
         let mut nodes = match below {
@@ -320,9 +320,9 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Moves the program's deadlines of this node by `by`, once; those that others announced stay.
-    /// Returns whether it moved one. Timers that wait for the old deadline look again when they
-    /// fire.
+    /// Moves the program's deadlines of this node by `by`, once; those that callers announced stay.
+    /// Returns whether a deadline was moved. Timers that wait for the old deadline look again when
+    /// they fire.
     pub(crate) fn extend(&self, by: Duration) -> bool {
         let set = |clock| self.clocks.get(clock).is_some();
         let is_open = !self.is_over() && !self.is_closing();

@@ -556,8 +556,8 @@ impl IdleWindow {
             WindowKind::Callers => 0,
         };
         let length = self.length.load(Ordering::Relaxed);
-        // A window without an end: the request has a limit before its first content alone, or
-        // after.
+        // A window that never passes: the request limits the silence only before its first content,
+        // or only after it.
         (length < NEVER - 1).then(|| since.max(last).saturating_add(length))
     }
 
@@ -589,14 +589,14 @@ impl TaskId {
     }
 }
 
-/// The pauses at one node, or at it and below: how many run, since when, and how long the ended
-/// ones lasted. The fields change under the node's lock, and are read without it.
+/// The pauses at one node, or at it and below: how many are on, since when, and the total length of
+/// those that are over. The fields change under the node's lock, and are read without it.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     count: AtomicU32,
     since: AtomicU64,
     total: AtomicU64,
-    /// The time at which the last one ended; zero before.
+    /// The time at which the last pause ended; zero if none has ended.
     last: AtomicU64,
 }
 

@@ -120,7 +120,7 @@ impl<P: EndHook> Node<P> {
         child
     }
 
-    // Inlined, as are the constructors of the payload: each call would copy the whole node.
+    // Inlined, as are the constructors of the payload: else each call would copy the whole node.
     #[inline(always)]
     fn new(
         kind: NodeKind,

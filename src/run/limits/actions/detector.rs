@@ -13,7 +13,7 @@ pub(super) struct LoopDetector {
     observed: Option<LoopLimits>,
     /// The lists of the tools that poll.
     polls: Vec<Arc<[Box<str>]>>,
-    /// The loops that were seen before, so that each is reported once per `every` rounds.
+    /// The loops that were found before, so that each is reported only at multiples of its limit.
     known: VecDeque<KnownLoop>,
 }
 
@@ -34,7 +34,7 @@ pub(super) struct ShownLoop<'a> {
     pub(super) is_reported: bool,
 }
 
-/// How many times as many calls a loop with a polling tool may have.
+/// The factor on every limit for a loop with a polling tool.
 const PATIENCE: u32 = 3;
 
 /// The maximum of loops that a run remembers.
@@ -84,8 +84,10 @@ impl LoopDetector {
         self.known.clear();
     }
 
-    /// Reports a pattern to `report` if the pattern's count has reached a limit: once per `every`
-    /// rounds, by the present value of `every`, and once where the run would have ended.
+    /// Passes to `report` each limit that the count of a pattern has reached.
+    ///
+    /// A limit that ends the run is reported each time, one that only would end it once per loop,
+    /// and the warning at each multiple of its present value.
     pub(super) fn judge(&mut self, shown: ShownLoop<'_>, mut report: impl FnMut(LoopFinding)) {
         let ShownLoop { pattern, count, .. } = shown;
         let patience = if shown.polls { PATIENCE } else { 1 };
@@ -128,7 +130,7 @@ impl LoopDetector {
         }
     }
 
-    /// Takes the known loop that is shown now, or a new one.
+    /// Removes and returns the known loop of this pattern and call; a new one if none is known.
     fn take(&mut self, shown: ShownLoop<'_>) -> KnownLoop {
         let subject = match shown.pattern {
             LoopPattern::SameCall | LoopPattern::SameTool => shown.call,

@@ -97,8 +97,8 @@ pub(crate) struct LoopLimits {
     pub(crate) stop: Option<NonZeroU32>,
     /// The number of calls of unknown tools that ends the run.
     pub(crate) unknown_tool: Option<NonZeroU32>,
-    /// The number of equal calls in a row that ends the run, whatever the results; also of up to
-    /// four calls without a new result.
+    /// The number of equal calls in a row that ends the run, whatever the results. The same number
+    /// of actions in a [cycle](LoopPattern::Cycle) also ends it.
     pub(crate) any_tool: Option<NonZeroU32>,
 }
 
@@ -230,8 +230,8 @@ impl RecentCalls {
     }
 
     /// The count of each pattern that the last action shows, and whether a polling tool is part of
-    /// it. If the last result is unknown, patterns that compare results are left out. `window` is
-    /// the number of actions among which a call is counted whose tool does not poll.
+    /// it. If the last result is unknown, patterns that compare results are left out. Calls of a
+    /// tool that does not poll are counted among the last `window` actions only.
     pub(in crate::run) fn counts(
         &self,
         window: usize,
@@ -272,10 +272,12 @@ impl RecentCalls {
         1 + saturating_u32(same.take_while(|same| same.result == last.result).count())
     }
 
-    /// Counts the last actions in which two calls alternate, each with the result it had before;
-    /// and the last actions that are up to four calls, each with its result, in any order. Each of
-    /// these four comes at least twice, else it is news; and one that came only after another
-    /// result of the same call is news too.
+    /// Counts the last actions that are a [`PingPong`](LoopPattern::PingPong), and those that are a
+    /// [`Cycle`](LoopPattern::Cycle).
+    ///
+    /// In a ping-pong two calls alternate, each with the result it had before. A cycle has up to
+    /// four calls, each with its result, in any order. Each of them comes at least twice, and not
+    /// only after another result of the same call: else it is news.
     fn rounds(&self) -> (u32, u32) {
         let mut pairs: Vec<(&Action, bool)> = Vec::with_capacity(CYCLE);
         let (mut turns, mut cycle) = (0, 0);

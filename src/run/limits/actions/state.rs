@@ -427,8 +427,8 @@ const TOOLS: usize = 1024;
 /// The digests of the names of the tools that the last two requests declare. The call that a
 /// request shows was made with the tools of the request before.
 ///
-/// `None` for a request that is missing, declares no tools, too many to compare, or one without a
-/// name that the reader finds.
+/// The value is `None` if there is no such request, or if it declares no tools, too many to
+/// compare, or a tool without a readable name.
 #[derive(Debug, Default)]
 pub(super) struct Tools([Option<Vec<u64>>; 2]);
 
