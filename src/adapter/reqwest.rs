@@ -15,8 +15,8 @@
 //! seen the request then.
 //!
 //! The service sets no timeout, because a timeout of the client would count as a failure of the
-//! provider. A timeout that the program set on the client's builder stays; that of a single request,
-//! made by reqwest's `RequestBuilder`, is dropped.
+//! provider. A timeout that the program set on the client's builder stays; a timeout of a single
+//! request, made by reqwest's `RequestBuilder`, is dropped.
 //!
 //! # Cancel safety
 //!
@@ -120,7 +120,7 @@ impl ReqwestService {
         let Some(url) = self.known(request.uri()) else {
             let uri = request.uri().clone();
             let mut request = request.map(wrap);
-            // With its extensions goes a timeout of reqwest's builder.
+            // This also drops a timeout that reqwest's `RequestBuilder` set.
             request.extensions_mut().clear();
             let request = reqwest::Request::try_from(request)?;
             if let Ok(mut last) = self.last.try_lock() {

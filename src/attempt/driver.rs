@@ -42,8 +42,8 @@ pub(super) struct AttemptDriver<S, C> {
     /// The node of the layer: the call, or an attempt of a layer further out.
     pub(super) own: Run,
     timer: TaskTimer,
-    /// Whether the readiness with which the service was handed over is unused: no attempt took it,
-    /// and `yield_service` has not given it up.
+    /// Whether the service is still ready from the caller's `poll_ready`: no attempt has used that
+    /// readiness, and `yield_service` has not given it up.
     is_ready: bool,
     has_called: bool,
     pub(super) last_error: Option<BoxError>,
@@ -116,14 +116,15 @@ impl<S, C> AttemptDriver<S, C> {
         }
     }
 
-    /// Has the task woken at `due`, and at the end of the layer's node. The node's deadlines wake
-    /// the task only if `due` includes them: during an attempt the supervised call watches them.
+    /// Schedules a wake of the task at `due`, and at the end of the layer's node. The node's
+    /// deadlines wake the task only if `due` includes them: during an attempt the supervised call
+    /// watches them.
     pub(super) fn wait(&mut self, due: Option<Nanos>, scope: &PollScope, cx: &mut Context<'_>) {
         self.timer.wait(scope, &self.own, due, cx);
     }
 
-    /// Has the task woken at `at`, and at the next deadline or the end of a node, while no
-    /// supervised call watches that node.
+    /// Schedules a wake of the task at `at`, and at the next deadline or the end of a node, while
+    /// no supervised call watches that node.
     ///
     /// The node is `attempt`, or the layer's own if there is none. If its deadline has passed
     /// already, the method checks the node and returns `Again`.

@@ -281,8 +281,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// Records that the attempt serves the call: resets the row of silent attempts, and clears the
     /// node's failure.
     ///
-    /// Returns what reports the attempt's end to the policy's observer and the program's hook;
-    /// `None` without either.
+    /// Returns the [`Completion`] that reports the attempt's end to the policy's observer and to
+    /// the program's hook; `None` if there is neither.
     fn note_served(&mut self, attempt: &Run, parts: &Parts) -> Option<Box<Completion>> {
         self.own.forget_silence();
         self.own.fail_as(None);
@@ -315,7 +315,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Makes the call's answer from that of the last attempt; `failed` is the terminal reason of a
+    /// Makes the layer's answer from that of the last attempt; `failed` is the terminal reason of a
     /// failed answer.
     fn hand_on<B: Body<Data = Bytes>>(
         &mut self,

@@ -444,8 +444,8 @@ pub(super) fn classify_error(error: &BoxError, own: &Run, streams: bool) -> Fail
 }
 
 impl<B: Body> FailedAttempt<B> {
-    /// Returns the failed attempt's error. Of a failed answer, drops the body, which ends the
-    /// attempt, and returns `None`.
+    /// Returns the attempt's error. For a failed answer it drops the body, which ends the attempt,
+    /// and returns `None`.
     pub(super) fn into_error(self) -> Option<BoxError> {
         match self {
             Self::Answer(_) => None,

@@ -1,4 +1,4 @@
-//! What the retry layer and the fallback layer decide for the loop of attempts.
+//! The decisions of the retry layer and of the fallback layer in the loop of attempts.
 //!
 //! `decide` asks, in one order, whether another attempt may follow. `Admitted` is an attempt that
 //! was opened, and that starts once the service is ready.
@@ -186,8 +186,8 @@ impl Denial {
         }
     }
 
-    /// The budget that refused another attempt; `None` if no budget did. A layer that `moves` to
-    /// another candidate is refused when it has asked all, which is no budget.
+    /// The budget that refused another attempt; `None` if no budget did. For a layer that `moves`
+    /// to other candidates, [`Spent`](Self::Spent) is no budget: all candidates were tried.
     #[cfg(feature = "metrics")]
     pub(crate) const fn budget(self, moves: bool) -> Option<&'static str> {
         match self {

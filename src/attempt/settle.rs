@@ -1,4 +1,4 @@
-//! How an attempt and the node above it are settled when the attempt's answer ends.
+//! Settles an attempt and the node above it when the attempt's answer ends.
 
 use std::{
     fmt::Debug,
@@ -112,14 +112,14 @@ impl SettleGuard {
         Self(Some(run))
     }
 
-    /// The node.
+    /// The node that the guard settles.
     pub(super) const fn run(&self) -> &Run {
         self.0
             .as_ref()
             .expect("a guard has its node until it settles")
     }
 
-    /// Returns the node, which the caller settles.
+    /// Releases the node from the guard; the caller settles it.
     pub(super) fn release(mut self) -> Run {
         let run = self.0.take();
         run.expect("a guard has its node until it settles")

@@ -283,8 +283,8 @@ impl fmt::Display for TriesList<'_> {
 /// The program's hook after each attempt.
 pub(super) type AfterAttempt = dyn Fn(&Tried) + Send + Sync;
 
-/// Closes the span of one attempt and calls the program's hook for it, when it is dropped: after the
-/// attempt has ended.
+/// Reports one attempt at its drop, which is after the attempt's end: closes the span of the
+/// attempt, and calls the program's hook.
 pub(super) struct AttemptReport {
     hook: Option<Arc<AfterAttempt>>,
     attempt: Run,
@@ -311,13 +311,13 @@ impl AttemptReport {
         self.tried = tried;
     }
 
-    /// Takes what the head of the answer that serves the call says.
+    /// Stores the status and the request id from the head of the answer that serves the call.
     pub(super) fn serve(&mut self, parts: &Parts) {
         self.tried.status = Some(parts.status);
         self.tried.request_id = request_id(&parts.headers);
     }
 
-    /// Takes the class as which the program's rules classify the end of the attempt.
+    /// Stores the class that the program's rules give to the end of the attempt.
     pub(super) fn classify(&mut self, class: FailureClass) {
         self.tried.reason = TerminalReason::Failed(class);
         self.tried.class = Some(class);

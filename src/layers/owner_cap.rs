@@ -18,13 +18,14 @@
 //! the program attached to a run, pass and are not counted.
 //!
 //! A request over a cap ends as [`TurnCap`](crate::TerminalReason::TurnCap), or as
-//! [`TokenCap`](crate::TerminalReason::TokenCap), with a message that names the cap; this layer does not read its body. If the refused request would have opened a
-//! run, the registry keeps no entry of that run; a run that exists already goes on. Count and
-//! admission are one step: of many simultaneous requests no more are admitted than the cap
-//! allows, and requests with the same new id count as one run.
+//! [`TokenCap`](crate::TerminalReason::TokenCap), with a message that names the cap; this layer
+//! does not read its body. If the refused request would have opened a run, the registry keeps no
+//! entry of that run; a run that exists already goes on. Count and admission are one step: of many
+//! simultaneous requests no more are admitted than the cap allows, and requests with the same new
+//! id count as one run.
 //!
-//! A stream during which its owner exceeds a cap on tokens ends as `TokenCap`, behind the frame that
-//! exceeds it; its run goes on.
+//! A stream during which its owner exceeds a cap on tokens ends as `TokenCap`, behind the frame
+//! that exceeds it; its run goes on.
 //!
 //! The layer counts its refusals. Once a minute, for each owner and cap, it reports the number of
 //! refused requests: as a warning, and as a line of the registry's
@@ -95,7 +96,7 @@ use crate::{
     supervise::{Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture},
 };
 
-/// Caps the open runs of an owner, and their turns in an hour: see the [module](self).
+/// Caps an owner's open runs, and its turns and tokens in an hour: see the [module](self).
 #[derive(Clone, Debug)]
 pub struct OwnerCapLayer {
     registry: RunRegistry,
@@ -122,7 +123,7 @@ impl OwnerCapLayer {
     }
 }
 
-/// The work of the layer at each frame, if it caps tokens.
+/// The hooks that compare an owner's tokens with the caps at each frame.
 #[derive(Debug)]
 struct OwnerCapping {
     caps: TokenCaps,

@@ -121,10 +121,11 @@ impl TokenCapLayer {
     /// Sends a notice when a run has used this part of a cap, such as 0.8.
     ///
     /// The notice is [`NearTokenCap`](crate::RunNotice::NearTokenCap). A
-    /// [`Watchdog`](crate::Watchdog) with a [question](crate::Watchdog::question) asks a person
-    /// then, while the run works on. If the answer is to continue, the run may use its caps
-    /// [once more](crate::Run::extend_tokens), and is asked about again at this part of that. If
-    /// the answer is to stop, the run ends at once; without an answer it ends at the cap.
+    /// [`Watchdog`](crate::Watchdog) with a [question](crate::Watchdog::question) then asks a
+    /// person, while the run works on. If the person lets the run continue, the run may use its
+    /// caps [once more](crate::Run::extend_tokens), and the watchdog asks again at this part of the
+    /// extended cap. If the person stops the run, it ends at once; without an answer it ends at the
+    /// cap.
     ///
     /// # Panics
     ///
@@ -165,11 +166,11 @@ pub type TokenCapFuture<F> = SupervisedFuture<F>;
 /// The response body of [`TokenCap`].
 pub type TokenCapBody<B> = SupervisedBody<B>;
 
-/// A request's mark: a layer of this kind further out counts its answer.
+/// The mark of a request: a token cap layer further out counts its answer.
 #[derive(Clone, Copy, Debug)]
 struct Counted;
 
-/// The work of the layer at each frame.
+/// The hooks that compare a run's tokens with the caps at each frame.
 #[derive(Debug)]
 struct Capping {
     layer: TokenCapLayer,

@@ -69,7 +69,7 @@ impl<B: Body> SupervisedBody<B> {
         }
     }
 
-    /// Records on the node the token usage that a fully buffered response states, if it counts.
+    /// Records on the node the usage that a fully buffered response states, if the run counts it.
     pub(crate) fn report(&self, usage: Option<Usage>) {
         if let Some(supervisor) = &self.supervisor {
             let counts = supervisor.observer().is_none_or(Observer::counts);

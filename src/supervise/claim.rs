@@ -56,8 +56,8 @@ impl Claim {
         Self::of(request)
     }
 
-    /// Makes the span of the call that a layer has claimed, if a subscriber wants it. The call is in
-    /// the run `found`, if that was in the request.
+    /// Makes the span of the call that a layer has claimed, if a subscriber wants it. `found` is
+    /// the run that the request carried, if any: the call is in that run.
     #[inline]
     pub(crate) fn trace<B>(call: &Run, request: &Request<B>, found: Option<&Run>) {
         if is_traced() {

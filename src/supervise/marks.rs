@@ -279,8 +279,8 @@ impl Stream {
         seen
     }
 
-    /// Collects the text of the response from the next event on, and counts its tokens if it
-    /// `counts`; each only if the run does so.
+    /// Starts to collect the text of the response, if its run keeps texts, and to count its tokens,
+    /// if `counts` is set and the run counts tokens.
     pub(super) fn begin(&mut self, run: &Run, counts: bool) {
         if let Some(partial) = run.begin_partial() {
             self.judge.keep_text(partial);

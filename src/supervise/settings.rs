@@ -189,7 +189,7 @@ impl LayerPart {
     /// response.
     ///
     /// The result says whether the part needs the next frame too, even without a `Pending` before
-    /// it: progress resets a window, also behind a frame that is none.
+    /// it, because a later frame may be the progress that resets a window.
     pub(super) fn frame(
         &mut self,
         run: &Run,

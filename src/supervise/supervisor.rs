@@ -456,8 +456,8 @@ impl Supervisor {
 
     /// Releases all registrations, and settles the node if this layer still has to.
     ///
-    /// The reason is the outcome of the response if its settlement was deferred, or if it is the
-    /// failed answer of an attempt that a layer of the program made; else `Aborted`.
+    /// The reason is the outcome of the response if its settlement was deferred, or if the response
+    /// is the failed answer of an attempt that the program made itself; else `Aborted`.
     ///
     /// The future or body drops the inner one before it calls this method.
     #[inline]
@@ -475,8 +475,8 @@ impl Supervisor {
         }
     }
 
-    /// Whether the answer's head already says that an attempt of the program failed. A retry drops
-    /// such an answer unread.
+    /// Whether the head of the response says that an attempt of the program's own has failed. A
+    /// retry drops such a response unread.
     fn is_failed_attempt(&self) -> bool {
         let is_of_program = self.run.kind() == NodeKind::Attempt && !self.settings.defers;
         is_of_program && self.observer().is_some_and(Observer::is_failed)

@@ -41,7 +41,7 @@ pin_project! {
 }
 
 impl TaskTimer {
-    /// Has the task woken at `deadline`, and when `run` or a node below it ends.
+    /// Schedules a wake of the task at `deadline`, and at the end of `run` or of a node below it.
     ///
     /// A wrapper calls this method last in a poll that returns `Pending`.
     pub(crate) fn wait(

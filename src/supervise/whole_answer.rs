@@ -16,7 +16,7 @@ const MAX_BYTES: usize = 256 * 1024;
 pub(crate) struct WholeAnswer {
     frames: Vec<Bytes>,
     bytes: usize,
-    /// Whether a model wrote the answer, so that its length says something about its tokens.
+    /// Whether a model wrote the answer, so that its length gives an estimate of its tokens.
     is_generated: bool,
 }
 

@@ -1,6 +1,7 @@
-//! How often failed attempts may be repeated: within a call, a run, and all runs together.
-//!
 //! The retry budget: its settings, the permits that it grants, and the waits before repeats.
+//!
+//! A budget limits repeats of failed attempts within a call, within a run, and of all runs
+//! together.
 
 mod bucket;
 #[cfg(test)]

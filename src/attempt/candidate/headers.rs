@@ -126,7 +126,7 @@ impl Candidate {
             let (name, value) = key.header(operation);
             headers.insert(name, value);
         }
-        // The number of the attempt stays.
+        // The candidate's own headers do not replace the number of the attempt.
         let own = self.headers.iter().filter(|(name, _)| *name != X_ATTEMPT);
         for (name, value) in own {
             headers.insert(name, value.clone());

@@ -91,7 +91,7 @@ impl CallerDeadline {
         });
     }
 
-    /// Takes account of what the response layer wrote to the caller since the last call.
+    /// Updates the limits for the response layer's writes to the caller since the last call.
     fn follow_writes(&mut self) {
         let writes = self.slot.as_ref().map_or(0, CallSlot::writes);
         if std::mem::replace(&mut self.writes, writes) == writes {
@@ -240,7 +240,8 @@ impl CallerLimits {
         all.into_iter().flatten().min()
     }
 
-    /// The time limit on the end of the body, from the opening of the call; `silence` is apart.
+    /// The time limit on the end of the body, from the opening of the call; `silence` is no part of
+    /// it.
     pub(super) fn after_the_head(&self, streams: bool) -> Option<Duration> {
         let answer = self.answer.filter(|_| !streams);
         [self.total, answer].into_iter().flatten().min()

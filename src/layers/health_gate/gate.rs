@@ -182,7 +182,7 @@ impl ProbeSubscription {
         // How late the result of the prober may be before another subscriber becomes the prober.
         let max_delay = timeout.saturating_add(every);
         loop {
-            // Made before the look at the state, so that no change in between is missed.
+            // Created before the state is read, so that no change in between is missed.
             let mut changed = pin!(shared.changed.notified());
             let (key, seen, now) = (self.key, &mut self.seen, Instant::now());
             let step = shared.change(|rounds| rounds.next_step(key, seen, now, max_delay));
@@ -193,7 +193,7 @@ impl ProbeSubscription {
             };
             let result = poll_fn(|cx| match (changed.as_mut().poll(cx), &mut probe) {
                 (Poll::Pending, Some(probe)) => probe.as_mut().poll(cx).map(Some),
-                // After a change, the state has the next step.
+                // After a change, the next step comes from the state.
                 (changed, _) => changed.map(|()| None),
             });
             let result = timeout_at(until, result).await.unwrap_or(Some(false));

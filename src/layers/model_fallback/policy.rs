@@ -93,7 +93,7 @@ impl AttemptPolicy for FallbackPolicy {
             self.request = PreparedRequest::Plain(request);
             return Ok(());
         }
-        // Removed, because a layer of this kind further in has candidates of other names.
+        // Removed, because a fallback layer further in has candidates of other names.
         let listed = request.extensions_mut().remove::<CandidateOrder>();
         let listed = listed.map(|order| order.find(candidates)).transpose()?;
         let original = OriginalRequest::read(request, self.settings.operation)?;

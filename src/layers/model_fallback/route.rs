@@ -74,9 +74,9 @@ impl Route {
 /// The candidates that one request may go to, in order; an extension of the request.
 ///
 /// The program sets it. The candidate that the request names as its `model` still goes first, even
-/// if the list lacks it. With [no name](Self::none) the request goes to the named candidate only; if it
-/// names none that can serve, to the first that can. A name that no candidate has is an error, an
-/// [`InvalidRequest`](crate::error::InvalidRequest).
+/// if the list lacks it. With [no name](Self::none) the request goes to the named candidate only;
+/// if it names none that can serve, to the first that can. A name that no candidate has is an
+/// error, an [`InvalidRequest`](crate::error::InvalidRequest).
 ///
 /// ```
 /// use tower_agent::CandidateOrder;

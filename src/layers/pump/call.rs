@@ -117,11 +117,11 @@ impl PumpSlot {
     }
 }
 
-/// The reader's end of a call before its head.
+/// The future of a pumped call, which the caller polls for the head.
 #[derive(Debug)]
 pub struct PumpedCall(Option<PumpedBody>);
 
-/// The reader's end of a call from its head on.
+/// The body of a pumped call, which the caller polls.
 pub struct PumpedBody(Arc<PumpSlot>);
 
 impl PumpedCall {

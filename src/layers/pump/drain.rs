@@ -1,4 +1,4 @@
-//! Reads a call on after its reader has left.
+//! Drains a call after its caller has left.
 
 use std::{
     future::{Future, poll_fn},

@@ -69,10 +69,10 @@ pub struct Pump<S> {
     layer: PumpLayer,
 }
 
-/// The response future of [`Pump`]: the reader's end of a call.
+/// The response future of [`Pump`].
 pub type PumpFuture = SupervisedFuture<PumpedCall>;
 
-/// The response body of [`Pump`]: the reader's end of a call.
+/// The response body of [`Pump`].
 pub type PumpBody = SupervisedBody<PumpedBody>;
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for Pump<S>
@@ -105,8 +105,8 @@ where
             if !drains {
                 return PumpedCall::new(Work::new(inner.call(request)), run, drains);
             }
-            // A second observer, inside of the work: after the reader has left, the layer's own
-            // observer is gone, and this one learns the usage.
+            // The work has an observer of its own: after the caller has left, the observer of the
+            // layer is gone, and this one learns the usage.
             let settings = LayerSettings::passive().reading().untold();
             let within = Claim {
                 run: run.clone(),
@@ -119,7 +119,7 @@ where
     }
 }
 
-/// Closes the node when the caller drops the response; then a task reads on, for this long at most.
+/// Closes the node when the caller drops the response; then a task drains it for at most this time.
 #[derive(Debug)]
 struct CloseOnDrop(Duration);
 

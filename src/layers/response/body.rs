@@ -51,8 +51,8 @@ pin_project! {
         // An answer that this layer made.
         Made { body: Bytes },
         Streaming { #[pin] body: B },
-        // The caller has an early head, and the call has not answered yet. In a lock, which is
-        // never locked, so that the body stays `Sync`.
+        // The caller has an early head, and the call has not answered yet. The `Lock` is never
+        // locked: it only makes the body `Sync`.
         Calling { call: Lock<Pin<Box<F>>> },
         // The answer that came after an early head is no event stream.
         Refused { #[pin] body: B, refused: Refused },
@@ -90,8 +90,8 @@ impl<F, B> TerminalResponseBody<F, B> {
             if keep_alive.as_ref().is_some_and(|it| it.inserts())
                 && parts.extensions.remove::<ResponseMarks>().is_some()
             {
-                // Inserted comments shift the offsets, so a layer that stands outside against the
-                // order reads the stream anew, and must not count its usage again.
+                // Inserted comments shift the offsets of the marks. A layer wrongly placed outside
+                // reads the stream anew, and must not count its usage again.
                 parts.extensions.insert(NotCounted);
             }
             events

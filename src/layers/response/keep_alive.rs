@@ -160,11 +160,11 @@ impl KeepAlive {
         }
     }
 
-    /// Handles a `Pending` of the inner future or body.
+    /// Handles a `Pending` of the inner future or body, and returns a write that is due.
     ///
-    /// The method sends a notice that is due, and returns a write that is due. Without one it has
-    /// the task woken for the next. Only with `between` a comment may be inserted, as the caller
-    /// has got whole events.
+    /// The method also sends a notice that is due. If no write is due, it sets the timer to the
+    /// next write or notice. It returns a comment only with `between`, which says that the caller
+    /// has whole events.
     pub(super) fn pending(&mut self, between: bool, cx: &mut Context<'_>) -> Option<Write> {
         let now = self.began.elapsed();
         if let (Some(after), None) = (self.settings.early_head, self.head_at) {

@@ -108,8 +108,8 @@ impl Events {
         self.out.is_empty()
     }
 
-    /// Counts a frame that the caller gets unchanged, because it is whole events and nothing waits
-    /// before it; returns whether that is so.
+    /// Counts a frame that can go to the caller unchanged, and returns true; false if the frame is
+    /// not whole events, or if other bytes must go before it.
     pub(super) fn pass(&mut self, data: &Bytes) -> bool {
         let EventSource::Marks(marks) = &self.source else {
             return false;
@@ -145,7 +145,8 @@ impl Events {
         }
     }
 
-    /// Has this layer find the boundaries itself from the last one on; `held` has all bytes since.
+    /// Makes this layer find the boundaries itself from the last one on; `held` has all bytes
+    /// since.
     fn split(&mut self) {
         if let EventSource::Marks(marks) = &self.source {
             let mut splitter = Box::new(Splitter::resume(self.sent));

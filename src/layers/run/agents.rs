@@ -31,7 +31,7 @@ use crate::{
 /// A `prompt_cache_key` that is no UUID may be the same for all users of a program, so it is no
 /// session.
 ///
-/// A caller can send what it likes, so a cap on such a run is no security: owners have caps of
+/// Callers choose these values freely, so a cap on such a run is no protection: owners have caps of
 /// their own.
 ///
 /// ```
@@ -92,7 +92,7 @@ impl Default for KnownAgents {
 }
 
 impl KnownAgents {
-    /// Knows the agents of the table.
+    /// Makes the list of the agents in the [table](Self).
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -101,7 +101,7 @@ impl KnownAgents {
         }
     }
 
-    /// Knows no agent but those that [`with`](Self::with) adds.
+    /// Makes an empty list, to which [`with`](Self::with) adds agents.
     #[must_use]
     pub const fn none() -> Self {
         Self {
@@ -192,7 +192,7 @@ impl fmt::Display for NeedsBody {
 impl Error for NeedsBody {}
 
 impl AgentHeaders {
-    /// An agent that names its session in the header `name`.
+    /// Makes an agent that names its session in the header `name`.
     #[must_use]
     pub const fn session(name: HeaderName) -> Self {
         Self {
@@ -203,24 +203,24 @@ impl AgentHeaders {
         }
     }
 
-    /// The header that names the user's turn; without it the words of the user do.
+    /// Sets the header that names the user's turn; by default the user's words identify it.
     #[must_use]
     pub fn turn(mut self, name: HeaderName) -> Self {
         self.turn = Some(name);
         self
     }
 
-    /// The header that names a sub-agent; the main agent does not send it.
+    /// Sets the header that names a sub-agent; the main agent does not send it.
     #[must_use]
     pub fn agent(mut self, name: HeaderName) -> Self {
         self.agent = Some(name);
         self
     }
 
-    /// The header that names the parent of a sub-agent, another sub-agent; without it, the main
-    /// agent is the parent.
+    /// Sets the header that names the parent of a sub-agent, if that is another sub-agent.
     ///
-    /// It counts only in requests with the header of [`agent`](Self::agent).
+    /// Without the header the main agent is the parent. The header counts only in requests with the
+    /// header of [`agent`](Self::agent).
     #[must_use]
     pub fn parent(mut self, name: HeaderName) -> Self {
         self.parent = Some(name);
@@ -268,7 +268,7 @@ fn run(session: &str, agent: Option<&str>, turn: &str) -> RequestRun {
     RequestRun::new(run).session(id(&part(session)))
 }
 
-/// What the ids of an agent's runs begin with, whatever the turn.
+/// The common prefix of the ids of an agent's runs, in all turns.
 fn prefix(session: &str, agent: Option<&str>) -> String {
     let session = part(session);
     match agent {

@@ -1,4 +1,4 @@
-//! The run of a request, as a layer outside of the run layer names it.
+//! The extension by which a layer outside of the run layer names the run of a request.
 
 use crate::{
     registry::{Owner, RunRegistry},
@@ -43,7 +43,7 @@ pub struct RequestRun {
     pub(super) parent: Option<Parent>,
 }
 
-/// How the parent of a run is found.
+/// The parent of a run: by its id, or by the beginning of its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Parent {
     /// The parent is the run of this id.
@@ -54,7 +54,7 @@ pub(super) enum Parent {
 }
 
 impl RequestRun {
-    /// Names the run.
+    /// Names the run `id`, without a session and without a parent.
     #[must_use]
     pub const fn new(id: RunId) -> Self {
         Self {
@@ -64,14 +64,14 @@ impl RequestRun {
         }
     }
 
-    /// Opens a new run in this session, unless the request names one, as by `x-session-id`.
+    /// Sets the session of a new run, unless the request names one, for example by `x-session-id`.
     #[must_use]
     pub fn session(mut self, session: RunId) -> Self {
         self.session = Some(session);
         self
     }
 
-    /// Opens a new run as the [child](Run::child) of the owner's run of this id.
+    /// Makes a new run the [child](Run::child) of the owner's run of this id.
     ///
     /// If that run is unknown or over, the new run has no parent. A run that is known already keeps
     /// the parent with which it was opened.

@@ -149,7 +149,7 @@ impl RunLayer {
             }
             (Some(found), _) => here(found.clone()),
             (None, Some(id)) => {
-                // A run that is known stays where it was opened.
+                // A known run keeps the parent with which it was opened.
                 let parent = parent.filter(|_| registry.get(owner, &id).is_none());
                 let parent =
                     parent.and_then(|parent| parent.find(registry, owner, session.as_deref()));
@@ -158,7 +158,7 @@ impl RunLayer {
                     if adopt(&child, Some(id.clone())) {
                         return here(child);
                     }
-                    // A request beside this one opened the run.
+                    // A concurrent request has opened the run.
                     child.end(TerminalReason::Completed);
                 }
                 Resolved {
