@@ -1,9 +1,9 @@
 //! Metrics of runs, calls and attempts, recorded with the `metrics` facade.
 //!
-//! A program that installs a recorder of the facade, such as that of
-//! `metrics-exporter-prometheus`, gets the numbers below. Without a recorder nothing is counted, and
-//! no request allocates for it. Each number is recorded once, where the library handles the end that
-//! it counts, and without a lock. A recorder that panics disturbs no call.
+//! A program that installs a recorder of the facade, such as that of `metrics-exporter-prometheus`,
+//! gets the numbers below. Without a recorder nothing is counted, and no request allocates for it.
+//! Each number is recorded once, where the library handles the end that it counts, and without a
+//! lock. A recorder that panics disturbs no call.
 //!
 //! | metric | type | labels |
 //! |---|---|---|
@@ -26,8 +26,9 @@
 //!
 //! A label is a word of this crate or the [label](crate::Candidate::label) of a candidate of the
 //! program. Nothing that callers or upstreams send becomes one: a [custom
-//! reason](crate::TerminalReason::custom) is `other`, and so is the operation of an unknown path. The
-//! model is left out where no [`ModelFallbackLayer`](crate::ModelFallbackLayer) chose a candidate.
+//! reason](crate::TerminalReason::custom) is `other`, and so is the operation of an unknown path.
+//! The model is left out where no [`ModelFallbackLayer`](crate::ModelFallbackLayer) chose a
+//! candidate.
 //!
 //! # Examples
 //!
@@ -184,8 +185,8 @@ pub fn describe() {
 static METADATA: Metadata<'static> = Metadata::new("tower_agent", Level::INFO, None);
 
 thread_local! {
-    /// The memory of one metric's labels. A thread uses it for one metric after the other, so that
-    /// a metric that no recorder wants costs no allocation.
+    /// The buffer for one metric's labels. A thread reuses it, so that a metric that no recorder
+    /// wants costs no allocation.
     static LABELS: Cell<Vec<Label>> = const { Cell::new(Vec::new()) };
 }
 
@@ -208,7 +209,7 @@ impl Metric {
     ///
     /// Calls end where bodies are dropped: a panic there would take unrelated work down.
     fn record(&self, labels: impl Iterator<Item = Label>, act: impl FnOnce(&dyn Recorder, &Key)) {
-        // A thread that ends has dropped its memory, and maybe its recorder.
+        // A thread that ends has dropped its buffer, and maybe its recorder.
         let Ok(mut memory) = LABELS.try_with(Cell::take) else {
             return;
         };
@@ -272,12 +273,12 @@ pub(crate) fn cooldown(model: &Arc<str>, why: &'static str) {
     COOLDOWNS.increment([of_candidate("model", Some(model)), fixed("why", why)]);
 }
 
-/// Records how long after its caller's disconnect a call has released the upstream.
+/// Records the time from the caller's disconnect until the call released the upstream.
 pub(crate) fn released(after: Duration) {
     CANCEL_LATENCY.observe(std::iter::empty(), after.as_secs_f64(), 1);
 }
 
-/// The operation of a call, and the API by which it is asked for, in the words of the convention.
+/// The names of a call's operation and of its API, as OpenTelemetry's convention has them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Operation {
     name: &'static str,
@@ -285,7 +286,7 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// The operation of a path that is that of no known API.
+    /// The operation for a path of no known API.
     pub(crate) const UNKNOWN: Self = Self::new(OTHER, OTHER);
 
     const fn new(name: &'static str, provider: &'static str) -> Self {

@@ -103,7 +103,7 @@ pub struct Server {
     owners: OwnerCapLayer,
 }
 
-/// The mark of a stack whose requests the program itself sends.
+/// The marker type of a stack for requests that the program itself sends.
 #[derive(Clone, Copy, Debug)]
 pub struct Client;
 
@@ -179,7 +179,7 @@ impl AgentStack<Server> {
         })
     }
 
-    /// Changes how answers and errors reach the caller.
+    /// Changes the layer that turns errors into responses.
     #[must_use]
     pub fn responses(
         mut self,
@@ -189,14 +189,14 @@ impl AgentStack<Server> {
         self
     }
 
-    /// Changes how a request finds its run, and the hook at the end of its call.
+    /// Changes the layer that finds or opens a request's run.
     #[must_use]
     pub fn runs(mut self, change: impl FnOnce(RunLayer) -> RunLayer) -> Self {
         self.side.runs = change(self.side.runs);
         self
     }
 
-    /// Changes how an answer is read when its caller is slow or leaves.
+    /// Changes the layer that ends or drains a call when its caller is slow or leaves.
     #[must_use]
     pub fn pump(mut self, change: impl FnOnce(PumpLayer) -> PumpLayer) -> Self {
         self.side.pump = change(self.side.pump);
@@ -337,7 +337,7 @@ impl<Side> AgentStack<Side> {
         self
     }
 
-    /// Names the settings that turn off others, with the reason and the cure of each.
+    /// Names the settings that turn off others, with the reason and the remedy for each.
     ///
     /// If attempts may be repeated: a limit of the run that is not longer than a limit of an
     /// attempt ends the run first, so that no other attempt follows. In any stack: a limit of an

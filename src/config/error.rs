@@ -1,4 +1,4 @@
-//! The error of a configuration: the key, its place in the text, and what is wrong with it.
+//! The error of a configuration: the key, its place in the text, and the message.
 
 use std::{error::Error, fmt, ops::Range};
 
@@ -68,7 +68,7 @@ impl ConfigError {
         self.position
     }
 
-    /// What is wrong, on one line, without the key and its place.
+    /// The message, on one line, without the key and its place.
     #[must_use]
     pub fn message(&self) -> &str {
         &self.message
@@ -111,7 +111,7 @@ impl ConfigError {
                 Segment::Enum { .. } | Segment::Unknown => None,
             })
             .collect();
-        // Serde's own word for it; the path ends at the key's table.
+        // Serde's message for an unknown key. Its path ends at the key's table.
         let unknown = self.message.strip_prefix("unknown field `");
         if let Some((name, known)) = unknown.and_then(|rest| rest.split_once('`')) {
             let last = KeyPart::from(name);
@@ -151,9 +151,9 @@ pub fn read_table<T: DeserializeOwned>(table: toml::Table) -> Result<T, ConfigEr
     })
 }
 
-/// The bytes of the value at `key`, or of its nearest table that stands there.
+/// The byte range of the error's value, or of the innermost table or entry on its path that exists.
 ///
-/// Of a table, and of an unknown key, they are those of the key itself.
+/// For a table, and for an unknown key, it is the range of the key.
 fn place(document: &Spanned<DeTable<'_>>, error: &ConfigError) -> Option<Range<usize>> {
     let mut table = Some(document.get_ref());
     let mut array = None;

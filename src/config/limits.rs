@@ -1,4 +1,4 @@
-//! Fills in what a configuration leaves out, and checks what no single key can be wrong about.
+//! Fills in the absent keys of a configuration, and checks its keys against each other.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -21,14 +21,14 @@ pub(super) struct AgentLimits {
     pub(super) run: RunTable,
     #[serde(flatten)]
     pub(super) retry: RetryTable,
-    /// The time to the first notice, if it is not that of `[progress]`.
+    /// The time to the first notice, if it differs from that of `[progress]`.
     pub(super) notify_after: Option<Time>,
 }
 
-/// The name under `agents` that means all of them.
+/// The name under `agents` that stands for all agents.
 const DEFAULTS: &str = "defaults";
 
-/// The values of absent keys.
+/// The default values of absent keys.
 const RATIO: Ratio = Ratio(0.2);
 const FLOOR: Count<0, 1_000_000> = Count(10);
 const BASE_DELAY: Time = millis(500);
@@ -91,7 +91,7 @@ impl AgentConfig {
             check_run(&path, run, run.or(all.run))?;
             check_retry(&path, retry, retry.or(all.retry))?;
             let retry = match table.retry_budget {
-                // As `[retry]` does, but for an agent alone.
+                // A `retryBudget` turns repeats on, as `[retry]` does, but for this agent alone.
                 Some(_) if !repeats && !recommended => retry.or(retry_preset(true, false)),
                 _ => retry,
             };
@@ -214,8 +214,10 @@ fn retry_preset(repeats: bool, recommended: bool) -> RetryTable {
     })
 }
 
-/// Fills in `absent`, and what goes with a key that is set: either part of the shared budget
-/// alone gives the other its value, and an absent delay yields to a shorter maximum.
+/// Fills in the absent keys of a table from `absent`.
+///
+/// If only one part of the shared budget is set, the other gets its default. An absent base delay
+/// is at most the maximum delay.
 fn complete(table: RetryTable, absent: RetryTable) -> RetryTable {
     let mut whole = table.or(absent);
     if whole.shared_ratio.is_some() || whole.shared_floor.is_some() {
@@ -228,7 +230,7 @@ fn complete(table: RetryTable, absent: RetryTable) -> RetryTable {
     whole
 }
 
-/// Checks the keys that a table itself sets; `whole` has those that it leaves out, too.
+/// Checks the keys that are set in a table; `whole` also has the values of absent keys.
 fn check_run(table: &[&str], set: RunTable, whole: RunTable) -> Result<(), ConfigError> {
     let wrong = |key, message| Err(error(table, key, message));
     let times = [whole.step_timeout, whole.max_turn_time, whole.timeout];
@@ -339,7 +341,7 @@ fn phrases(phrases: Vec<String>) -> Result<Vec<String>, ConfigError> {
     }
 }
 
-/// `None` if all limits are off: then the guard reads no conversation.
+/// The limits of the loop guard; `None` if all are off, so that the guard reads no conversation.
 fn loops(
     table: Option<LoopsTable>,
     enabled: Option<bool>,

@@ -83,7 +83,7 @@ impl AgentConfig {
         Self::from_table(table).map_err(|error| error.in_toml(text))
     }
 
-    /// Reads a TOML document that is parsed, such as the rest of one with other tables.
+    /// Reads a parsed TOML document, such as the rest of one with other tables.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl AgentConfig {
 
     /// The configuration as a document that gives each value in force, with this crate's names.
     ///
-    /// A document that is read from it means the same. Only a value that is off by default is left
+    /// The document reads as the same configuration. Only values that are off by default are left
     /// out.
     ///
     /// ```

@@ -26,7 +26,7 @@ use crate::{
     stack::{AgentStack, Server},
 };
 
-/// Longer than any limit that a configuration can set.
+/// A time that is longer than any limit that a configuration can set.
 const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
 
 impl AgentConfig {
@@ -76,8 +76,8 @@ impl AgentConfig {
         .collect()
     }
 
-    /// Makes the layer that moves calls between `candidates`; failed ones rest in `cooldowns`, if
-    /// the configuration says so.
+    /// Makes the layer that moves calls between `candidates`. Failed candidates cool down in
+    /// `cooldowns`, if the configuration sets cooldowns.
     #[must_use]
     pub fn fallback(
         &self,
@@ -119,7 +119,7 @@ impl AgentConfig {
                 },
             )
         });
-        // Stacks with the same shared budget draw from one.
+        // An agent with the same shared limits draws on the budget of all agents.
         let same = stack
             .budget()
             .filter(|_| is_same_budget(&of.retry, &self.all.retry));
@@ -155,18 +155,18 @@ impl AgentConfig {
 }
 
 impl AgentStack<Server> {
-    /// Sets all that the configuration says; the keys of candidates are in the environment.
+    /// Applies the whole configuration; reads the candidates' keys from the environment.
     ///
     /// # Errors
     ///
-    /// If a key of a candidate is not there: see [`AgentConfig::candidates`].
+    /// If the environment lacks the key of a candidate: see [`AgentConfig::candidates`].
     pub fn configure(self, config: &AgentConfig) -> Result<Self, ConfigError> {
         let candidates = config.candidates(|variable| std::env::var(variable).ok())?;
         let fallback = config.fallback(candidates, &Cooldowns::new());
         Ok(self.fallback(fallback).limits(config))
     }
 
-    /// Sets all that the configuration says but the candidates.
+    /// Applies the configuration, except for its candidates.
     #[must_use]
     pub fn limits(self, config: &AgentConfig) -> Self {
         let attempt = &config.attempt;
@@ -189,7 +189,7 @@ impl AgentStack<Server> {
         config.set_limits(stack, &config.all)
     }
 
-    /// Sets the limits of one agent; without a table of its name, those of all stay.
+    /// Sets the limits of one agent; an agent without a table gets the limits of all agents.
     ///
     /// The stack is a clone of the one with the limits of all. Both share the sessions, the
     /// cooldowns, and the shared budget if it is the same.

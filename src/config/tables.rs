@@ -257,7 +257,7 @@ pub(super) enum Dialect {
     Anthropic,
 }
 
-/// The field's table of the loop guard.
+/// The `tools` table of other agents' configurations, which configures the loop guard.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct ToolsTable {

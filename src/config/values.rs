@@ -149,7 +149,7 @@ impl Url {
     }
 }
 
-/// Reads a value; an error shows it before its own words.
+/// Reads and checks a value; an error message begins with the value.
 fn read<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     check: impl FnOnce(&Raw) -> Result<T, String>,
@@ -184,7 +184,7 @@ impl<'de> Deserialize<'de> for Ratio {
     }
 }
 
-/// Reads a number in a range that contains neither NaN nor an infinity.
+/// Reads a number from 0 to `most`, which excludes NaN and infinities.
 fn read_number<'de, D: Deserializer<'de>>(deserializer: D, most: f64) -> Result<f64, D::Error> {
     read(deserializer, |raw| {
         let number = match raw {

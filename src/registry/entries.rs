@@ -120,7 +120,8 @@ impl Entries {
         self.hit(key, now).map(|entry| entry.run.clone())
     }
 
-    /// The entry of this key. If its run ended, the registry remembers the run from now on anew.
+    /// The entry of this key. A hit on an ended run restarts the time until the registry forgets
+    /// it.
     fn hit(&mut self, key: &EntryKey, now: Instant) -> Option<&mut RunEntry> {
         let entry = self.runs.find_mut(key.hash, |entry| entry.is_of(key))?;
         if entry.expires.is_some() {

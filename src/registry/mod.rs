@@ -254,7 +254,7 @@ impl RunRegistry {
         self.shared.shadow()
     }
 
-    /// The runs that `find` answers, after the clocks of each were checked.
+    /// Finds runs with `find`, and checks the clocks of each before it returns them.
     fn find_checked(&self, find: impl FnOnce(&Self) -> Vec<Run>) -> Vec<Run> {
         self.shared.tidy();
         let (runs, now) = (find(self), Instant::now());

@@ -1,4 +1,4 @@
-//! The owner of runs, and the counts of each owner's open runs and turns, against its caps.
+//! The owner of runs, and the counts of its open runs, turns and tokens against its caps.
 
 use std::{
     collections::{BTreeMap, HashMap, btree_map::OccupiedEntry},
@@ -90,7 +90,7 @@ impl fmt::Debug for Owner {
     }
 }
 
-/// Caps on an owner's open runs, and on its turns in an hour.
+/// Caps on an owner's open runs, and on its turns and tokens in an hour.
 ///
 /// The caps hold over all ids of the owner, and [`OwnerCapLayer`](crate::OwnerCapLayer) enforces
 /// them.
@@ -154,12 +154,12 @@ pub(crate) struct OpenRun {
     owner: u128,
 }
 
-/// The number of minutes in which turns count against the hourly cap. One more than an hour,
-/// because the first and the last minute are not whole: so no hour exceeds the cap.
+/// The number of minutes in which turns count against the hourly cap. The number is one more than
+/// an hour has: the first and the last minute are not whole, and no hour may exceed the cap.
 const MINUTES: u64 = 61;
 
 impl OwnerCaps {
-    /// Makes caps with neither cap set.
+    /// Makes caps of which none is set.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -197,7 +197,8 @@ impl OwnerCaps {
     /// Sets caps on the tokens of one owner in any hour, and on their cost, counted by the minute.
     /// A token counts for 60 to 61 minutes.
     ///
-    /// How tokens are counted and estimated says [`TokenCapLayer`](crate::TokenCapLayer#what-is-counted).
+    /// The [`token_cap`](crate::layers::token_cap#what-is-counted) module says how tokens are
+    /// counted and estimated.
     #[must_use]
     pub const fn tokens_per_hour(mut self, caps: TokenCaps) -> Self {
         self.tokens_per_hour = caps;
@@ -438,7 +439,7 @@ pub(crate) struct OwnerRefused {
     session: Option<Arc<str>>,
 }
 
-/// Writes a number without places as a whole number.
+/// Serializes a number without decimal places as an integer.
 #[allow(
     clippy::trivially_copy_pass_by_ref,
     reason = "serde passes a reference"

@@ -21,7 +21,7 @@ struct OwnerRuns {
     /// The runs with their serial numbers.
     runs: Slab<(u64, Run)>,
     /// The slot of the latest run of each [prefix](RunId::prefix), while that run lives. A caller
-    /// may open any number of runs in a session, so a search would cost as much as it likes.
+    /// may open any number of runs in a session, so the cost of a search would have no bound.
     latest: HashMap<Box<str>, usize>,
 }
 

@@ -103,9 +103,9 @@ impl Tool {
     /// counted from the end, is up; it can wait for [`Run::ended`]. The output of the future
     /// is discarded: the call returns that the tool was stopped. Unless set, the future is
     /// dropped at once, as a model call always is.
+    ///
     /// The grace holds only while the tool's future is polled: if a layer around it ends, that
     /// layer drops the future. [`Run::settled`] waits until the grace is over.
-    /// drops it. [`Run::settled`] waits for it.
     #[must_use]
     pub const fn grace(mut self, grace: Duration) -> Self {
         self.grace = Some(grace);

@@ -1,4 +1,4 @@
-//! Reads what a request's body tells about its sender: its conversation, by the user's words.
+//! Identifies the sender of a request by its body: the user's words, the session, the cache key.
 
 use std::{
     hash::{BuildHasher, Hasher, RandomState},
@@ -8,10 +8,10 @@ use std::{
 use super::item::{Item, each};
 use crate::llm::json::{Scan, Scanner, Text};
 
-/// Seeded at random, so that nobody who sees a digest can guess what the user said.
+/// Seeded at random, so that a digest does not reveal what the user said.
 static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
-/// What a request's body tells about its sender.
+/// The values in a request's body that identify its sender.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sender {
     /// The digest of the user's words so far; it changes with each new message of the user.

@@ -1,4 +1,4 @@
-//! The trait of an API's event reader and error writer, and the completeness of a stream.
+//! The trait by which an API's events are read and its errors written, and the end of a stream.
 
 use std::fmt;
 

@@ -10,8 +10,7 @@ use crate::llm::json::{Scan, Scanner};
 /// A longer id is ignored, not cut: a cut id could equal another one.
 const MAX_ID: usize = 256;
 
-/// The token counts of an answer, as the upstream reports them, in its own way of
-/// counting.
+/// The token counts of an answer, as the upstream reports and counts them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, serde::Serialize)]
 #[non_exhaustive]
 pub struct Usage {
@@ -24,8 +23,9 @@ pub struct Usage {
     /// the input tokens, in Anthropic's beside them.
     #[serde(skip_serializing_if = "is_zero")]
     pub cached_input_tokens: u64,
-    /// What the input tokens lack to the tokens of the prompt that came from no cache: below zero
-    /// where cached tokens are among them, above where others are counted apart.
+    /// The uncached tokens of the prompt, minus `input_tokens`: below zero if the API includes
+    /// cached tokens in the input tokens, above zero if it counts tokens written to the cache
+    /// apart.
     #[serde(skip)]
     uncached: i64,
 }
@@ -53,8 +53,7 @@ impl Usage {
         stream.usage
     }
 
-    /// The tokens of the prompt that came from no cache, in the same way of counting for all
-    /// dialects.
+    /// The tokens of the prompt that came from no cache, counted in the same way for all dialects.
     pub(crate) const fn uncached_input(&self) -> u64 {
         self.input_tokens.saturating_add_signed(self.uncached)
     }
@@ -77,9 +76,9 @@ impl Usage {
 pub(super) struct Tokens {
     input: Option<u64>,
     output: Option<u64>,
-    /// The cached tokens among the input tokens.
+    /// The cached tokens that the API includes in the input tokens.
     cached: u64,
-    /// The cached tokens beside the input tokens.
+    /// The cached tokens that the API counts apart from the input tokens.
     cached_beside: u64,
     cache_written: u64,
 }

@@ -13,8 +13,8 @@ use http::StatusCode;
 pub enum FailureClass {
     /// The step window of this process passed: the upstream made no progress for too long.
     ///
-    /// An upstream that was asked for a whole answer may have been at work: that failure allows no
-    /// repeat, and no cooldown.
+    /// If the request was for a whole answer, the upstream may have been at work: then the failure
+    /// allows no repeat, and no cooldown.
     StepTimeout,
     /// A deadline of this process other than the step window passed: a ceiling, or a
     /// share of the time left.

@@ -47,7 +47,7 @@
 //! let seen = judge.push(b"lo\"}}]}\n\ndata: {\"cho");
 //! assert!(seen.content);
 //!
-//! // Upstream goes silent: what came of the second event is dropped, and the error takes its place.
+//! // The upstream goes silent: the error replaces what came of the second event.
 //! assert_eq!(judge.finish(), Finish::Truncated);
 //! assert_eq!(judge.commit(), Some(judge.boundary()));
 //! let error = ErrorInfo {

@@ -318,7 +318,7 @@ pub(crate) struct TokenLedger {
     spent: Lock<Spending>,
     /// The number of times that the program extended the caps.
     extensions: AtomicU32,
-    /// The number of cap extensions about which a person was asked.
+    /// The number of times that a person was asked for an extension.
     questions: AtomicU32,
     /// The token account of the run's owner.
     account: OnceLock<Arc<dyn TokenAccount>>,
