@@ -107,7 +107,7 @@ pub struct OwnerCaps {
     tokens_per_hour: TokenCaps,
 }
 
-/// The counts of each owner with an open run or a recent turn.
+/// The counts of each owner with an open run, or with a turn or tokens of the last hour.
 #[derive(Debug)]
 pub(crate) struct Owners {
     epoch: Instant,
@@ -212,8 +212,8 @@ impl OwnerCaps {
 }
 
 impl RunRegistry {
-    /// Returns the counts of each owner's runs and turns. From the first call on, the registry
-    /// counts them.
+    /// Returns the counts of each owner's runs, turns and tokens. From the first call on, the
+    /// registry keeps them.
     pub(crate) fn count_owners(&self) -> &Arc<Owners> {
         self.shared.owners.get_or_init(|| Arc::new(Owners::new()))
     }
@@ -346,7 +346,7 @@ impl Account {
         forget(&mut self.minutes, minute);
     }
 
-    /// Whether the account has no turn and no report of the last hour.
+    /// Whether the account has no turns, tokens or reports of the last hour.
     fn is_forgotten(&self, minute: u64) -> bool {
         let mut reports = self.refusals.values().filter_map(|count| count.reported);
         // A stream that is under way still holds the count, and adds to it.

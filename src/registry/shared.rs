@@ -58,7 +58,7 @@ pub(crate) struct Shared {
     sequence: Lock<u64>,
     pub(crate) events: broadcast::Sender<RunEvent>,
     pub(crate) trajectory: OnceLock<Trajectory>,
-    /// The counts of runs and turns by owner; unset until a layer caps owners.
+    /// The counts of runs, turns and tokens by owner; unset until a layer caps owners.
     pub(crate) owners: OnceLock<Arc<Owners>>,
     /// How often a limit in shadow mode would have ended a node. `completed` counts the nodes
     /// among them that completed.

@@ -26,10 +26,10 @@ use crate::{
 /// | OpenAI's APIs | `prompt_cache_key`, if it is a UUID | the user's words | |
 ///
 /// The first row that fits counts. The words of the user are the texts in the user's messages; a
-/// text such as `<system-reminder>..</system-reminder>` is the agent's own note, and a tool's result
-/// is none. A request with `x-run-id` or `x-session-id` names its run itself, so nothing is found.
-/// A `prompt_cache_key` that is no UUID may be the same for all users of a program, so it is no
-/// session.
+/// text such as `<system-reminder>..</system-reminder>` is the agent's own note, and a tool's
+/// result is none. A request with `x-run-id` or `x-session-id` names its run itself, so nothing is
+/// found. A `prompt_cache_key` that is no UUID may be the same for all users of a program, so it is
+/// no session.
 ///
 /// Callers choose these values freely, so a cap on such a run is no protection: owners have caps of
 /// their own.

@@ -267,7 +267,7 @@ impl<P: EndHook> Node<P> {
 
 impl<P> Node<P> {
     pub(super) fn lock(&self) -> MutexGuard<'_, LockedNode<P>> {
-        // No code that may panic runs under the lock.
+        // A panic would not poison this lock, so no code under it may panic.
         self.inner.lock()
     }
 }
