@@ -11,13 +11,13 @@ use arc_swap::ArcSwap;
 use axum::{Router, extract::Request, response::Response};
 use tokio::task::AbortHandle;
 use tower::Service;
-use tower_agent::BoxError;
+use tower_agent::{BoxError, RunRegistry};
 
 use crate::{
     config::{Config, TelemetrySettings},
     routes::{self, Watched},
     runs::Runs,
-    stack::Gateway,
+    stack::{Gateway, Stacks},
     watchdog,
 };
 
@@ -45,12 +45,13 @@ use crate::{
 #[derive(Debug)]
 pub struct App {
     watched: Watched,
-    current: Arc<ArcSwap<Serving>>,
+    gateway: Gateway,
+    router: Arc<ArcSwap<Router>>,
     /// What holds until the server stops, whatever later configurations say.
     fixed: Fixed,
     /// Where spans are sent, as the first configuration says.
     telemetry: Option<TelemetrySettings>,
-    /// The task of the present configuration's watchdog.
+    /// The task of the present configuration's watchdog. A reload holds the lock to its end.
     watchdog: Mutex<Option<AbortHandle>>,
 }
 
@@ -64,14 +65,7 @@ type Fixed = (
 
 /// The service of [`App::router`].
 #[derive(Clone)]
-struct Current(Arc<ArcSwap<Serving>>);
-
-/// What serves the requests of a configuration.
-#[derive(Debug)]
-struct Serving {
-    router: Router,
-    gateway: Gateway,
-}
+struct Current(Arc<ArcSwap<Router>>);
 
 /// Builds the gateway's routes: those of its callers, and those of its operator.
 ///
@@ -105,21 +99,22 @@ impl App {
     /// Outside a tokio runtime.
     pub fn new(config: &Config, runs: &Runs) -> Result<Self, BoxError> {
         let watched = Watched::new(config, runs);
-        let serving = Serving::new(config, &watched)?;
-        let app = Self {
+        let gateway = Gateway::new(stacks(config, &watched)?);
+        let watchdog = watch(config, &watched.registry)?;
+        let router = routes::routes(gateway.clone(), watched.clone(), config);
+        Ok(Self {
             watched,
-            current: Arc::new(ArcSwap::from_pointee(serving)),
+            gateway,
+            router: Arc::new(ArcSwap::from_pointee(router)),
             fixed: fixed(config),
             telemetry: config.telemetry.clone(),
-            watchdog: Mutex::default(),
-        };
-        app.watch(config)?;
-        Ok(app)
+            watchdog: Mutex::new(watchdog),
+        })
     }
 
     /// The routes; each request is served by the configuration of its run.
     pub fn router(&self) -> Router {
-        Router::new().fallback_service(Current(Arc::clone(&self.current)))
+        Router::new().fallback_service(Current(Arc::clone(&self.router)))
     }
 
     /// Replaces the configuration for all runs that begin from now on.
@@ -140,12 +135,18 @@ impl App {
     ///
     /// Outside a tokio runtime.
     pub fn reload(&self, config: &Config) -> Result<(), BoxError> {
-        let serving = Serving::new(config, &self.watched)?;
-        self.watch(config)?;
-        if let Some(kept) = self.current.load().gateway.retire(&self.watched.registry) {
+        let mut watchdog = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner);
+        let registry = &self.watched.registry;
+        let stacks = stacks(config, &self.watched)?;
+        let next = watch(config, registry)?;
+        if let Some(before) = std::mem::replace(&mut *watchdog, next) {
+            before.abort();
+        }
+        if let Some(kept) = self.gateway.replace(stacks, registry) {
             drop(routes::beside(kept));
         }
-        self.current.store(Arc::new(serving));
+        let router = routes::routes(self.gateway.clone(), self.watched.clone(), config);
+        self.router.store(Arc::new(router));
         if fixed(config) != self.fixed {
             tracing::warn!("connections keep their limits, and the drain its own, until a restart");
         }
@@ -154,26 +155,20 @@ impl App {
         }
         Ok(())
     }
-
-    /// Starts the configuration's watchdog, in place of the one before.
-    fn watch(&self, config: &Config) -> Result<(), BoxError> {
-        let services = config.watchdog.as_ref();
-        let watchdog = services.map(|it| watchdog::watchdog(it, &self.watched.registry));
-        let watchdog = watchdog.transpose()?;
-        let task = watchdog.map(|it| routes::beside(it.run()).abort_handle());
-        let mut running = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(before) = std::mem::replace(&mut *running, task) {
-            before.abort();
-        }
-        Ok(())
-    }
 }
 
-impl Serving {
-    fn new(config: &Config, watched: &Watched) -> Result<Self, BoxError> {
-        let (router, gateway) = routes::routes(config, watched)?;
-        Ok(Self { router, gateway })
-    }
+fn stacks(config: &Config, watched: &Watched) -> Result<Stacks, BoxError> {
+    let (registry, cooldowns) = (&watched.registry, &watched.cooldowns);
+    Stacks::new(config, registry, cooldowns, watched.is_traced)
+}
+
+/// Starts the watchdog of a configuration; `None` if it has none.
+fn watch(config: &Config, registry: &RunRegistry) -> Result<Option<AbortHandle>, BoxError> {
+    let services = config.watchdog.as_ref();
+    let watchdog = services
+        .map(|it| watchdog::watchdog(it, registry))
+        .transpose()?;
+    Ok(watchdog.map(|it| routes::beside(it.run()).abort_handle()))
 }
 
 fn fixed(config: &Config) -> Fixed {
@@ -196,7 +191,7 @@ impl Service<Request> for Current {
     }
 
     fn call(&mut self, request: Request) -> Self::Future {
-        let mut router = self.0.load().router.clone();
+        let mut router = Router::clone(&self.0.load());
         router.call(request)
     }
 }
@@ -222,7 +217,7 @@ mod tests {
         let before = tasks();
         assert!(before > 0, "the watchdog and the metrics have tasks");
         for _ in 0..10 {
-            let replaced = Arc::downgrade(&app.current.load_full());
+            let replaced = Arc::downgrade(&app.gateway.stacks().present());
             app.reload(&config).unwrap();
             assert!(replaced.upgrade().is_none());
         }
@@ -250,7 +245,7 @@ mod tests {
         app.reload(&config).unwrap();
         // No run began with this one.
         app.reload(&config).unwrap();
-        let kept = || app.watched.earlier.len();
+        let kept = || app.gateway.stacks().earlier();
         assert_eq!(kept(), 2);
 
         for (run, left) in [(first, 2), (third, 1), (second, 0)] {

@@ -7,7 +7,7 @@ use axum::{
 };
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
-use tower_agent::{BoxError, Cooldowns, RunRegistry, config::CandidateTable};
+use tower_agent::{Cooldowns, RunRegistry, config::CandidateTable};
 
 use crate::{
     access::{self, Callers, Operator, Pages},
@@ -15,12 +15,11 @@ use crate::{
     check::CheckLayer,
     config::Config,
     control,
-    earlier::EarlierStacks,
     events::{self, Events},
     host::SoundHost,
     metrics,
     runs::Runs,
-    stack::{Gateway, Stacks},
+    stack::Gateway,
     upload::UploadLayer,
 };
 
@@ -38,10 +37,9 @@ const OPERATIONS: [&str; 5] = [
 pub(crate) struct Watched {
     pub(crate) registry: RunRegistry,
     events: Events,
-    cooldowns: Cooldowns,
+    pub(crate) cooldowns: Cooldowns,
     /// Whether spans are sent, as the first configuration says.
-    is_traced: bool,
-    pub(crate) earlier: EarlierStacks<Stacks>,
+    pub(crate) is_traced: bool,
 }
 
 impl Watched {
@@ -54,25 +52,8 @@ impl Watched {
             registry,
             cooldowns: Cooldowns::new(),
             is_traced: config.telemetry.is_some(),
-            earlier: EarlierStacks::default(),
         }
     }
-}
-
-/// Builds the routes of one configuration.
-pub(crate) fn routes(config: &Config, watched: &Watched) -> Result<(Router, Gateway), BoxError> {
-    // Several providers may be linked in; reqwest needs one chosen.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let Watched {
-        registry,
-        cooldowns,
-        is_traced,
-        earlier,
-        ..
-    } = watched;
-    let gateway = Gateway::new(config, registry, cooldowns, *is_traced, earlier.clone())?;
-    let router = router(gateway.clone(), watched.clone(), config);
-    Ok((router, gateway))
 }
 
 /// Spawns a task that lives as long as the registry of the runs, unless it is aborted.
@@ -81,7 +62,8 @@ pub(crate) fn beside(task: impl Future<Output = ()> + Send + 'static) -> JoinHan
     tokio::spawn(task)
 }
 
-fn router(gateway: Gateway, watched: Watched, config: &Config) -> Router {
+/// Builds the routes of one configuration.
+pub(crate) fn routes(gateway: Gateway, watched: Watched, config: &Config) -> Router {
     // Around each group and not around all: axum boxes a route once more for each `layer`.
     let open_to = |app: Router, pages: Pages| {
         app.layer((

@@ -1,8 +1,6 @@
 use std::{
     collections::HashMap,
     convert::Infallible,
-    future::Future,
-    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -21,7 +19,7 @@ use tower_agent::{
 use crate::{
     access::Caller,
     config::{Config, Health},
-    earlier::EarlierStacks,
+    generations::Generations,
     telemetry::{TraceChild, TraceParent},
     upload,
 };
@@ -29,10 +27,12 @@ use crate::{
 /// The whole gateway as one service: a stack for each agent, and one for other callers.
 ///
 /// The caller's key chooses the stack.
+///
+/// Clones share the stacks, so a request that was under way at a [`replace`](Self::replace) begins its
+/// run with the new ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Gateway {
-    stacks: Arc<Stacks>,
-    earlier: EarlierStacks<Stacks>,
+    stacks: Generations<Stacks>,
 }
 
 /// The stacks of one configuration.
@@ -46,14 +46,15 @@ type Stack = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 
 type UpstreamGate = HealthGateLayer<HttpProbe<ReqwestService>>;
 
-impl Gateway {
+impl Stacks {
     pub(crate) fn new(
         config: &Config,
         registry: &RunRegistry,
         cooldowns: &Cooldowns,
         is_traced: bool,
-        earlier: EarlierStacks<Stacks>,
     ) -> Result<Self, BoxError> {
+        // Several providers may be linked in; reqwest needs one chosen.
+        let _ = rustls::crypto::ring::default_provider().install_default();
         let client = ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?;
         let upstream = TraceChild::new(client.clone(), is_traced);
         let gate = |health| health_gate(health, client.clone());
@@ -83,20 +84,31 @@ impl Gateway {
             let stack = stack.clone().for_agent(&config.agent, name);
             (name.to_owned(), service(&stack))
         };
-        let stacks = Arc::new(Stacks {
+        Ok(Self {
             of_agents: config.agent.agents().map(of_agent).collect(),
             of_others: service(&stack),
-        });
-        Ok(Self { stacks, earlier })
+        })
+    }
+}
+
+impl Gateway {
+    pub(crate) fn new(stacks: Stacks) -> Self {
+        let stacks = Generations::new(stacks);
+        Self { stacks }
     }
 
-    /// Keeps the stacks for the runs that are open, as others replace them now: see
-    /// [`EarlierStacks::keep`].
-    pub(crate) fn retire(
+    /// Replaces the stacks for all runs that begin from now on: see [`Generations::replace`].
+    pub(crate) fn replace(
         &self,
+        stacks: Stacks,
         registry: &RunRegistry,
     ) -> Option<impl Future<Output = ()> + Send + use<>> {
-        self.earlier.keep(Arc::clone(&self.stacks), registry)
+        self.stacks.replace(stacks, registry)
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn stacks(&self) -> &Generations<Stacks> {
+        &self.stacks
     }
 }
 
@@ -110,8 +122,7 @@ impl Service<Request<Body>> for Gateway {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let earlier = self.earlier.of(&request);
-        let stacks = earlier.as_ref().unwrap_or(&self.stacks);
+        let stacks = self.stacks.of(&request);
         let caller = request.extensions().get::<Caller>();
         let of_agent = caller.and_then(|caller| stacks.of_agents.get(&*caller.name));
         let stack = of_agent.unwrap_or(&stacks.of_others);

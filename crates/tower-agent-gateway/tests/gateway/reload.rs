@@ -2,13 +2,16 @@
 //!
 //! covers: H9
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use futures_util::future::{join, join_all};
 use serde_json::json;
 
 use crate::{
-    net::{Ask, CHAT, Upstream, asks, chat, eventually, run},
+    net::{Ask, CHAT, Raw, Upstream, asks, chat, eventually, run},
     support::{Config, File, Gateway},
 };
 
@@ -143,6 +146,33 @@ fn the_run_of_a_known_agent_keeps_its_limits() {
         assert_eq!([ask("one").await, ask("one").await], [200, 200]);
         assert_eq!(ask("one").await, 422);
         assert_eq!([ask("two").await, ask("two").await], [200, 422]);
+    });
+}
+
+/// The gateway reads its body to find the run; the run begins after that, and so after the reload.
+#[test]
+fn a_run_that_begins_after_a_reload_has_one_configuration() {
+    run(async {
+        let (upstream, gateway, file) = start("").await;
+        let body = chat("ok");
+        let agent = "x-opencode-session: s";
+        let head = format!(
+            "POST {CHAT} HTTP/1.1\r\nhost: h\r\n{agent}\r\ncontent-length: {}\r\n\r\n",
+            body.len()
+        );
+        let mut slow = Raw::request(gateway.addr, &head).await;
+        let (first, rest) = body.split_at(10);
+        slow.send(first).await;
+        tokio::time::sleep(Duration::from_millis(300)).await;
+
+        file.replace(&Config::new("").candidates(&["n"], upstream.addr));
+        reload(&gateway, "configuration reloaded", 1).await;
+        slow.send(rest).await;
+        assert_eq!(slow.answer().await.status, 200);
+
+        let next = gateway.post(CHAT, body).header("x-opencode-session", "s");
+        assert_eq!(next.ask().await.status, 200);
+        assert_eq!(upstream.models(), ["n", "n"]);
     });
 }
 
