@@ -58,7 +58,7 @@ use std::{
 use ::metrics::{Key, KeyName, Label, Level, Metadata, Recorder, Unit, with_recorder};
 use http::StatusCode;
 
-use crate::llm::dialect::{Dialect, Usage};
+use crate::llm::dialect::{GenAiOperation, Usage};
 
 /// The value of a label in place of one that callers or upstreams made up.
 pub(crate) const OTHER: &str = "other";
@@ -278,41 +278,8 @@ pub(crate) fn released(after: Duration) {
     CANCEL_LATENCY.observe(std::iter::empty(), after.as_secs_f64(), 1);
 }
 
-/// The names of a call's operation and of its API, as OpenTelemetry's convention has them.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Operation {
-    name: &'static str,
-    provider: &'static str,
-}
-
-impl Operation {
-    /// The operation for a path of no known API.
-    pub(crate) const UNKNOWN: Self = Self::new(OTHER, OTHER);
-
-    const fn new(name: &'static str, provider: &'static str) -> Self {
-        Self { name, provider }
-    }
-
-    /// The operation by the last segments of a request's path.
-    pub(crate) fn from_path(path: &str) -> Self {
-        let path = path.strip_suffix('/').unwrap_or(path);
-        let is_of = |parent: &str| {
-            let parents = path.rsplit_once('/').map(|(parents, _)| parents);
-            parents.is_some_and(|parents| parents.ends_with(parent))
-        };
-        match (Dialect::from_path(path), path.rsplit('/').next()) {
-            (Dialect::Anthropic, Some("count_tokens")) => Self::new("count_tokens", "anthropic"),
-            (Dialect::Anthropic, _) => Self::new("chat", "anthropic"),
-            (Dialect::OpenAiChat | Dialect::OpenAiResponses, _) => Self::new("chat", "openai"),
-            (_, Some("embeddings")) => Self::new("embeddings", "openai"),
-            (_, Some("completions")) => Self::new("text_completion", "openai"),
-            (_, Some("generations" | "edits" | "variations")) if is_of("images") => {
-                Self::new("generate_content", "openai")
-            }
-            _ => Self::UNKNOWN,
-        }
-    }
-}
+/// The most values that one stream records of its chunks: a recorder may keep each of them.
+const MOST_CHUNKS: u32 = 1024;
 
 /// The times of the chunks with content in one stream.
 #[derive(Clone, Copy, Debug)]
@@ -328,7 +295,7 @@ pub(crate) struct ChunkTimes {
 /// A call that ended and left no work.
 #[derive(Debug)]
 pub(crate) struct EndedCall {
-    pub(crate) operation: Operation,
+    pub(crate) operation: GenAiOperation,
     pub(crate) model: Option<Arc<str>>,
     /// The reason of the call's end; `None` for a completed call.
     pub(crate) error: Option<&'static str>,
@@ -362,7 +329,7 @@ impl EndedCall {
             FIRST_CHUNK.observe(self.labels(None), first.as_secs_f64(), 1);
             if more > 0 {
                 let mean = rest.as_secs_f64() / f64::from(more);
-                PER_CHUNK.observe(self.labels(None), mean, more as usize);
+                PER_CHUNK.observe(self.labels(None), mean, more.min(MOST_CHUNKS) as usize);
             }
         }
     }
@@ -370,35 +337,13 @@ impl EndedCall {
     fn labels(&self, own: Option<Label>) -> impl Iterator<Item = Label> {
         let labels = [
             fixed("gen_ai.operation.name", self.operation.name),
-            fixed("gen_ai.provider.name", self.operation.provider),
+            fixed(
+                "gen_ai.provider.name",
+                self.operation.provider.unwrap_or(OTHER),
+            ),
             of_candidate("gen_ai.request.model", self.model.as_ref()),
             own,
         ];
         labels.into_iter().flatten()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::Operation;
-
-    /// covers: T103
-    #[test]
-    fn an_operation_is_named_by_a_known_path_alone() {
-        for (path, name, provider) in [
-            ("/v1/chat/completions", "chat", "openai"),
-            ("/v1/responses/", "chat", "openai"),
-            ("/v1/messages", "chat", "anthropic"),
-            ("/v1/messages/count_tokens", "count_tokens", "anthropic"),
-            ("/v1/embeddings", "embeddings", "openai"),
-            ("/v1/completions", "text_completion", "openai"),
-            ("/v1/images/edits", "generate_content", "openai"),
-            ("/v1/audio/edits", "other", "other"),
-            ("/v1/made-up", "other", "other"),
-            ("", "other", "other"),
-        ] {
-            let expected = Operation { name, provider };
-            assert_eq!(Operation::from_path(path), expected, "{path}");
-        }
     }
 }

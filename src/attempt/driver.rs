@@ -310,6 +310,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                 return self.watch(Some(&attempt), None, scope, cx);
             }
         };
+        #[cfg(feature = "metrics")]
+        attempt.count_outcome(|| TerminalReason::outcome_of(&error));
         let failure = peek::classify_error(&error, &self.own, self.policy.streams());
         admitted.fail(TerminalReason::Failed(failure.class));
         let failed = FailedAttempt::Error(error);

@@ -96,7 +96,9 @@ where
         let claim = Claim::of_call(&mut request);
         #[cfg(feature = "metrics")]
         if claim.owns {
-            claim.run.name_operation(request.uri().path());
+            claim
+                .run
+                .name_operation(|| crate::supervise::operation_of(&request));
         }
         let max_body = policy.settings().max_body;
         // The caller keeps a clone, which is not ready; the call takes the ready service.

@@ -133,6 +133,8 @@ impl SettleGuard {
 impl Drop for SettleGuard {
     fn drop(&mut self) {
         if let Some(run) = self.0.take() {
+            #[cfg(feature = "metrics")]
+            run.count_outcome(|| run.outcome_of_end());
             run.settle(TerminalReason::Aborted);
         }
     }

@@ -2,7 +2,7 @@
 
 use http::Request;
 
-use super::dialect_of;
+use super::operation_of;
 use crate::run::{CallSlot, Run, Settlement, Step, StepKind, is_traced};
 
 /// The node that a layer acts on, and whether the layer settles it.
@@ -67,7 +67,7 @@ impl Claim {
 
     #[cold]
     fn make_span<B>(call: &Run, request: &Request<B>, found: Option<&Run>) {
-        call.make_call_span(request.uri().path(), dialect_of(request), found);
+        call.make_call_span(operation_of(request), found);
     }
 
     /// Creates a claim on `run`; records the start of an LLM call if `owns` and the node is

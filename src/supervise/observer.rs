@@ -6,7 +6,7 @@ use super::marks::{ResponseMarks, Stream};
 use crate::{
     body::{AnnouncedLength, has_body},
     llm::{
-        dialect::{Dialect, Truncated},
+        dialect::{Dialect, GenAiOperation, Truncated},
         failure::{Failure, FailureClass},
     },
     run::{Nanos, NotCounted, ResetOn, Run, TerminalReason},
@@ -26,6 +26,11 @@ pub(crate) fn dialect_of<B>(request: &Request<B>) -> Dialect {
         Dialect::Any => request.extensions().get().copied().unwrap_or_default(),
         known => known,
     }
+}
+
+/// The operation of a request, for its span and its metrics.
+pub(crate) fn operation_of<B>(request: &Request<B>) -> GenAiOperation {
+    GenAiOperation::of(request.uri().path(), dialect_of(request))
 }
 
 /// A [`Dialect`] in the size of two machine words: only a custom one is boxed.

@@ -95,7 +95,7 @@ impl Supervisor {
     ) -> Self {
         #[cfg(feature = "metrics")]
         if claim.owns {
-            claim.run.name_operation(request.uri().path());
+            claim.run.name_operation(|| super::operation_of(request));
         }
         let reader = if settings.reads || claim.owns {
             ResponseReader::Head(ResponseFacts::of(request))
@@ -351,9 +351,7 @@ impl Supervisor {
     /// The result is the error that the caller gets.
     pub(in crate::supervise) fn failed(&mut self, error: BoxError, task: TaskId) -> BoxError {
         #[cfg(feature = "metrics")]
-        self.count_outcome(|_| {
-            TerminalReason::find(&*error).map_or("error", TerminalReason::label)
-        });
+        self.count_outcome(|_| TerminalReason::outcome_of(&error));
         self.report();
         if self.observer().is_none() && is_refusal(&error) {
             self.run.node().payload.set_refused(true);

@@ -390,6 +390,23 @@ async fn an_attempt_without_an_answer_counts_by_the_clock_that_ended_it() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_attempt_whose_service_gets_no_ready_counts() {
+    let recorded = Recorded::start();
+    let upstream = Upstream::script(healthy()).readiness([None, Some("down".into())]);
+    upstream.play("a", failure(500));
+    let stack = Stack::default().candidates(["a", "b"]);
+
+    drop(stack.build(&upstream).ask(prompt("a")).await);
+
+    let failed = [
+        one("model=a outcome=5xx", [1.0]),
+        // No request went to a candidate.
+        one("outcome=error", [1.0]),
+    ];
+    assert_eq!(recorded.of(ATTEMPTS), failed);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_disconnect_gives_its_attempt_up_and_records_when_the_upstream_is_released() {
     let recorded = Recorded::start();
     let upstream = Upstream::script(Script::before_head().never());

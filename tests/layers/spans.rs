@@ -236,6 +236,23 @@ async fn a_service_that_gets_no_ready_is_a_failed_attempt() {
     assert_eq!(tries[1].1.get("http.request.resend_count"), None);
 }
 
+/// A caller may write ten megabytes there, and a collector then refuses the whole batch.
+#[tokio::test(start_paused = true)]
+async fn a_long_model_is_cut_in_the_span() {
+    let heard = SpanCapture::start();
+    let model = format!("a{}", "\u{e9}".repeat(1000));
+    let stack = Stack::default().candidates(["a"]);
+    let stack = stack.build(&Upstream::script(healthy()));
+
+    drop(stack.ask(prompt(&model)).await);
+
+    let (_, call) = heard.one("call");
+    let shown = call.get("gen_ai.request.model").unwrap();
+    assert_eq!(shown.len(), 255, "{shown}");
+    assert!(model.starts_with(shown));
+    assert_eq!(call.get("otel.name"), Some(&*format!("chat {shown}")));
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_attempt_of_the_program_has_a_span() {
     let heard = SpanCapture::start();
@@ -413,6 +430,8 @@ async fn a_call_of_a_request_is_below_the_span_that_is_entered() {
         "/v1/embeddings",
         "/v1/messages",
         "/v1/messages/count_tokens",
+        "/v1/completions",
+        "/v1/made-up",
     ] {
         let request = Request::post(path).body(()).unwrap();
         let call = server.in_scope(|| stack.call(with_header(request, "x-run-id", "r")));
@@ -424,14 +443,16 @@ async fn a_call_of_a_request_is_below_the_span_that_is_entered() {
     let calls = heard.of("call");
     let told = calls.iter().map(|(_, call)| {
         assert_eq!(call.parent, Some(0));
-        ["otel.name", "gen_ai.provider.name"].map(|field| call.get(field).unwrap())
+        ["otel.name", "gen_ai.provider.name"].map(|field| call.get(field).unwrap_or("-"))
     });
     assert_eq!(
         told.collect::<Vec<_>>(),
         [
             ["embeddings", "openai"],
             ["chat", "anthropic"],
-            ["count_tokens", "anthropic"]
+            ["count_tokens", "anthropic"],
+            ["text_completion", "openai"],
+            ["other", "-"],
         ]
     );
 }

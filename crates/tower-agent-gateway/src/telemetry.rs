@@ -97,7 +97,8 @@ impl Telemetry {
             .with_filter(filter_fn(|it| it.is_span() && it.target() == TARGET))
     }
 
-    /// Sends what is left, for so long at most. Blocks the thread.
+    /// Sends what is left, for so long at most. Blocks the thread: in a runtime of one thread nothing
+    /// can be sent meanwhile.
     pub fn shut_down(self, limit: Duration) {
         if let Err(error) = self.0.shutdown_with_timeout(limit) {
             tracing::warn!(%error, "the last spans were not sent");

@@ -21,7 +21,7 @@ use crate::{
     error::BoxError,
     headers::X_RUN_ID,
     registry::{Finder, Owner, Uncounted},
-    run::{CallSlot, InvalidRunId, NodeKind, Run, RunId, Settlement, TerminalReason, Terminated},
+    run::{CallSlot, InvalidRunId, NodeKind, Run, RunId, Settlement, Terminated},
     supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
@@ -158,8 +158,7 @@ impl RunLayer {
                     if adopt(&child, Some(id.clone())) {
                         return here(child);
                     }
-                    // A concurrent request has opened the run.
-                    child.end(TerminalReason::Completed);
+                    // A concurrent request has opened the run: this child never was one.
                 }
                 Resolved {
                     run: registry.enter(owner, id, session, idle),

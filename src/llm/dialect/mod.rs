@@ -6,6 +6,7 @@
 mod anthropic;
 mod chat;
 mod grammar;
+mod operation;
 mod responses;
 mod state;
 mod stream_failure;
@@ -17,7 +18,8 @@ pub use self::{
 };
 
 pub(crate) use self::{
-    anthropic::Anthropic, chat::OpenAiChat, responses::OpenAiResponses, stream_failure::error_in,
+    anthropic::Anthropic, chat::OpenAiChat, operation::GenAiOperation, responses::OpenAiResponses,
+    stream_failure::error_in,
 };
 
 use std::borrow::Cow;

@@ -3,7 +3,8 @@
 use std::{sync::OnceLock, time::Duration};
 
 use crate::{
-    metrics::{self, ChunkTimes, EndedCall, Operation},
+    llm::dialect::GenAiOperation,
+    metrics::{self, ChunkTimes, EndedCall},
     run::{
         handle::Run,
         kinds::NodeKind,
@@ -17,7 +18,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct CallMetrics {
     /// The operation that the call's request names, as the first layer read it.
-    operation: OnceLock<Operation>,
+    operation: OnceLock<GenAiOperation>,
     /// The chunks of the call's first stream with content.
     chunks: OnceLock<StreamChunks>,
 }
@@ -61,12 +62,10 @@ impl StreamChunks {
 }
 
 impl Run {
-    /// Names the operation of this node's call by the path of its request; the first name stays.
-    pub(crate) fn name_operation(&self, path: &str) {
+    /// Names the operation of this node's call; the first name stays.
+    pub(crate) fn name_operation(&self, operation: impl FnOnce() -> GenAiOperation) {
         if let Some(call) = self.call_node().payload.call() {
-            call.metrics
-                .operation
-                .get_or_init(|| Operation::from_path(path));
+            call.metrics.operation.get_or_init(operation);
         }
     }
 
@@ -114,12 +113,11 @@ impl Node<NodeState> {
         });
         let completed = end.reason == TerminalReason::Completed;
         let call = EndedCall {
-            operation: call
+            operation: *call
                 .metrics
                 .operation
                 .get()
-                .copied()
-                .unwrap_or(Operation::UNKNOWN),
+                .unwrap_or(&GenAiOperation::UNKNOWN),
             model: self.payload.last_target(),
             error: (!completed).then(|| end.reason.label()),
             elapsed: end.at().saturating_sub(self.opened()),

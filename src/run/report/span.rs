@@ -24,7 +24,7 @@ use tracing::{
 
 use super::{log::guarded, summary::ReportedUsage};
 use crate::{
-    llm::{dialect::Dialect, failure::FailureClass},
+    llm::{cut, dialect::GenAiOperation, failure::FailureClass},
     lock::Lock,
     run::{
         handle::Run,
@@ -43,6 +43,9 @@ pub(in crate::run) struct SpanSlot(Lock<Option<Arc<OpenSpan>>>);
 /// The maximum depth of nested spans of sub-agents. A subscriber may close a chain of spans by
 /// recursion, and a chain of sub-agents may be deeper than the thread's stack.
 const MAX_DEPTH: u8 = 64;
+
+/// The most bytes of a model's name in a span.
+const MOST_BYTES: usize = 256;
 
 /// A span that has not closed.
 #[derive(Debug)]
@@ -179,17 +182,20 @@ impl Run {
         );
     }
 
-    /// Makes the span of this call, of a request to `path`. The call takes over the span of `found`
+    /// Makes the span of this call. The call takes over the span of `found`
     /// if a layer further out has taken that node for the call.
     #[cold]
-    pub(crate) fn make_call_span(&self, path: &str, dialect: Dialect, found: Option<&Self>) {
+    pub(crate) fn make_call_span(&self, operation: GenAiOperation, found: Option<&Self>) {
         let node = self.node();
         if let Some(open) = found.and_then(|found| found.node().take_span(NodeKind::Call)) {
             return node.put_span(open);
         }
         let above = node.ancestors().find_map(Node::open_span);
         let depth = above.as_ref().map_or(0, |above| above.depth);
-        let operation = operation_of(path);
+        let GenAiOperation {
+            name: operation,
+            provider,
+        } = operation;
         node.make_span((NodeKind::Call, operation, depth), None, |run, session| {
             span!(
                 above,
@@ -198,7 +204,7 @@ impl Run {
                 otel.kind = "client",
                 otel.status_code = Empty,
                 gen_ai.operation.name = operation,
-                gen_ai.provider.name = provider_of(path, dialect),
+                gen_ai.provider.name = provider,
                 gen_ai.request.model = Empty,
                 gen_ai.response.model = Empty,
                 gen_ai.response.finish_reasons = Empty,
@@ -212,9 +218,11 @@ impl Run {
         });
     }
 
-    /// Names the model that the caller of this node's call asked for.
+    /// Names the model that the caller of this node's call asked for, by its first
+    /// [`MOST_BYTES`] bytes: it is the caller's word, and a collector may refuse what is too long.
     #[cold]
     pub(crate) fn record_asked_model(&self, model: &str) {
+        let model = cut(model, MOST_BYTES);
         if let Some(open) = self.open_call_span() {
             guarded(|| {
                 open.span.record("gen_ai.request.model", model);
@@ -514,26 +522,5 @@ impl fmt::Display for SpanName<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.0)?;
         self.1.map_or(Ok(()), |what| write!(f, " {what}"))
-    }
-}
-
-/// The operation of a request to this path, by the convention's names where it has one.
-fn operation_of(path: &str) -> &'static str {
-    let path = path.strip_suffix('/').unwrap_or(path);
-    match path.rsplit('/').next() {
-        Some("embeddings") => "embeddings",
-        Some("count_tokens") => "count_tokens",
-        Some("generations" | "edits" | "variations") => "generate_content",
-        _ => "chat",
-    }
-}
-
-/// The provider whose API a request to this path speaks; `None` if that is not known.
-fn provider_of(path: &str, dialect: Dialect) -> Option<&'static str> {
-    match dialect {
-        Dialect::OpenAiChat | Dialect::OpenAiResponses => Some("openai"),
-        Dialect::Anthropic => Some("anthropic"),
-        Dialect::Any if operation_of(path) != "chat" => Some("openai"),
-        Dialect::Any | Dialect::Custom(_) => None,
     }
 }

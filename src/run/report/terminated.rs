@@ -191,6 +191,13 @@ impl TerminalReason {
     pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         Terminated::find(error).map(|terminated| &terminated.reason)
     }
+
+    /// The outcome of an attempt that failed with `error`, as the label of a metric: the reason in
+    /// the error, or `error` if it has none.
+    #[cfg(feature = "metrics")]
+    pub(crate) fn outcome_of(error: &crate::error::BoxError) -> &'static str {
+        Self::find(&**error).map_or("error", Self::label)
+    }
 }
 
 impl fmt::Display for Terminated {
