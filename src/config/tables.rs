@@ -12,7 +12,7 @@ type Bytes = Count<0, { 1 << 20 }>;
 /// The number of failures, of turns, or of repeats in a second.
 type Number = Count<0, 1_000_000>;
 /// A number of tokens.
-type Tokens = Count<0, { u32::MAX }>;
+type TokenCount = Count<0, { u32::MAX }>;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
@@ -108,8 +108,8 @@ limits! {
         timeout: Time,
         #[serde(alias = "maxTurnsPerRun")]
         max_turns: Number,
-        max_output_tokens: Tokens,
-        max_total_tokens: Tokens,
+        max_output_tokens: TokenCount,
+        max_total_tokens: TokenCount,
         max_cost: Amount,
         count_cached_input: bool,
         ask_at: Part,
@@ -222,7 +222,7 @@ pub struct CandidateTable {
     /// The part of the URL before the operation.
     pub base_url: Url,
     #[serde(default)]
-    pub(super) dialect: Dialect,
+    pub(super) dialect: DialectName,
     pub(super) api_key_env: Option<String>,
     /// The context window of the model in tokens, if known.
     pub context_window: Option<std::num::NonZeroU64>,
@@ -250,7 +250,7 @@ impl CandidateTable {
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Dialect {
+pub(super) enum DialectName {
     #[default]
     Any,
     OpenAi,
@@ -273,12 +273,12 @@ pub(super) struct LoopDetectionTable {
     pub(super) consecutive_errors: Option<Number>,
 }
 
-impl From<Dialect> for CandidateDialect {
-    fn from(dialect: Dialect) -> Self {
+impl From<DialectName> for CandidateDialect {
+    fn from(dialect: DialectName) -> Self {
         match dialect {
-            Dialect::Any => Self::Any,
-            Dialect::OpenAi => Self::OpenAi,
-            Dialect::Anthropic => Self::Anthropic,
+            DialectName::Any => Self::Any,
+            DialectName::OpenAi => Self::OpenAi,
+            DialectName::Anthropic => Self::Anthropic,
         }
     }
 }

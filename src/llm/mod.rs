@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub(crate) use self::{
     content_type::{is_plain, names_events, names_json},
     conversation::{
-        AnswerReader, Called, ConversationEvent, History, HistoryPlace, Sender, ToolCall,
+        AnswerReader, Called, ConversationEvent, History, HistoryPlace, SenderIdentity, ToolCall,
         canonical, digest, result, texts,
     },
     prompt::Prompt,

@@ -16,10 +16,10 @@ use crate::lock::Lock;
 /// slot into the request, and learns the call from it before the head of the answer. In the other
 /// direction the slot has the number of the response layer's own writes to the caller.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct CallSlot(Arc<Shared>);
+pub(crate) struct CallSlot(Arc<SlotState>);
 
 #[derive(Debug, Default)]
-struct Shared {
+struct SlotState {
     /// The call that was opened last: a program's retry between both layers opens several.
     call: Lock<Option<Run>>,
     writes: AtomicU64,

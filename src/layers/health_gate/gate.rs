@@ -16,7 +16,7 @@ use http::{
 use tokio::time::{Instant, timeout, timeout_at};
 use tower_service::Service;
 
-use super::rounds::{ProbeStep, SharedRounds};
+use super::probes::{ProbeStep, SharedProbes};
 use crate::{body::MAX_BODY, llm::failure::Classifier, lock::Lock};
 
 /// The default of both the interval between probes and the timeout of a probe.
@@ -90,13 +90,13 @@ pub(super) type Probing<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 /// The gate of a service: the settings, the probe and the shared state.
 pub(super) struct Gate {
     pub(super) settings: GateSettings,
-    pub(super) shared: Arc<SharedRounds>,
+    pub(super) shared: Arc<SharedProbes>,
     /// Starts a probe.
     probe: Box<dyn Fn() -> Probing<bool> + Send + Sync>,
 }
 
 impl Gate {
-    pub(super) fn new<P>(settings: GateSettings, shared: Arc<SharedRounds>, probe: P) -> Self
+    pub(super) fn new<P>(settings: GateSettings, shared: Arc<SharedProbes>, probe: P) -> Self
     where
         P: Service<(), Response = bool> + Clone + Send + 'static,
         P::Future: Send,
@@ -166,7 +166,9 @@ struct ProbeSubscription {
 
 impl ProbeSubscription {
     fn new(gate: Arc<Gate>, waits: bool, due: Instant) -> Self {
-        let (key, seen) = gate.shared.change(|rounds| rounds.subscribe(waits, due));
+        let (key, seen) = gate
+            .shared
+            .change(|schedule| schedule.subscribe(waits, due));
         Self {
             gate,
             key,
@@ -185,7 +187,7 @@ impl ProbeSubscription {
             // Created before the state is read, so that no change in between is missed.
             let mut changed = pin!(shared.changed.notified());
             let (key, seen, now) = (self.key, &mut self.seen, Instant::now());
-            let step = shared.change(|rounds| rounds.next_step(key, seen, now, max_delay));
+            let step = shared.change(|schedule| schedule.next_step(key, seen, now, max_delay));
             let (until, mut probe) = match step {
                 ProbeStep::Result { healthy } => return healthy,
                 ProbeStep::Wait { until } => (until, None),
@@ -199,7 +201,7 @@ impl ProbeSubscription {
             let result = timeout_at(until, result).await.unwrap_or(Some(false));
             // The probe is dropped before the others learn its result.
             if let (Some(healthy), true) = (result, probe.take().is_some()) {
-                shared.change(|rounds| rounds.record_result(key, healthy, now + every));
+                shared.change(|schedule| schedule.record_result(key, healthy, now + every));
             }
         }
     }
@@ -209,7 +211,7 @@ impl Drop for ProbeSubscription {
     fn drop(&mut self) {
         let (key, waits) = (self.key, self.waits);
         let shared = &self.gate.shared;
-        shared.change(|rounds| rounds.unsubscribe(key, waits));
+        shared.change(|schedule| schedule.unsubscribe(key, waits));
     }
 }
 

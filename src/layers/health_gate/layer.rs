@@ -22,8 +22,8 @@ use tower_service::Service;
 use super::{
     body::ProbedBody,
     gate::{Gate, GateSettings},
-    passage::Passage,
-    rounds::SharedRounds,
+    held_call::HeldCall,
+    probes::SharedProbes,
 };
 use crate::{
     body::ReplayBody,
@@ -45,7 +45,7 @@ const LONGEST: Duration = Duration::from_secs(30 * 24 * 3600);
 pub struct HealthGateLayer<P> {
     probe: P,
     settings: GateSettings,
-    shared: Arc<SharedRounds>,
+    shared: Arc<SharedProbes>,
 }
 
 impl<P> HealthGateLayer<P> {
@@ -191,7 +191,7 @@ pub struct HealthGate<S> {
 }
 
 /// The response future of [`HealthGate`].
-pub type HealthGateFuture<S, Q, B> = SupervisedFuture<Passage<S, Q, B>>;
+pub type HealthGateFuture<S, Q, B> = SupervisedFuture<HeldCall<S, Q, B>>;
 
 /// The response body of [`HealthGate`].
 pub type HealthGateBody<B> = SupervisedBody<ProbedBody<B>>;
@@ -221,7 +221,7 @@ where
         let service = mem::replace(&mut self.inner, next);
         let gate = Arc::clone(&self.gate);
         SupervisedFuture::new(claim, LayerSettings::passive(), request, |request| {
-            Passage::new(service, gate, run, request)
+            HeldCall::new(service, gate, run, request)
         })
     }
 }

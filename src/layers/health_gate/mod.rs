@@ -116,8 +116,8 @@
 
 mod body;
 mod gate;
+mod held_call;
 mod layer;
-mod passage;
-mod rounds;
+mod probes;
 
 pub use self::layer::{HealthGate, HealthGateBody, HealthGateFuture, HealthGateLayer, HttpProbe};

@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use super::{
     call::{PumpedBody, PumpedCall},
-    work::Work,
+    pumped::Pumped,
 };
 use crate::{
     error::BoxError,
@@ -103,7 +103,7 @@ where
         let inner = &mut self.inner;
         SupervisedFuture::new(entry, settings.reading(), request, |request| {
             if !drains {
-                return PumpedCall::new(Work::new(inner.call(request)), run, drains);
+                return PumpedCall::new(Pumped::new(inner.call(request)), run, drains);
             }
             // The work has an observer of its own: after the caller has left, the observer of the
             // layer is gone, and this one learns the usage.
@@ -114,7 +114,7 @@ where
             };
             let call =
                 SupervisedFuture::new(within, settings, request, |request| inner.call(request));
-            PumpedCall::new(Work::new(call), run, drains)
+            PumpedCall::new(Pumped::new(call), run, drains)
         })
     }
 }

@@ -78,6 +78,6 @@
 mod call;
 mod drain;
 mod layer;
-mod work;
+mod pumped;
 
 pub use self::layer::{Pump, PumpBody, PumpFuture, PumpLayer};

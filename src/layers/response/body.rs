@@ -14,7 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
 use super::{
-    answer::ErrorFormat,
+    error_answer::ErrorFormat,
     keep_alive::{KeepAlive, Write},
     stream::Events,
 };

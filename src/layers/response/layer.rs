@@ -16,8 +16,8 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use super::{
-    answer::{self, ErrorFormat, Statuses},
     body::TerminalResponseBody,
+    error_answer::{self, ErrorFormat, Statuses},
     keep_alive::{KeepAlive, KeepAliveSettings, Write},
 };
 use crate::{
@@ -262,7 +262,7 @@ where
                 let Some(error) = error.take() else {
                     panic!("a response future was polled after it was ready");
                 };
-                let answer = answer::to_unready(caller, statuses, &error);
+                let answer = error_answer::to_unready(caller, statuses, &error);
                 return Poll::Ready(Ok(answer.map(TerminalResponseBody::made)));
             }
         };
@@ -270,9 +270,8 @@ where
             Poll::Ready(Ok(answer)) => {
                 TerminalResponseBody::wrap(answer, caller, this.keep_alive.take())
             }
-            Poll::Ready(Err(error)) => {
-                answer::to_error(caller, statuses, &error.into()).map(TerminalResponseBody::made)
-            }
+            Poll::Ready(Err(error)) => error_answer::to_error(caller, statuses, &error.into())
+                .map(TerminalResponseBody::made),
             Poll::Pending => {
                 // Before a head there is no stream to insert a comment into.
                 let keep_alive = this.keep_alive.as_mut();

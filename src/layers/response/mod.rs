@@ -139,9 +139,9 @@
 //! });
 //! ```
 
-mod answer;
 mod body;
 mod early_head;
+mod error_answer;
 mod keep_alive;
 mod layer;
 mod stream;

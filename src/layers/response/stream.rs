@@ -4,7 +4,7 @@ use bytes::{Bytes, BytesMut};
 use http::Extensions;
 use http_body::Frame;
 
-use super::{answer::ErrorAnswer, answer::Statuses};
+use super::error_answer::{ErrorAnswer, Statuses};
 use crate::{
     error::BoxError,
     llm::{

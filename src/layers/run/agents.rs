@@ -4,10 +4,10 @@ use std::{error::Error, fmt};
 
 use http::{HeaderName, HeaderValue, request::Parts};
 
-use super::request_run::{Parent, RequestRun};
+use super::request_run::{ParentRun, RequestRun};
 use crate::{
     headers::{X_RUN_ID, X_SESSION_ID},
-    llm::{Sender, digest, texts},
+    llm::{SenderIdentity, digest, texts},
     run::RunId,
 };
 
@@ -127,7 +127,7 @@ impl KnownAgents {
             return None;
         }
         self.of_headers(parts)
-            .or_else(|| self.of_body(parts, &Sender::read(body)?))
+            .or_else(|| self.of_body(parts, &SenderIdentity::read(body)?))
     }
 
     /// Finds the run of a request by its headers alone.
@@ -159,7 +159,7 @@ impl KnownAgents {
         self.own.iter().any(|it| it.session_in(parts).is_some())
     }
 
-    fn of_body(&self, parts: &Parts, sender: &Sender) -> Option<RequestRun> {
+    fn of_body(&self, parts: &Parts, sender: &SenderIdentity) -> Option<RequestRun> {
         let turn = format!("{:016x}", sender.words);
         let mut own = self.own.iter();
         let own = own.find_map(|it| Some(it.run(parts, it.session_in(parts)?, &turn)));
@@ -237,7 +237,7 @@ impl AgentHeaders {
         let found = run(session, agent, turn);
         let parent = agent.map(|_| prefix(session, of(&self.parent)));
         RequestRun {
-            parent: parent.map(Parent::LatestAfter),
+            parent: parent.map(ParentRun::LatestAfter),
             ..found
         }
     }

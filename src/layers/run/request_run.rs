@@ -40,12 +40,12 @@ use crate::{
 pub struct RequestRun {
     pub(super) id: RunId,
     pub(super) session: Option<RunId>,
-    pub(super) parent: Option<Parent>,
+    pub(super) parent: Option<ParentRun>,
 }
 
 /// The parent of a run: by its id, or by the beginning of its id.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Parent {
+pub(super) enum ParentRun {
     /// The parent is the run of this id.
     Run(RunId),
     /// The parent is the session's latest run whose id is this text and a user turn; the text ends
@@ -77,7 +77,7 @@ impl RequestRun {
     /// the parent with which it was opened.
     #[must_use]
     pub fn child_of(mut self, parent: RunId) -> Self {
-        self.parent = Some(Parent::Run(parent));
+        self.parent = Some(ParentRun::Run(parent));
         self
     }
 
@@ -88,7 +88,7 @@ impl RequestRun {
     }
 }
 
-impl Parent {
+impl ParentRun {
     /// Finds the parent's run; `None` if it is unknown or over.
     pub(super) fn find(
         &self,

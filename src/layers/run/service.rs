@@ -15,7 +15,7 @@ use tower_service::Service;
 
 use super::{
     layer::RunLayer,
-    request_run::{Parent, RequestRun},
+    request_run::{ParentRun, RequestRun},
 };
 use crate::{
     error::BoxError,
@@ -54,7 +54,7 @@ struct NamedRun {
     id: Option<RunId>,
     session: Option<Arc<str>>,
     /// The run of which a new run is the child.
-    parent: Option<Parent>,
+    parent: Option<ParentRun>,
 }
 
 /// The run that a request belongs to, and how it was found.

@@ -16,7 +16,7 @@
 mod item;
 mod request;
 mod response;
-mod sender;
+mod sender_identity;
 #[cfg(test)]
 mod tests;
 
@@ -24,5 +24,5 @@ pub(crate) use self::{
     item::{Called, ConversationEvent, ToolCall, canonical, digest, result},
     request::{History, HistoryPlace},
     response::AnswerReader,
-    sender::{Sender, texts},
+    sender_identity::{SenderIdentity, texts},
 };

@@ -15,14 +15,14 @@ use pin_project_lite::pin_project;
 use crate::error::BoxError;
 
 /// The call before its head, and the body from then on.
-pub(super) enum Work {
-    Call(Pin<Box<dyn Future<Output = Result<Response<Answer>, BoxError>> + Send>>),
-    Body(Answer),
+pub(super) enum Pumped {
+    Call(Pin<Box<dyn Future<Output = Result<Response<BoxedBody>, BoxError>> + Send>>),
+    Body(BoxedBody),
 }
 
-type Answer = UnsyncBoxBody<Bytes, BoxError>;
+type BoxedBody = UnsyncBoxBody<Bytes, BoxError>;
 
-impl Work {
+impl Pumped {
     pub(super) fn new<F, B, E>(call: F) -> Self
     where
         F: Future<Output = Result<Response<B>, E>> + Send + 'static,
@@ -49,7 +49,7 @@ where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,
 {
-    type Output = Result<Response<Answer>, BoxError>;
+    type Output = Result<Response<BoxedBody>, BoxError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let boxed = |body: B| body.map_err(Into::into).boxed_unsync();

@@ -9,23 +9,23 @@ use crate::lock::Lock;
 
 /// The probe state of a gate, which all services of a layer share.
 #[derive(Debug, Default)]
-pub(super) struct SharedRounds {
-    rounds: Lock<Rounds>,
+pub(super) struct SharedProbes {
+    schedule: Lock<ProbeSchedule>,
     /// Wakes the subscribers after a change that concerns them.
     pub(super) changed: Notify,
 }
 
-impl SharedRounds {
+impl SharedProbes {
     /// Changes the state; wakes all subscribers if a probe is due sooner or the prober is gone.
     ///
     /// The method wakes all of them, because a single woken one may be dropped before it is polled.
-    pub(super) fn change<T>(&self, change: impl FnOnce(&mut Rounds) -> T) -> T {
-        let mut rounds = self.rounds.lock();
-        let Rounds { due, prober, .. } = *rounds;
-        let result = change(&mut rounds);
-        let is_gone = prober.is_some() && rounds.prober.is_none();
-        let concerns_all = is_gone || rounds.due != due;
-        drop(rounds);
+    pub(super) fn change<T>(&self, change: impl FnOnce(&mut ProbeSchedule) -> T) -> T {
+        let mut schedule = self.schedule.lock();
+        let ProbeSchedule { due, prober, .. } = *schedule;
+        let result = change(&mut schedule);
+        let is_gone = prober.is_some() && schedule.prober.is_none();
+        let concerns_all = is_gone || schedule.due != due;
+        drop(schedule);
         if concerns_all {
             self.changed.notify_waiters();
         }
@@ -33,7 +33,7 @@ impl SharedRounds {
     }
 
     pub(super) fn is_closed(&self) -> bool {
-        self.rounds.lock().is_closed
+        self.schedule.lock().is_closed
     }
 }
 
@@ -42,7 +42,7 @@ impl SharedRounds {
 /// The probes have no task of their own: one of the subscribed calls, the prober, runs them in its
 /// own polls. If that call is dropped, or is not polled in time, another one takes over.
 #[derive(Debug, Default)]
-pub(super) struct Rounds {
+pub(super) struct ProbeSchedule {
     /// Whether the gate is closed, because the upstream seems down.
     is_closed: bool,
     /// The number of probes that have finished on this gate.
@@ -73,7 +73,7 @@ pub(super) enum ProbeStep {
     Wait { until: Instant },
 }
 
-impl Rounds {
+impl ProbeSchedule {
     /// Subscribes a call to probe results, and schedules a probe at `due`.
     ///
     /// The probe is made no earlier than one interval after the start of the last one. A

@@ -36,13 +36,13 @@ const CONTRADICTED: u32 = 3;
 pin_project! {
     /// The future of a call: buffers and sends the request, and sends it again after each wait.
     #[must_use = "futures do nothing unless polled"]
-    pub struct Passage<S, Q, B>
+    pub struct HeldCall<S, Q, B>
     where
         S: Service<Request<ReplayBody>>,
     {
         #[pin]
         stage: Stage<S::Future, Q, B>,
-        trip: Trip<S, B>,
+        state: HeldState<S, B>,
     }
 }
 
@@ -77,7 +77,7 @@ pin_project! {
 type Peeked<B> = Box<PeekedAnswer<ProbedBody<B>>>;
 
 /// The state of a call that survives from one sending of its request to the next.
-struct Trip<S, B> {
+struct HeldState<S, B> {
     service: S,
     /// Whether the service was polled ready, and has not been called since.
     is_ready: bool,
@@ -112,7 +112,7 @@ enum GateStep<B> {
     Done(Result<Response<ProbedBody<B>>, BoxError>),
 }
 
-impl<S, Q, B> Passage<S, Q, B>
+impl<S, Q, B> HeldCall<S, Q, B>
 where
     S: Service<Request<ReplayBody>>,
     Q: Body + 'static,
@@ -126,7 +126,7 @@ where
             stage: Stage::Upload {
                 upload: Upload::new(request, gate.settings.max_body),
             },
-            trip: Trip {
+            state: HeldState {
                 service,
                 is_ready: true,
                 gate,
@@ -142,7 +142,7 @@ where
     }
 }
 
-impl<S, Q, B> Future for Passage<S, Q, B>
+impl<S, Q, B> Future for HeldCall<S, Q, B>
 where
     S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
     S::Error: Into<BoxError>,
@@ -158,19 +158,19 @@ where
     /// If it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let trip = this.trip;
+        let state = this.state;
         let task = TaskId::of(cx.waker());
         loop {
             let step = match this.stage.as_mut().project() {
-                StageProj::Upload { upload } => match upload.poll(&trip.run, cx) {
+                StageProj::Upload { upload } => match upload.poll(&state.run, cx) {
                     Poll::Pending => {
-                        trip.yield_service();
+                        state.yield_service();
                         return Poll::Pending;
                     }
                     Poll::Ready(Ok(request)) => {
-                        trip.request = Some(request);
-                        if trip.applies && trip.gate.shared.is_closed() {
-                            trip.yield_service();
+                        state.request = Some(request);
+                        if state.applies && state.gate.shared.is_closed() {
+                            state.yield_service();
                             GateStep::Wait
                         } else {
                             GateStep::Call
@@ -179,34 +179,34 @@ where
                     Poll::Ready(Err(error)) => GateStep::Done(Err(error)),
                 },
                 StageProj::Readying => {
-                    let readiness = trip.service.poll_ready(cx);
+                    let readiness = state.service.poll_ready(cx);
                     // Check the deadlines: the service may become ready in the instant of one.
-                    match trip.stopped(task) {
+                    match state.stopped(task) {
                         Some(done) => done,
                         None => match ready!(readiness) {
                             Ok(()) => {
-                                trip.is_ready = true;
+                                state.is_ready = true;
                                 GateStep::Call
                             }
-                            Err(error) => trip.broken(error.into(), task),
+                            Err(error) => state.broken(error.into(), task),
                         },
                     }
                 }
                 StageProj::Calling { call } => match Role::apart(|| call.poll(cx)) {
                     Poll::Pending => {
-                        if let Some(silence) = &mut trip.silence {
+                        if let Some(silence) = &mut state.silence {
                             silence.poll(cx);
                         }
                         return Poll::Pending;
                     }
                     Poll::Ready(Ok(answer)) => {
                         let answer = answer.map(ProbedBody::new);
-                        match trip.applies && PeekedAnswer::is_failure(&answer) {
+                        match state.applies && PeekedAnswer::is_failure(&answer) {
                             true => GateStep::Read(Box::new(PeekedAnswer::new(answer, false))),
-                            false => trip.hand_on(answer),
+                            false => state.hand_on(answer),
                         }
                     }
-                    Poll::Ready(Err(error)) => trip.broken(error.into(), task),
+                    Poll::Ready(Err(error)) => state.broken(error.into(), task),
                 },
                 StageProj::Reading {
                     answer: slot,
@@ -219,25 +219,25 @@ where
                         let timer = timer.get_or_insert_with(|| Box::pin(sleep(ERROR_TIME)));
                         ready!(poll_timer(timer, cx));
                     }
-                    let failure = answer.classify(&trip.gate.settings.judgement);
+                    let failure = answer.classify(&state.gate.settings.judgement);
                     let waits = failure.is_some_and(|it| it.class == FailureClass::NotReady);
                     match slot.take() {
-                        Some(answer) if waits => trip.failed(Ok(answer), task),
-                        Some(answer) => trip.hand_on_read(*answer),
+                        Some(answer) if waits => state.failed(Ok(answer), task),
+                        Some(answer) => state.hand_on_read(*answer),
                         None => panic!("an answer was read twice"),
                     }
                 }
                 StageProj::Waiting { healthy, since, .. } => {
                     let ended = healthy.as_mut().poll(cx);
-                    match trip.stopped(task) {
+                    match state.stopped(task) {
                         Some(done) => done,
-                        None => trip.waited(ready!(ended), since.elapsed()),
+                        None => state.waited(ready!(ended), since.elapsed()),
                     }
                 }
                 StageProj::Over => panic!("a response future was polled after it was ready"),
             };
             match step {
-                GateStep::Call => match trip.call() {
+                GateStep::Call => match state.call() {
                     Some(call) => this.stage.set(Stage::Calling { call }),
                     None => this.stage.set(Stage::Readying),
                 },
@@ -251,12 +251,12 @@ where
                     this.stage.set(Stage::Over);
                     tracing::debug!(
                         target: "tower_agent",
-                        run = %trip.run.id(),
+                        run = %state.run.id(),
                         "the upstream is down"
                     );
                     this.stage.set(Stage::Waiting {
-                        pause: trip.run.pause(),
-                        healthy: trip.gate.wait(trip.patience()),
+                        pause: state.run.pause(),
+                        healthy: state.gate.wait(state.patience()),
                         since: Instant::now(),
                     });
                 }
@@ -269,7 +269,7 @@ where
     }
 }
 
-impl<S, B> Trip<S, B> {
+impl<S, B> HeldState<S, B> {
     /// The rest of the time that the call may wait.
     fn patience(&self) -> Duration {
         let patience = self.gate.settings.patience.unwrap_or(Duration::MAX);
@@ -382,13 +382,13 @@ impl<S, B> Trip<S, B> {
     }
 }
 
-impl<S, Q, B> fmt::Debug for Passage<S, Q, B>
+impl<S, Q, B> fmt::Debug for HeldCall<S, Q, B>
 where
     S: Service<Request<ReplayBody>>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Passage")
-            .field("run", &self.trip.run)
+        f.debug_struct("HeldCall")
+            .field("run", &self.state.run)
             .finish_non_exhaustive()
     }
 }

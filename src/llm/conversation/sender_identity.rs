@@ -13,7 +13,7 @@ static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The values in a request's body that identify its sender.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Sender {
+pub(crate) struct SenderIdentity {
     /// The digest of the user's words so far; it changes with each new message of the user.
     pub(crate) words: u64,
     /// The value of `prompt_cache_key`.
@@ -22,7 +22,7 @@ pub(crate) struct Sender {
     pub(crate) session: Option<String>,
 }
 
-impl Sender {
+impl SenderIdentity {
     /// Reads a request's body; `None` if it has no conversation.
     ///
     /// The words are the texts in messages of the user. A text that is one element, from its
@@ -125,7 +125,7 @@ mod tests {
 
     fn words(messages: &str) -> u64 {
         let body = format!(r#"{{"model":"m","messages":[{messages}]}}"#);
-        Sender::read(body.as_bytes()).unwrap().words
+        SenderIdentity::read(body.as_bytes()).unwrap().words
     }
 
     #[test]
@@ -161,10 +161,10 @@ mod tests {
     #[test]
     fn a_body_of_another_shape_tells_nothing() {
         for body in ["", "[]", "{\"messages\":", "{\"model\":\"m\"}", "no json"] {
-            assert!(Sender::read(body.as_bytes()).is_none(), "{body}");
+            assert!(SenderIdentity::read(body.as_bytes()).is_none(), "{body}");
         }
         let odd = br#"{"messages":7,"prompt_cache_key":[],"metadata":"x"}"#;
-        let odd = Sender::read(odd).unwrap();
+        let odd = SenderIdentity::read(odd).unwrap();
         assert!(odd.cache_key.is_none() && odd.session.is_none());
     }
 }
