@@ -18,9 +18,10 @@ use clap::Parser as _;
 use tokio::{net::TcpListener, signal::unix};
 use tower_agent::BoxError;
 use tower_agent_gateway::{App, Config, LineWriter, Runs, Telemetry, embedded, serve};
-use tracing::{Level, level_filters::LevelFilter};
+use tracing::{Dispatch, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
-    Layer, filter::filter_fn, fmt, layer::SubscriberExt, registry, util::SubscriberInitExt,
+    Layer, filter::filter_fn, fmt, layer::SubscriberExt, registry, registry::LookupSpan,
+    util::SubscriberInitExt,
 };
 
 use self::args::Args;
@@ -58,18 +59,29 @@ async fn main() -> ExitCode {
 }
 
 /// Sends events of the gateway to the log, and spans to the receiver of `[telemetry]`.
-fn subscribe(log: &LineWriter, telemetry: Option<&Telemetry>) {
+fn subscriber(log: &LineWriter, telemetry: Option<&Telemetry>) -> Dispatch {
+    let lines = registry().with(lines(log));
+    // A layer that is `None` would count as one that wants every span.
+    match telemetry {
+        Some(telemetry) => lines.with(telemetry.layer()).into(),
+        None => lines.into(),
+    }
+}
+
+/// The part of the subscriber that writes the log.
+fn lines<S>(log: &LineWriter) -> impl Layer<S> + use<S>
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+{
     let writer = log.clone();
     // Spans are no lines: without a receiver, none is made. What `tracing::enabled!` asks for is
     // neither a span nor an event.
     let lines = filter_fn(|it| !it.is_span() && *it.level() <= Level::INFO);
-    let log = fmt::layer()
+    fmt::layer()
         .with_writer(move || writer.clone())
         // No colours in a pipe: its reader is a program.
         .with_ansi(std::io::stderr().is_terminal())
-        .with_filter(lines.with_max_level_hint(LevelFilter::INFO));
-    let spans = telemetry.map(Telemetry::layer);
-    registry().with(log).with(spans).init();
+        .with_filter(lines.with_max_level_hint(LevelFilter::INFO))
 }
 
 /// Prints the error with its causes.
@@ -102,7 +114,7 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
         }
     };
     let telemetry = Telemetry::new(&config)?;
-    subscribe(log, telemetry.as_ref());
+    subscriber(log, telemetry.as_ref()).init();
     check_reach(args.listen, &config)?;
     let runs = Runs::with_records(std::io::stdout())?;
     let app = App::new(&config, &runs)?;
@@ -172,5 +184,20 @@ impl Signals {
     async fn next(&mut self) {
         let (term, interrupt) = (pin!(self.term.recv()), pin!(self.interrupt.recv()));
         let _ = futures_util::future::select(term, interrupt).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A span costs an allocation and a lock, for each call and each of its attempts.
+    #[test]
+    fn without_a_receiver_no_span_is_made() {
+        let log = LineWriter::log(std::io::sink()).unwrap();
+        tracing::dispatcher::with_default(&subscriber(&log, None), || {
+            let span = tracing::info_span!(target: "tower_agent", "call");
+            assert!(span.is_disabled());
+        });
     }
 }
