@@ -116,7 +116,7 @@ fn a_process_that_is_frozen_is_found_dead() {
         service.clone().oneshot(prompt(port)).await.unwrap();
         let before = probes.load(Ordering::SeqCst);
 
-        upstream.process.signal("STOP");
+        upstream.process.freeze().await;
         let error = within(service.oneshot(prompt(port))).await.unwrap_err();
 
         let ended = Terminated::find(&*error).unwrap();

@@ -76,6 +76,23 @@ impl Process {
         assert!(sent.unwrap().success());
     }
 
+    /// Stops the process, and waits until none of its threads runs: the signal is only delivered
+    /// when a thread next has a processor. Where there is no `/proc`, a wait stands in.
+    pub(crate) async fn freeze(&self) {
+        self.signal("STOP");
+        let Ok(threads) = std::fs::read_dir(format!("/proc/{}/task", self.id())) else {
+            return tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        };
+        let stats: Vec<_> = threads
+            .map(|thread| thread.unwrap().path().join("stat"))
+            .collect();
+        let is_stopped = |stat: &std::path::PathBuf| {
+            let stat = std::fs::read_to_string(stat).unwrap();
+            stat.rsplit(") ").next().unwrap().starts_with('T')
+        };
+        eventually(async || stats.iter().all(is_stopped).then_some(())).await;
+    }
+
     /// Kills the process, and waits until its sockets are closed.
     pub(crate) async fn kill(mut self) {
         within(self.child.kill()).await.unwrap();
