@@ -163,6 +163,14 @@ where
             this.close();
             return Poll::Ready(Some(Err(cut.into())));
         }
+        let polled = match polled {
+            // The end of the layer's node beats an earlier one of its attempt, of which the reader
+            // did not hear.
+            Poll::Ready(Some(Err(error))) if this.own.node().is_over() => {
+                Poll::Ready(Some(Err(this.own.end_error(error))))
+            }
+            polled => polled,
+        };
         if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
             // The layer's node settles now and not at the drop of the body: an end of the run in
             // between would replace the answer's own end.

@@ -166,17 +166,12 @@ impl<S, C> AttemptDriver<S, C> {
     /// The error's source is `error`, or else the last attempt's error. An error that reports this
     /// same end already is returned unchanged.
     pub(super) fn end_error(&mut self, error: Option<BoxError>) -> BoxError {
-        let ended = self.own.to_terminated();
-        drop(self.settle_guard.take());
-        let is_own_end = |error: &BoxError| {
-            Terminated::find(&**error).is_some_and(|ended| ended.is_end_of(&self.own))
+        let ended = match error.or_else(|| self.last_error.take()) {
+            Some(error) => self.own.end_error(error),
+            None => self.own.to_terminated().into(),
         };
-        match error.or_else(|| self.last_error.take()) {
-            // The error names the end of this node already.
-            Some(error) if is_own_end(&error) => error,
-            Some(error) => ended.because(error).into(),
-            None => ended.into(),
-        }
+        drop(self.settle_guard.take());
+        ended
     }
 
     /// Wraps the error of the call in one that carries the failed attempts, if there are any.

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     error::BoxError,
     llm::{dialect::Usage, failure::FailureClass},
-    run::Role,
+    run::{Role, TaskId},
 };
 
 pin_project! {
@@ -140,7 +140,11 @@ where
             Poll::Pending => ready!(supervisor.pending(&role, cx)),
         };
         let polled = polled.map_err(Into::into);
-        let task = role.task();
+        let task = match supervisor.observer() {
+            // A layer further out reads the frames, and knows which of them reset a window.
+            None if role.is_inner() => TaskId::NONE,
+            _ => role.task(),
+        };
         drop(role);
         this.inner.set(None);
         Poll::Ready(supervisor.stopped(why, task, polled).map(Err))

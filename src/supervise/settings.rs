@@ -199,7 +199,9 @@ impl LayerPart {
         match self {
             Self::Window(window) => {
                 let is_progress = observer.is_some_and(Observer::has_progressed);
-                window.frame(run, is_progress && data.is_some())
+                let goes_on = window.frame(run, is_progress && data.is_some());
+                window.look_for_content(run, observer);
+                goes_on
             }
             Self::LayerHooks(hooks) => {
                 hooks.frame(run, data, observer);

@@ -366,22 +366,15 @@ impl Supervisor {
             self.settings.part.failed(&self.run, at, task);
             drop(self.run.node().check(now, task));
         }
-        let cut = Terminated::find(&*error).map(|cut| (cut.is_end_of(&self.run), cut));
-        let error = match (self.is_over(), cut) {
-            // The inner error already carries the reason for which this node ended.
-            (true, Some((true, _))) => error,
-            (true, _) => self.run.to_terminated().because(error).into(),
-            (false, Some((_, cut))) if cut.is_kin_of(&self.run) => {
-                // The error comes from the end of another node of this tree, such as the call's
-                // last attempt: this node ends with the same reason.
-                let reason = cut.reason.clone();
-                self.settle(reason);
-                error
-            }
-            (false, _) => {
-                self.settle(reason_of(&error));
-                error
-            }
+        let error = if self.is_over() {
+            self.run.end_error(error)
+        } else {
+            // The error may come from the end of another node of this tree, such as the call's last
+            // attempt: then this node ends with the same reason.
+            let cut = Terminated::find(&*error).filter(|cut| cut.is_kin_of(&self.run));
+            let reason = cut.map_or_else(|| reason_of(&error), |cut| cut.reason.clone());
+            self.settle(reason);
+            error
         };
         self.finish();
         self.settings.part.error(&self.run, error)

@@ -126,8 +126,11 @@ impl StepWindow {
 
     /// Switches from the first length to `step` once the response has had content. The wait that
     /// the content ended had the first length.
+    ///
+    /// At a frame the switch follows at once: at the next `Pending` a wrapper further in checks the
+    /// node before this one is polled.
     #[inline]
-    fn look_for_content(&mut self, run: &Run, observer: Option<&Observer>) {
+    pub(super) fn look_for_content(&mut self, run: &Run, observer: Option<&Observer>) {
         if !self.has_content && observer.is_some_and(Observer::has_content) {
             self.has_content = true;
             let length = Duration::from_nanos(self.step);

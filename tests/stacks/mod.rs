@@ -288,7 +288,10 @@ impl<S: Strategy<Value = Plan>> Suite<S> {
 /// transport is let go at a ceiling while a pump holds the rest.
 #[test]
 fn stacks_that_broke_a_promise_keep_it() {
-    for seed in [711_493, 776_361, 819_934, 825_063, 899_215, 2_053_992] {
+    let seeds = [
+        711_493, 776_361, 819_934, 825_063, 899_215, 2_053_992, 11_003_921, 26_002_011, 31_000_610,
+    ];
+    for seed in seeds {
         let tree = cases::plans().new_tree(&mut runner(seed));
         let plan = tree.unwrap().current();
         let broken = judge(&plan, &drive::run(&plan));

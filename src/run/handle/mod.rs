@@ -40,6 +40,7 @@ use super::{
     state::{NodeState, RunState},
     tree::{Node, TaskId},
 };
+use crate::error::BoxError;
 
 /// A handle on one node of a run's tree: run, call, attempt or tool.
 ///
@@ -363,6 +364,15 @@ impl Run {
     /// else [`Aborted`](TerminalReason::Aborted).
     pub(crate) fn to_terminated(&self) -> Terminated {
         Terminated::of(&self.0)
+    }
+
+    /// The end of this node as an error, with `error` as its source. An `error` that reports this
+    /// same end already is returned unchanged.
+    pub(crate) fn end_error(&self, error: BoxError) -> BoxError {
+        if Terminated::find(&*error).is_some_and(|ended| ended.is_end_of(self)) {
+            return error;
+        }
+        self.to_terminated().because(error).into()
     }
 
     /// Ends this node because its upstream was silent for `silent` and failed its health probes. A
