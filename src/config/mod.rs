@@ -176,11 +176,16 @@ impl AgentConfig {
         self.agents.keys().map(String::as_str)
     }
 
-    /// Whether a run's watchdog asks before a cap on tokens or cost.
+    /// The key by which a run's watchdog asks before a cap on tokens or cost; `None` if no watchdog
+    /// does.
     #[must_use]
-    pub fn asks_at_caps(&self) -> bool {
-        let mut limits = self.agents.values().chain([&self.all]);
-        limits.any(|limits| limits.run.ask_at.is_some_and(|part| part.0 > 0.0))
+    pub fn ask_at(&self) -> Option<Vec<&str>> {
+        let asks = |limits: &AgentLimits| limits.run.ask_at.is_some_and(|part| part.0 > 0.0);
+        if asks(&self.all) {
+            return Some(vec!["run", "ask_at"]);
+        }
+        let (name, _) = self.agents.iter().find(|(_, limits)| asks(limits))?;
+        Some(vec!["agents", name, "ask_at"])
     }
 
     /// Whether a candidate has a price.

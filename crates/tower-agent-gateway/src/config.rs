@@ -179,10 +179,7 @@ impl Config {
                 .health
                 .map(|table| health::health(table, agent.candidate_tables()))
                 .transpose()?,
-            watchdog: own
-                .watchdog
-                .map(|table| watchdog::watchdog(table, &agent))
-                .transpose()?,
+            watchdog: watchdog::watchdog(own.watchdog, &agent)?,
             known_agents: known_agents::known_agents(&own.known_agents)?,
             telemetry: own.telemetry.map(telemetry::telemetry).transpose()?,
             server: own.server.into(),

@@ -332,11 +332,13 @@ impl StreamMarks {
             self.has_usage_news = true;
         }
         let output = |usage: Option<Usage>| usage.map(|usage| usage.output_tokens);
+        let counts = self.counts_generated && verdict.kind == EventKind::Content;
+        let generated = counts.then(|| generated_bytes(event.data));
         if output(usage) != output(before) {
             // The new number includes the text of this event.
             self.unstated = 0;
-        } else if self.counts_generated && verdict.kind == EventKind::Content {
-            self.unstated += generated_bytes(event.data);
+        } else {
+            self.unstated += generated.unwrap_or(0);
         }
         if verdict.kind != EventKind::Content {
             self.shape.forget();
@@ -350,7 +352,8 @@ impl StreamMarks {
             });
         }
         let text = text.filter(|_| texts == 1);
-        self.shape.record(self.dialect, event, verdict, text);
+        self.shape
+            .record(self.dialect, event, verdict, text, generated);
         verdict
     }
 

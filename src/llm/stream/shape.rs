@@ -149,13 +149,16 @@ impl Shape {
 
     /// Records the shape of an event that the grammar of `dialect` classified as content.
     ///
-    /// `text` is the answer's text in the event, if the stream's reader collects it.
+    /// `text` is the answer's text in the event, if the stream's reader collects it. `generated` is
+    /// the number of bytes that the model generated, if the reader counts them: the event has no
+    /// shape if its gaps hold another number.
     pub(super) fn record(
         &mut self,
         dialect: Dialect,
         event: &Event<'_>,
         verdict: EventVerdict,
         text: Option<Text<'_>>,
+        generated: Option<u64>,
     ) {
         self.forget();
         self.misses = self.misses.wrapping_add(1);
@@ -174,8 +177,10 @@ impl Shape {
             copied: 0,
             has_sequence: matches!(dialect, Dialect::OpenAiResponses),
             text,
+            generated: 0,
         };
-        if recorder.record(event.name).is_ok() {
+        let recorded = recorder.record(event.name);
+        if recorded.is_ok_and(|bytes| generated.is_none_or(|generated| generated == bytes)) {
             self.verdict = Some(verdict);
         }
     }
@@ -189,10 +194,13 @@ struct Recorder<'a> {
     copied: usize,
     has_sequence: bool,
     text: Option<Text<'a>>,
+    /// The number of bytes in gaps that count as generated.
+    generated: u64,
 }
 
 impl<'a> Recorder<'a> {
-    fn record(mut self, name: &[u8]) -> Scan<()> {
+    /// Records the event, and returns the number of bytes in its gaps that count as generated.
+    fn record(mut self, name: &[u8]) -> Scan<u64> {
         self.append(name)?;
         self.shape.name_len = self.shape.bytes.len() as u16;
         Scanner::document(self.data, |json, key| {
@@ -202,7 +210,8 @@ impl<'a> Recorder<'a> {
                 self.member(json, key)
             }
         })?;
-        self.append(&self.data[self.copied..])
+        self.append(&self.data[self.copied..])?;
+        Ok(self.generated)
     }
 
     /// An event has no shape if one of its sequence numbers is not plain digits: of two such
@@ -228,6 +237,9 @@ impl<'a> Recorder<'a> {
                     _ if is_generated(key) => GapKind::Text,
                     _ => GapKind::Padding,
                 };
+                if kind != GapKind::Padding {
+                    self.generated += raw.len() as u64;
+                }
                 self.gap(raw.len(), json.position() - 1, kind)
             }
             _ => Ok(()),

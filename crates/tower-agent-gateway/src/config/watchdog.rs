@@ -43,33 +43,44 @@ pub(super) struct WatchdogTable {
 /// Resolves the table. Only the loop guard tells the gateway what a run does, so without `[loops]`
 /// no run ever looks stuck; a person may still be asked before a cap on tokens.
 pub(super) fn watchdog(
-    table: WatchdogTable,
+    table: Option<WatchdogTable>,
     agent: &AgentConfig,
-) -> Result<WatchdogServices, ConfigError> {
-    let (checks, asks) = (table.checker.is_some(), table.question.is_some());
-    let useless = |key: Option<&str>, need: &str| {
-        let key = ["watchdog"].into_iter().chain(key);
-        Err(ConfigError::new(
-            key,
-            format!("is of no use without {need}"),
-        ))
-    };
-    if !(agent.detects_loops() || asks && agent.asks_at_caps()) {
-        return useless(None, "[loops]");
+) -> Result<Option<WatchdogServices>, ConfigError> {
+    let asks = table.as_ref().is_some_and(|it| it.question.is_some());
+    if let (Some(ask_at), false) = (agent.ask_at(), asks) {
+        return useless(ask_at, "watchdog.question");
+    }
+    let Some(table) = table else { return Ok(None) };
+    let (checks, looks) = (table.checker.is_some(), agent.detects_loops());
+    if !looks && agent.ask_at().is_none() {
+        return useless(["watchdog"], "[loops]");
     }
     if !checks && !asks {
-        return useless(None, "`checker` or `question`");
+        return useless(["watchdog"], "`checker` or `question`");
     }
-    if table.check_within.is_some() && !checks {
-        return useless(Some("check_within"), "watchdog.checker");
+    if checks && !looks {
+        return useless(["watchdog", "checker"], "[loops]");
     }
-    if table.answer_within.is_some() && !asks {
-        return useless(Some("answer_within"), "watchdog.question");
+    for (key, is_set, need, is_met) in [
+        (
+            "check_within",
+            table.check_within.is_some(),
+            "checker",
+            checks,
+        ),
+        (
+            "answer_within",
+            table.answer_within.is_some(),
+            "question",
+            asks,
+        ),
+        ("ends", table.ends.is_some(), "checker", checks),
+    ] {
+        if is_set && !is_met {
+            return useless(["watchdog", key], &format!("watchdog.{need}"));
+        }
     }
-    if table.ends.is_some() && !checks {
-        return useless(Some("ends"), "watchdog.checker");
-    }
-    Ok(WatchdogServices {
+    Ok(Some(WatchdogServices {
         checker: table.checker.map(|url| url.get().clone()),
         check_within: above_zero(["watchdog", "check_within"], table.check_within)?,
         question: table.question.map(|url| url.get().clone()),
@@ -77,5 +88,10 @@ pub(super) fn watchdog(
         ends: table.ends == Some(true),
         observe: table.observe,
         excerpts: table.excerpts.map_or(0, Count::get),
-    })
+    }))
+}
+
+fn useless<'a, T>(key: impl IntoIterator<Item = &'a str>, need: &str) -> Result<T, ConfigError> {
+    let message = format!("is of no use without {need}");
+    Err(ConfigError::new(key, message))
 }

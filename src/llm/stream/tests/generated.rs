@@ -22,7 +22,28 @@ fn the_text_of_each_dialect_is_counted_and_its_padding_is_not() {
             r#"{"choices":[{"delta":{"reasoning_content":"abc"}}]}"#,
             3,
         ),
+        // Twice the same text: OpenRouter has details beside it, and vLLM its former key.
+        (
+            chat,
+            r#"{"choices":[{"delta":{"reasoning":"abc","reasoning_details":[{"type":"reasoning.text","text":"abc"}]}}]}"#,
+            3,
+        ),
+        (
+            chat,
+            r#"{"choices":[{"delta":{"reasoning_content":"abc","reasoning":"abc"}}]}"#,
+            3,
+        ),
+        (
+            chat,
+            r#"{"choices":[{"delta":{"reasoning_details":[{"text":"ab"},{"text":"c"}]}}]}"#,
+            3,
+        ),
         (chat, r#"{"choices":[{"delta":{"refusal":"no"}}]}"#, 2),
+        (
+            Dialect::Anthropic,
+            r#"{"type":"content_block_start","content_block":{"type":"mcp_tool_result","content":[{"type":"text","text":"found"}]}}"#,
+            0,
+        ),
         (
             chat,
             r#"{"choices":[{"delta":{"tool_calls":[{"id":"call_1","function":{"name":"f","arguments":"{}"}}]}}]}"#,

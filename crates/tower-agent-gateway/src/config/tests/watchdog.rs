@@ -70,3 +70,33 @@ fn a_mistake_is_named_with_its_place() {
     let says = "gateway.toml:1:2: watchdog: is of no use without [loops]";
     assert_eq!(message, says);
 }
+
+#[test]
+fn a_question_before_a_cap_is_asked_by_a_watchdog() {
+    let asking = "[run]\nmax_output_tokens = 9\nask_at = 0.5\n";
+    for (text, says) in [
+        (
+            "",
+            "3:10: run.ask_at: is of no use without watchdog.question",
+        ),
+        (
+            "[loops]\n[watchdog]\nchecker = \"http://h/q\"",
+            "3:10: run.ask_at: is of no use without watchdog.question",
+        ),
+        (
+            "[watchdog]\nquestion = \"http://h/q\"\nchecker = \"http://h/q\"",
+            "6:11: watchdog.checker: is of no use without [loops]",
+        ),
+    ] {
+        let message = message(with_candidate(&format!("{asking}{text}")));
+        assert_eq!(message, format!("gateway.toml:{says}"));
+    }
+    let agents = "[auth]\nkeys_env = \"KEYS\"\n[agents.coder]\nmax_output_tokens = 9\nask_at = 0.5";
+    let message = message(with_candidate(agents));
+    assert!(
+        message.contains("agents.coder.ask_at: is of no use"),
+        "{message}"
+    );
+    let asked = format!("{asking}[watchdog]\nquestion = \"http://h/q\"");
+    assert!(with_candidate(&asked).unwrap().watchdog.is_some());
+}
