@@ -36,6 +36,9 @@ where
     pub(super) completion: Option<Box<Completion>>,
 }
 
+/// The result of a poll of a body with frames of `T`.
+type Polled<T> = Poll<Option<Result<Frame<T>, BoxError>>>;
+
 impl<B: Body> Drop for AttemptBody<B> {
     fn drop(&mut self) {
         self.close();
@@ -72,15 +75,27 @@ impl<B: Body> AttemptBody<B> {
         ownership.and_then(Ownership::cut)
     }
 
+    /// Settles the layer's node after an error of the body.
+    ///
+    /// The node settles now and not at the drop of the body: an end of the run in between would
+    /// replace the answer's own end. If the node has ended before, that end beats an earlier one of
+    /// its attempt, of which the reader did not hear.
+    #[cold]
+    fn broke<T>(&mut self, polled: Polled<T>) -> Polled<T> {
+        let polled = polled.map_err(|error| match self.own.node().is_over() {
+            true => self.own.end_error(error),
+            false => error,
+        });
+        self.close();
+        polled
+    }
+
     /// Fails the attempt and returns an error if `polled` is the end of an incomplete JSON
     /// document.
     ///
     /// The error replaces the last frame: a server that has sent all announced bytes does not poll
     /// the body again.
-    fn cut(
-        &mut self,
-        polled: &Poll<Option<Result<Frame<Bytes>, BoxError>>>,
-    ) -> Option<IncompleteJson>
+    fn cut(&mut self, polled: &Polled<Bytes>) -> Option<IncompleteJson>
     where
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
@@ -116,10 +131,7 @@ where
     type Error = BoxError;
 
     #[inline]
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Polled<Bytes> {
         let this = self.get_mut();
         let Some(content) = &mut this.content else {
             return Poll::Ready(None);
@@ -148,7 +160,7 @@ where
                     outline.push(data);
                 }
             }
-            Poll::Ready(Some(Err(_))) => {}
+            Poll::Ready(Some(Err(_))) => return this.broke(polled),
             // The body of an attempt that has ended does not say that its attempt, or the
             // layer's node, was ended early.
             Poll::Ready(None) => {
@@ -163,17 +175,8 @@ where
             this.close();
             return Poll::Ready(Some(Err(cut.into())));
         }
-        let polled = match polled {
-            // The end of the layer's node beats an earlier one of its attempt, of which the reader
-            // did not hear.
-            Poll::Ready(Some(Err(error))) if this.own.node().is_over() => {
-                Poll::Ready(Some(Err(this.own.end_error(error))))
-            }
-            polled => polled,
-        };
-        if matches!(polled, Poll::Ready(None | Some(Err(_)))) {
-            // The layer's node settles now and not at the drop of the body: an end of the run in
-            // between would replace the answer's own end.
+        if matches!(polled, Poll::Ready(None)) {
+            // As at an error: see `broke`.
             this.close();
         }
         polled

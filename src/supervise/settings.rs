@@ -178,7 +178,7 @@ impl LayerPart {
             // The head is a sign of life, but no content. The head stops the count of silence,
             // because the time until the first poll of the body belongs to the reader.
             Self::Window(window) => {
-                window.frame(run, false);
+                window.frame(run, None, false);
             }
             Self::LayerHooks(hooks) => hooks.head(run, headers),
             _ => {}
@@ -199,9 +199,7 @@ impl LayerPart {
         match self {
             Self::Window(window) => {
                 let is_progress = observer.is_some_and(Observer::has_progressed);
-                let goes_on = window.frame(run, is_progress && data.is_some());
-                window.look_for_content(run, observer);
-                goes_on
+                window.frame(run, observer, is_progress && data.is_some())
             }
             Self::LayerHooks(hooks) => {
                 hooks.frame(run, data, observer);

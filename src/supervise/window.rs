@@ -102,7 +102,12 @@ impl StepWindow {
     /// count until the next `Pending`.
     ///
     /// The result says whether a later frame may still reset the window.
-    pub(super) fn frame(&mut self, run: &Run, is_progress: bool) -> bool {
+    pub(super) fn frame(
+        &mut self,
+        run: &Run,
+        observer: Option<&Observer>,
+        is_progress: bool,
+    ) -> bool {
         let resets = match self.resets_on {
             None | Some(ResetOn::AnyByte) => true,
             Some(ResetOn::Content) => is_progress,
@@ -112,25 +117,25 @@ impl StepWindow {
         if resets {
             self.timer.reset(target);
         } else if self.timer.is_counting(target) {
-            self.interrupt(run);
+            self.interrupt(run, observer);
         }
         !resets && self.resets_on == Some(ResetOn::Content)
     }
 
     /// Stops the count. Out of line, because most frames find no count to stop.
     #[inline(never)]
-    fn interrupt(&mut self, run: &Run) {
+    fn interrupt(&mut self, run: &Run, observer: Option<&Observer>) {
         let target = run.in_scope(self.scope);
         self.timer.interrupt(target, run.now());
+        // At once: at the next `Pending` a wrapper further in checks the node before this one is
+        // polled.
+        self.look_for_content(run, observer);
     }
 
     /// Switches from the first length to `step` once the response has had content. The wait that
     /// the content ended had the first length.
-    ///
-    /// At a frame the switch follows at once: at the next `Pending` a wrapper further in checks the
-    /// node before this one is polled.
     #[inline]
-    pub(super) fn look_for_content(&mut self, run: &Run, observer: Option<&Observer>) {
+    fn look_for_content(&mut self, run: &Run, observer: Option<&Observer>) {
         if !self.has_content && observer.is_some_and(Observer::has_content) {
             self.has_content = true;
             let length = Duration::from_nanos(self.step);
