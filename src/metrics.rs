@@ -295,7 +295,7 @@ pub(crate) struct ChunkTimes {
 /// A call that ended and left no work.
 #[derive(Debug)]
 pub(crate) struct EndedCall {
-    pub(crate) operation: GenAiOperation,
+    pub(crate) operation: &'static GenAiOperation,
     pub(crate) model: Option<Arc<str>>,
     /// The reason of the call's end; `None` for a completed call.
     pub(crate) error: Option<&'static str>,

@@ -29,7 +29,7 @@ pub(crate) fn dialect_of<B>(request: &Request<B>) -> Dialect {
 }
 
 /// The operation of a request, for its span and its metrics.
-pub(crate) fn operation_of<B>(request: &Request<B>) -> GenAiOperation {
+pub(crate) fn operation_of<B>(request: &Request<B>) -> &'static GenAiOperation {
     GenAiOperation::of(request.uri().path(), dialect_of(request))
 }
 

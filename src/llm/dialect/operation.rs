@@ -17,28 +17,41 @@ impl GenAiOperation {
     };
 
     /// The operation by the last segments of a request's path, and by the dialect of its stream.
-    pub(crate) fn of(path: &str, dialect: Dialect) -> Self {
+    pub(crate) fn of(path: &str, dialect: Dialect) -> &'static Self {
         let path = path.strip_suffix('/').unwrap_or(path);
         let (parents, last) = path.rsplit_once('/').unwrap_or(("", path));
-        let (name, provider) = match (dialect, last) {
-            (Dialect::Anthropic, "count_tokens") => ("count_tokens", "anthropic"),
-            (Dialect::Anthropic, _) => ("chat", "anthropic"),
-            (Dialect::OpenAiChat | Dialect::OpenAiResponses, _) => ("chat", "openai"),
-            (_, "embeddings") => ("embeddings", "openai"),
-            (_, "completions") => ("text_completion", "openai"),
-            (_, "generations" | "edits" | "variations") if parents.ends_with("images") => {
-                ("generate_content", "openai")
-            }
-            (Dialect::Custom(_), _) => {
-                return Self {
-                    name: "chat",
-                    provider: None,
-                };
-            }
-            (Dialect::Any, _) => return Self::UNKNOWN,
-        };
-        let provider = Some(provider);
-        Self { name, provider }
+        let is_image = parents.ends_with("images");
+        match (dialect, last) {
+            (Dialect::Anthropic, "count_tokens") => &Self {
+                name: "count_tokens",
+                provider: Some("anthropic"),
+            },
+            (Dialect::Anthropic, _) => &Self {
+                name: "chat",
+                provider: Some("anthropic"),
+            },
+            (Dialect::OpenAiChat | Dialect::OpenAiResponses, _) => &Self {
+                name: "chat",
+                provider: Some("openai"),
+            },
+            (_, "embeddings") => &Self {
+                name: "embeddings",
+                provider: Some("openai"),
+            },
+            (_, "completions") => &Self {
+                name: "text_completion",
+                provider: Some("openai"),
+            },
+            (_, "generations" | "edits" | "variations") if is_image => &Self {
+                name: "generate_content",
+                provider: Some("openai"),
+            },
+            (Dialect::Custom(_), _) => &Self {
+                name: "chat",
+                provider: None,
+            },
+            (Dialect::Any, _) => &Self::UNKNOWN,
+        }
     }
 }
 
@@ -66,7 +79,7 @@ mod tests {
             ("", "other", None),
         ] {
             let found = GenAiOperation::of(path, Dialect::from_path(path));
-            assert_eq!(found, GenAiOperation { name, provider }, "{path}");
+            assert_eq!(*found, GenAiOperation { name, provider }, "{path}");
         }
     }
 }

@@ -18,7 +18,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct CallMetrics {
     /// The operation that the call's request names, as the first layer read it.
-    operation: OnceLock<GenAiOperation>,
+    operation: OnceLock<&'static GenAiOperation>,
     /// The chunks of the call's first stream with content.
     chunks: OnceLock<StreamChunks>,
 }
@@ -63,7 +63,7 @@ impl StreamChunks {
 
 impl Run {
     /// Names the operation of this node's call; the first name stays.
-    pub(crate) fn name_operation(&self, operation: impl FnOnce() -> GenAiOperation) {
+    pub(crate) fn name_operation(&self, operation: impl FnOnce() -> &'static GenAiOperation) {
         if let Some(call) = self.call_node().payload.call() {
             call.metrics.operation.get_or_init(operation);
         }
@@ -113,11 +113,11 @@ impl Node<NodeState> {
         });
         let completed = end.reason == TerminalReason::Completed;
         let call = EndedCall {
-            operation: *call
+            operation: call
                 .metrics
                 .operation
                 .get()
-                .unwrap_or(&GenAiOperation::UNKNOWN),
+                .unwrap_or(&&GenAiOperation::UNKNOWN),
             model: self.payload.last_target(),
             error: (!completed).then(|| end.reason.label()),
             elapsed: end.at().saturating_sub(self.opened()),

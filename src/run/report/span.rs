@@ -185,14 +185,14 @@ impl Run {
     /// Makes the span of this call. The call takes over the span of `found`
     /// if a layer further out has taken that node for the call.
     #[cold]
-    pub(crate) fn make_call_span(&self, operation: GenAiOperation, found: Option<&Self>) {
+    pub(crate) fn make_call_span(&self, operation: &'static GenAiOperation, found: Option<&Self>) {
         let node = self.node();
         if let Some(open) = found.and_then(|found| found.node().take_span(NodeKind::Call)) {
             return node.put_span(open);
         }
         let above = node.ancestors().find_map(Node::open_span);
         let depth = above.as_ref().map_or(0, |above| above.depth);
-        let GenAiOperation {
+        let &GenAiOperation {
             name: operation,
             provider,
         } = operation;
