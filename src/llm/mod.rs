@@ -12,6 +12,7 @@ pub mod sse;
 pub mod stream;
 #[cfg(test)]
 mod tests;
+mod valid;
 mod volatile;
 
 use std::sync::Arc;

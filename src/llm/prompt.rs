@@ -7,6 +7,7 @@ use serde::{
 };
 use serde_json::{Value, error::Category, value::RawValue};
 
+use super::valid::Walk;
 use crate::error::InvalidRequest;
 
 /// The `model` and `stream` of a JSON request, and the position of `model`.
@@ -36,6 +37,14 @@ impl Prompt {
     /// object.
     pub(crate) fn read(body: &Bytes) -> Result<Self, InvalidRequest> {
         let text = std::str::from_utf8(body).map_err(|error| not_json(&error))?;
+        match Self::read_plain(body) {
+            Some(prompt) => Ok(prompt),
+            None => Self::read_any(body, text),
+        }
+    }
+
+    /// As `read`; `text` is the body.
+    pub(super) fn read_any(body: &Bytes, text: &str) -> Result<Self, InvalidRequest> {
         match text.trim_ascii_start().bytes().next() {
             Some(b'{') => {}
             _ if text.starts_with('\u{feff}') => {
@@ -57,6 +66,43 @@ impl Prompt {
             model: object.model.map(|model| model.within(body, text)),
             stream: object.stream,
         })
+    }
+
+    /// Reads a valid object whose keys, and whose `model`, have no escapes. The others are left to
+    /// `serde_json`, which also says what is wrong with an invalid one.
+    pub(super) fn read_plain(body: &Bytes) -> Option<Self> {
+        let mut json = Walk::new(body);
+        let mut prompt = Self::default();
+        if !json.take(b'{')? {
+            return None;
+        }
+        let mut ended = json.take(b'}')?;
+        while !ended {
+            let key = json.key()??;
+            json.peek()?;
+            let start = json.position();
+            match key {
+                b"model" => {
+                    if prompt.model.is_some() || !json.take(b'"')? {
+                        return None;
+                    }
+                    json.string()??;
+                    let at = start..json.position();
+                    let text = ModelName::Plain(body.slice(at.start + 1..at.end - 1));
+                    prompt.model = Some(Model { at, text });
+                }
+                b"stream" => {
+                    json.skip()?;
+                    prompt.stream = body[start..json.position()] == *b"true";
+                }
+                _ => json.skip()?,
+            }
+            ended = json.take(b'}')?;
+            if !ended && !json.take(b',')? {
+                return None;
+            }
+        }
+        json.is_at_end().then_some(prompt)
     }
 
     /// The model that the request names, if any.

@@ -1,1 +1,2 @@
 mod prompt;
+mod valid;
