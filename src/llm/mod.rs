@@ -24,7 +24,7 @@ pub(crate) use self::{
         canonical, digest, result, texts,
     },
     prompt::Prompt,
-    volatile::{ShortNumbers, normalise},
+    volatile::{PIECE, ShortNumbers, normalise},
 };
 
 /// Returns the first `most` bytes of `text`, in whole characters; `None` if there is none.

@@ -3,20 +3,20 @@
 //! Error keys and the results of tool calls are compared without these words.
 
 /// The byte that stands for a volatile word. UTF-8 never has it, so no message contains it.
-const PLACEHOLDER: u8 = 0xfe;
+pub(super) const PLACEHOLDER: u8 = 0xfe;
 
 /// Prefixes of ids: a word with such a prefix is volatile even without a digit.
 #[rustfmt::skip]
-const PREFIXES: [&str; 8] = [
+pub(super) const PREFIXES: [&str; 8] = [
     "req", "call", "chatcmpl", "msg", "toolu", "resp", "run", "thread",
 ];
 
 /// The minimum length of an id after its prefix: `call_function` is shorter, so it is no id.
-const ID: usize = 16;
+pub(super) const ID: usize = 16;
 
 /// Units of time, which belong to the number before them, as in "5 minutes".
 #[rustfmt::skip]
-const UNITS: [&str; 28] = [
+pub(super) const UNITS: [&str; 28] = [
     "ns", "nanosecond", "nanoseconds", "us", "\u{b5}s", "\u{3bc}s", "microseconds", "ms",
     "millisecond", "milliseconds", "s", "sec", "secs", "second", "seconds", "m", "min", "mins",
     "minute", "minutes", "h", "hr", "hrs", "hour", "hours", "d", "day", "days",
@@ -32,75 +32,205 @@ pub(crate) enum ShortNumbers {
 }
 
 /// The length from which on a number is an id or a timestamp, and not short.
-const LONG: usize = 10;
+pub(super) const LONG: usize = 10;
 
-/// Passes the bytes of `text` to `emit`, with a placeholder for each volatile word.
-pub(crate) fn normalise(text: &str, short: ShortNumbers, mut emit: impl FnMut(u8)) {
-    let mut rest = text.trim();
+/// What a byte may be in a text; zero is none of these.
+const LETTER: u8 = 1;
+const DIGIT: u8 = 2;
+/// A byte that joins two digits: `.` or `,`.
+const POINT: u8 = 4;
+/// A byte that joins two letters or digits: `-` or `_`.
+const HYPHEN: u8 = 8;
+/// The first byte of a micro sign, among other characters.
+const MICRO: u8 = 16;
+const SPACE: u8 = 32;
+/// Any other byte of a character that is not ASCII.
+const WIDE: u8 = 64;
+
+const CLASSES: [u8; 256] = {
+    let mut classes = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        classes[byte] = match byte as u8 {
+            b'A'..=b'Z' | b'a'..=b'z' => LETTER,
+            b'0'..=b'9' => DIGIT,
+            b'.' | b',' => POINT,
+            b'-' | b'_' => HYPHEN,
+            0xc2 | 0xce => MICRO,
+            b'\t'..=b'\r' | b' ' => SPACE,
+            0x80.. => WIDE,
+            _ => 0,
+        };
+        byte += 1;
+    }
+    classes
+};
+
+/// The most bytes that are passed on at once.
+pub(crate) const PIECE: usize = 8;
+
+/// Passes the bytes of `text` to `emit`, with a placeholder for each volatile word: pieces, and how
+/// many bytes of each count.
+#[inline]
+pub(crate) fn normalise(text: &str, short: ShortNumbers, mut emit: impl FnMut([u8; PIECE], usize)) {
+    let text = text.trim();
+    let bytes = text.as_bytes();
+    let mut at = 0;
     // Whether the number before, and so the next one, is part of a time such as `10:31:07`.
     let mut in_time = false;
-    while let Some(first) = rest.chars().next() {
-        let (word, after) = rest.split_at(word_end(rest));
-        let then = without_unit(word, after);
-        let goes_on = matches!(after.as_bytes(), [b':', b'0'..=b'9', ..]);
-        let is_short = is_number(word) && word.len() < LONG && then == after;
-        let stays = is_short && !goes_on && !in_time && short == ShortNumbers::Kept;
-        if !word.is_empty() {
-            in_time = goes_on && is_number(word);
+    while let Some(&first) = bytes.get(at) {
+        let is_letter = CLASSES[usize::from(first)] == LETTER;
+        if let Some((lower, len)) = is_letter.then(|| short_letters(bytes, at)).flatten() {
+            emit(lower, len);
+            at += len;
+            in_time = false;
+            continue;
         }
-        if is_volatile(word) && !stays {
-            emit(PLACEHOLDER);
-            rest = then;
-        } else if first.is_whitespace() {
-            emit(b' ');
-            rest = rest.trim_start();
+        let (end, classes) = word(bytes, at);
+        if end == at {
+            at = other(text, at, first, &mut emit);
+            continue;
+        }
+        let is_number = classes & !(DIGIT | POINT) == 0;
+        let then = if is_number {
+            without_unit(text, end)
         } else {
-            let (kept, later) = rest.split_at(word.len().max(first.len_utf8()));
-            for lower in kept.chars().flat_map(char::to_lowercase) {
-                lower.encode_utf8(&mut [0; 4]).bytes().for_each(&mut emit);
+            end
+        };
+        let goes_on = is_number && bytes[end..].starts_with(b":") && class(bytes, end + 1) == DIGIT;
+        let is_short = is_number && end - at < LONG && then == end;
+        let stays = is_short && !goes_on && !in_time && short == ShortNumbers::Kept;
+        in_time = goes_on;
+        if is_volatile(&bytes[at..end], classes) && !stays {
+            emit([PLACEHOLDER; PIECE], 1);
+            at = then;
+        } else {
+            for bytes in bytes[at..end].chunks(PIECE) {
+                // Beside ASCII a word has micro signs only, which are lower case.
+                let mut lower = [0; PIECE];
+                lower[..bytes.len()].copy_from_slice(bytes);
+                lower.make_ascii_lowercase();
+                emit(lower, bytes.len());
             }
-            rest = later;
+            at = end;
         }
     }
 }
 
-/// The index at which the word at the start of `text` ends. A word is ASCII letters and digits, and
-/// the characters that join two of them, as in `1.5`, `1,000` and `2026-11-03`.
-fn word_end(text: &str) -> usize {
+/// The word at `at` in lower case, and its length, if it is at most seven letters; with it goes the
+/// space between it and another word.
+#[inline]
+fn short_letters(bytes: &[u8], at: usize) -> Option<([u8; PIECE], usize)> {
+    const ONES: u64 = u64::MAX / 255;
+    const HIGH: u64 = ONES << 7;
+
+    let word = u64::from_le_bytes(*bytes[at..].first_chunk()?);
+    let lower = word | (ONES * 0x20);
+    // Sums of seven bits each, so that none carries into the next byte.
+    let low = lower & !HIGH;
+    let from_a = low + ONES * (0x80 - b'a' as u64);
+    let beyond_z = low + ONES * (0x7f - b'z' as u64);
+    let others = !(from_a & !beyond_z & !word) & HIGH;
+    if others == 0 {
+        return None;
+    }
+    // The lowest set bit is reliable, and before the end of the word is no space.
+    let spaces = word ^ (ONES * b' ' as u64);
+    let spaces = spaces.wrapping_sub(ONES) & !spaces & HIGH;
+    let ends = others.trailing_zeros();
+    let space = (spaces >> ends & 1) as usize;
+    let len = ends as usize / 8 + space;
+    // More space is part of the same space, and these bytes may be part of the word.
+    let odd = [DIGIT | HYPHEN | MICRO, SPACE | MICRO | WIDE][space];
+    (class(bytes, at + len) & odd == 0).then_some((lower.to_le_bytes(), len))
+}
+
+/// Passes on the white space or the one character at the index `at`, where no word is, and returns
+/// the index behind it.
+#[inline]
+fn other(text: &str, mut at: usize, first: u8, emit: &mut impl FnMut([u8; PIECE], usize)) -> usize {
     let bytes = text.as_bytes();
-    let digit = |at: usize| bytes.get(at).is_some_and(u8::is_ascii_digit);
-    let next = |at: usize| bytes.get(at + 1).is_some_and(u8::is_ascii_alphanumeric);
-    let mut chars = text.char_indices();
-    let end = chars.find(|&(at, char)| match char {
-        '-' | '_' => at == 0 || !next(at),
-        '.' | ',' => at == 0 || !digit(at - 1) || !digit(at + 1),
-        // Unicode has two micro signs, and both are part of a unit.
-        '\u{b5}' | '\u{3bc}' => false,
-        _ => !char.is_ascii_alphanumeric(),
-    });
-    end.map_or(text.len(), |(at, _)| at)
+    if class(bytes, at) == SPACE {
+        emit([b' '; PIECE], 1);
+        while class(bytes, at) == SPACE {
+            at += 1;
+        }
+        return match bytes.get(at) {
+            None | Some(0..0x80) => at,
+            Some(_) => text.len() - text[at..].trim_start().len(),
+        };
+    }
+    if first.is_ascii() {
+        emit([first; PIECE], 1);
+        return at + 1;
+    }
+    let rest = &text[at..];
+    let after = rest.trim_start();
+    if after.len() < rest.len() {
+        emit([b' '; PIECE], 1);
+        return text.len() - after.len();
+    }
+    let char = rest.chars().next().unwrap_or_default();
+    for lower in char.to_lowercase() {
+        let mut bytes = [0; PIECE];
+        let len = lower.encode_utf8(&mut bytes).len();
+        emit(bytes, len);
+    }
+    at + char.len_utf8()
+}
+
+#[inline]
+fn class(bytes: &[u8], at: usize) -> u8 {
+    bytes.get(at).map_or(0, |&byte| CLASSES[usize::from(byte)])
+}
+
+/// The index at which the word at `start` ends, and the classes of its bytes. A word is ASCII
+/// letters and digits, and the characters that join two of them, as in `1.5`, `1,000` and
+/// `2026-11-03`.
+#[inline]
+fn word(bytes: &[u8], start: usize) -> (usize, u8) {
+    let class = |at| class(bytes, at);
+    let (mut at, mut classes) = (start, 0);
+    loop {
+        let mut here = class(at);
+        while here & (LETTER | DIGIT) != 0 {
+            classes |= here;
+            at += 1;
+            here = class(at);
+        }
+        at += match here {
+            HYPHEN if at > start && class(at + 1) & (LETTER | DIGIT) != 0 => 1,
+            POINT if at > start && class(at - 1) == DIGIT && class(at + 1) == DIGIT => 1,
+            // Unicode has two micro signs, and both are part of a unit.
+            MICRO if matches!(bytes[at..], [0xc2, 0xb5, ..] | [0xce, 0xbc, ..]) => 2,
+            _ => return (at, classes),
+        };
+        classes |= here;
+    }
 }
 
 /// Whether a word may differ between two occurrences of one error: a number or an id.
-fn is_volatile(word: &str) -> bool {
-    let is_id = |(prefix, id): (&str, &str)| {
-        let plain = id.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        id.len() >= ID && plain && PREFIXES.contains(&prefix)
+#[inline]
+fn is_volatile(word: &[u8], classes: u8) -> bool {
+    let is_id = || {
+        let hyphen = word.iter().position(|byte| matches!(byte, b'-' | b'_'));
+        hyphen.is_some_and(|hyphen| {
+            let (prefix, id) = (&word[..hyphen], &word[hyphen + 1..]);
+            id.len() >= ID
+                && id.iter().all(u8::is_ascii_alphanumeric)
+                && PREFIXES.iter().any(|known| known.as_bytes() == prefix)
+        })
     };
-    word.bytes().any(|byte| byte.is_ascii_digit()) || word.split_once(['-', '_']).is_some_and(is_id)
+    classes & DIGIT != 0 || classes & HYPHEN != 0 && is_id()
 }
 
-fn is_number(word: &str) -> bool {
-    word.bytes().all(|byte| b"0123456789.,".contains(&byte))
-}
-
-/// The text that follows a volatile word, without its unit if the word is a number.
-fn without_unit<'a>(word: &str, after: &'a str) -> &'a str {
-    let rest = after.trim_start();
-    let (unit, rest) = rest.split_at(word_end(rest));
-    let mut units = UNITS.iter();
-    match is_number(word) && units.any(|known| known.eq_ignore_ascii_case(unit)) {
-        true => rest,
-        false => after,
+/// The index behind the number that ends at `end`, and behind its unit if one follows.
+fn without_unit(text: &str, end: usize) -> usize {
+    let unit_at = text.len() - text[end..].trim_start().len();
+    let (unit_end, _) = word(text.as_bytes(), unit_at);
+    let unit = &text[unit_at..unit_end];
+    match UNITS.iter().any(|known| known.eq_ignore_ascii_case(unit)) {
+        true => unit_end,
+        false => end,
     }
 }

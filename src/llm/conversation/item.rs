@@ -306,9 +306,11 @@ fn normalised(span: &[u8]) -> u64 {
     let text = text.map_or(Cow::Borrowed(span), Text::decoded);
     let (head, rest) = text.split_at(text.len().min(NORMALISED));
     let mut hasher = DefaultHasher::new();
-    normalise(&String::from_utf8_lossy(head), ShortNumbers::Kept, |byte| {
-        hasher.write_u8(byte)
-    });
+    normalise(
+        &String::from_utf8_lossy(head),
+        ShortNumbers::Kept,
+        |piece, len| hasher.write(&piece[..len]),
+    );
     hasher.write(rest);
     hasher.finish()
 }

@@ -1,2 +1,3 @@
 mod prompt;
 mod valid;
+mod volatile;

@@ -6,10 +6,8 @@
 #[cfg(test)]
 mod tests;
 
-use std::hash::{DefaultHasher, Hasher};
-
 use crate::{
-    llm::{ShortNumbers, cut, normalise},
+    llm::{PIECE, ShortNumbers, cut, normalise},
     lock::Lock,
 };
 
@@ -187,17 +185,96 @@ impl ErrorKey {
     /// bounded part of either, and allocates nothing.
     #[must_use]
     pub fn new(subject: &str, message: &str) -> Self {
-        let mut digest = DefaultHasher::new();
-        digest.write(&subject.as_bytes()[..subject.len().min(KEPT)]);
-        // The byte separates the subject from the message: it never occurs in UTF-8.
-        digest.write_u8(0xff);
-        let mut left = KEPT;
-        normalise(cut(message, READ), ShortNumbers::Replaced, |byte| {
-            if left > 0 {
-                digest.write_u8(byte);
-                left -= 1;
-            }
+        let subject = &subject.as_bytes()[..subject.len().min(KEPT)];
+        let mut digest = Digest::after(subject);
+        normalise(cut(message, READ), ShortNumbers::Replaced, |piece, len| {
+            digest.write(piece, len);
         });
         Self(digest.finish())
     }
+}
+
+/// The length of a block of the digest: `KEPT` is a multiple of it.
+const BLOCK: usize = 64;
+
+/// The bytes that are hashed at once.
+const PAIR: usize = 16;
+
+/// A hash of the first `KEPT` of the bytes that are written.
+///
+/// A call of the standard library's hasher for each piece takes several times as long, and for
+/// these keys it withstands no more: its seed is known.
+struct Digest {
+    state: u64,
+    /// The length of the blocks that are part of the state.
+    hashed: usize,
+    /// The bytes that are not, and what the last piece wrote behind those that count.
+    rest: [u8; BLOCK + PAIR],
+    len: usize,
+}
+
+impl Digest {
+    fn after(subject: &[u8]) -> Self {
+        Self {
+            state: pairs(subject.len() as u64, subject),
+            hashed: 0,
+            rest: [0; BLOCK + PAIR],
+            len: 0,
+        }
+    }
+
+    /// Adds the first `len` bytes of a piece.
+    #[inline]
+    fn write(&mut self, piece: [u8; PIECE], len: usize) {
+        self.rest[self.len..][..PIECE].copy_from_slice(&piece);
+        self.len += len;
+        if self.len >= BLOCK {
+            self.end_block();
+        }
+    }
+
+    fn end_block(&mut self) {
+        if self.hashed < KEPT {
+            self.state = pairs(self.state, &self.rest[..BLOCK]);
+            self.hashed += BLOCK;
+        }
+        self.rest.copy_within(BLOCK.., 0);
+        self.len -= BLOCK;
+    }
+
+    fn finish(&mut self) -> u64 {
+        if self.hashed == KEPT {
+            return self.state;
+        }
+        self.rest[self.len..][..PAIR].fill(0);
+        let end = self.len.next_multiple_of(PAIR);
+        pairs(self.state ^ self.len as u64, &self.rest[..end])
+    }
+}
+
+/// Hashes bytes by sixteen, the last of them with zeros behind them.
+#[inline]
+fn pairs(mut state: u64, mut bytes: &[u8]) -> u64 {
+    while let Some((pair, after)) = bytes.split_first_chunk::<PAIR>() {
+        state = mix(state, u128::from_le_bytes(*pair));
+        bytes = after;
+    }
+    if bytes.is_empty() {
+        return state;
+    }
+    let last = bytes.iter().rev();
+    mix(
+        state,
+        last.fold(0, |pair, &byte| pair << 8 | u128::from(byte)),
+    )
+}
+
+/// Multiplies the halves of a pair, and the state, into a new state.
+#[inline]
+const fn mix(state: u64, pair: u128) -> u64 {
+    // The fractional digits of the golden ratio, and of the square root of two.
+    const ONE: u64 = 0x9e37_79b9_7f4a_7c15;
+    const OTHER: u64 = 0x6a09_e667_f3bc_c909;
+    let product = (state ^ pair as u64 ^ ONE) as u128 * ((pair >> 64) as u64 ^ OTHER) as u128;
+    (product as u64) ^ (product >> 64) as u64
 }

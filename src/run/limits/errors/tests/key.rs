@@ -10,8 +10,12 @@ use crate::{
 /// What is left of a message, a `#` for what was taken out.
 fn left(message: &str) -> String {
     let mut left = Vec::new();
-    normalise(cut(message, READ), ShortNumbers::Replaced, |byte| {
-        left.push(if byte == 0xfe { b'#' } else { byte });
+    normalise(cut(message, READ), ShortNumbers::Replaced, |piece, len| {
+        left.extend(
+            piece[..len]
+                .iter()
+                .map(|&byte| if byte == 0xfe { b'#' } else { byte }),
+        );
     });
     String::from_utf8(left).unwrap()
 }
