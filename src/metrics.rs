@@ -1,9 +1,9 @@
 //! Metrics of runs, calls and attempts, recorded with the `metrics` facade.
 //!
 //! A program that installs a recorder of the facade, such as that of `metrics-exporter-prometheus`,
-//! gets the numbers below. Without a recorder nothing is counted, and no request allocates for it.
-//! Each number is recorded once, where the library handles the end that it counts, and without a
-//! lock. A recorder that panics disturbs no call.
+//! gets the numbers below. Without a recorder nothing is counted, and a request allocates only for
+//! the first number of a kind on its thread. Each number is recorded once, where the library handles
+//! the end that it counts, and without a lock. A recorder that panics disturbs no call.
 //!
 //! | metric | type | labels |
 //! |---|---|---|
@@ -184,21 +184,26 @@ pub fn describe() {
 /// The target of the metrics, by which a recorder may filter them.
 static METADATA: Metadata<'static> = Metadata::new("tower_agent", Level::INFO, None);
 
+/// The most keys that a thread remembers. A program has some for each of its candidates.
+const MOST_KEYS: usize = 64;
+
 thread_local! {
-    /// The buffer for one metric's labels. A thread reuses it, so that a metric that no recorder
-    /// wants costs no allocation.
-    static LABELS: Cell<Vec<Label>> = const { Cell::new(Vec::new()) };
+    /// The keys that this thread recorded under: to make one takes longer than to record.
+    static KEYS: Cell<Vec<Key>> = const { Cell::new(Vec::new()) };
 }
 
+/// The name and the value of a label; `None` if the metric goes without it.
+type MaybeLabel<'a> = Option<(&'static str, &'a str)>;
+
 impl Metric {
-    fn increment<const N: usize>(&self, labels: [Option<Label>; N]) {
-        self.record(labels.into_iter().flatten(), |recorder, key| {
+    fn increment(&self, labels: &[MaybeLabel<'_>]) {
+        self.record(labels, |recorder, key| {
             recorder.register_counter(key, &METADATA).increment(1);
         });
     }
 
     /// Records `value` `times` times.
-    fn observe(&self, labels: impl Iterator<Item = Label>, value: f64, times: usize) {
+    fn observe(&self, labels: &[MaybeLabel<'_>], value: f64, times: usize) {
         self.record(labels, |recorder, key| {
             let histogram = recorder.register_histogram(key, &METADATA);
             histogram.record_many(value, times);
@@ -208,41 +213,66 @@ impl Metric {
     /// Calls `act` with the recorder, without letting a panic out of it.
     ///
     /// Calls end where bodies are dropped: a panic there would take unrelated work down.
-    fn record(&self, labels: impl Iterator<Item = Label>, act: impl FnOnce(&dyn Recorder, &Key)) {
-        // A thread that ends has dropped its buffer, and maybe its recorder.
-        let Ok(mut memory) = LABELS.try_with(Cell::take) else {
+    fn record(&self, labels: &[MaybeLabel<'_>], act: impl FnOnce(&dyn Recorder, &Key)) {
+        // A thread that ends has dropped its keys, and maybe its recorder.
+        let Ok(mut keys) = KEYS.try_with(Cell::take) else {
             return;
         };
         let record = || {
-            memory.extend(labels);
-            let key = Key::from_parts(KeyName::from_const_str(self.name), memory);
-            with_recorder(|recorder| act(recorder, &key));
-            let (_, mut memory) = key.into_parts();
-            memory.clear();
-            LABELS.set(memory);
+            let known = keys.iter().position(|key| self.is_key(key, labels));
+            let at = known.unwrap_or_else(|| {
+                if keys.len() == MOST_KEYS {
+                    keys.clear();
+                }
+                keys.push(self.key(labels));
+                keys.len() - 1
+            });
+            with_recorder(|recorder| act(recorder, &keys[at]));
+            KEYS.set(keys);
         };
         // A panic here is a fault of the recorder, not of the call.
         let _panicked = catch_unwind(AssertUnwindSafe(record));
     }
+
+    fn is_key(&self, key: &Key, labels: &[MaybeLabel<'_>]) -> bool {
+        // Most texts are the same in memory: words of this crate.
+        let same = |one: &str, other: &str| std::ptr::eq(one, other) || one == other;
+        let mut labels = labels.iter().flatten();
+        same(key.name(), self.name)
+            && key.labels().all(|known| {
+                let label = labels.next();
+                label.is_some_and(|(name, value)| {
+                    same(known.key(), name) && same(known.value(), value)
+                })
+            })
+            && labels.next().is_none()
+    }
+
+    fn key(&self, labels: &[MaybeLabel<'_>]) -> Key {
+        let labels = labels.iter().flatten();
+        let labels = labels.map(|&(name, value)| Label::new(name, value.to_owned()));
+        let name = KeyName::from_const_str(self.name);
+        Key::from_parts(name, labels.collect::<Vec<_>>()).to_retained()
+    }
 }
 
-const fn fixed(name: &'static str, value: &'static str) -> Option<Label> {
-    Some(Label::from_static_parts(name, value))
+const fn fixed(name: &'static str, value: &'static str) -> MaybeLabel<'static> {
+    Some((name, value))
 }
 
 /// The label of a candidate; none if no layer chose one.
-fn of_candidate(name: &'static str, candidate: Option<&Arc<str>>) -> Option<Label> {
-    candidate.map(|candidate| Label::new(name, Arc::clone(candidate)))
+fn of_candidate<'a>(name: &'static str, candidate: Option<&'a Arc<str>>) -> MaybeLabel<'a> {
+    candidate.map(|candidate| (name, &**candidate))
 }
 
 /// Counts a run that ended.
 pub(crate) fn run_ended(reason: &'static str) {
-    RUNS.increment([fixed("reason", reason)]);
+    RUNS.increment(&[fixed("reason", reason)]);
 }
 
 /// Counts an attempt with a known outcome.
 pub(crate) fn attempt(model: Option<&Arc<str>>, outcome: &'static str) {
-    ATTEMPTS.increment([of_candidate("model", model), fixed("outcome", outcome)]);
+    ATTEMPTS.increment(&[of_candidate("model", model), fixed("outcome", outcome)]);
 }
 
 /// The outcome of an attempt whose answer has this status.
@@ -259,23 +289,23 @@ pub(crate) fn outcome_of(status: StatusCode) -> &'static str {
 
 /// Counts a repeat that a budget refused.
 pub(crate) fn repeat_denied(budget: &'static str) {
-    DENIED.increment([fixed("budget", budget)]);
+    DENIED.increment(&[fixed("budget", budget)]);
 }
 
 /// Counts a move of a call from one candidate to another.
 pub(crate) fn fallback(from: Option<&Arc<str>>, to: Option<&Arc<str>>, why: &'static str) {
     let (from, to) = (of_candidate("from", from), of_candidate("to", to));
-    FALLBACKS.increment([from, to, fixed("why", why)]);
+    FALLBACKS.increment(&[from, to, fixed("why", why)]);
 }
 
 /// Counts a cooldown that began.
 pub(crate) fn cooldown(model: &Arc<str>, why: &'static str) {
-    COOLDOWNS.increment([of_candidate("model", Some(model)), fixed("why", why)]);
+    COOLDOWNS.increment(&[of_candidate("model", Some(model)), fixed("why", why)]);
 }
 
 /// Records the time from the caller's disconnect until the call released the upstream.
 pub(crate) fn released(after: Duration) {
-    CANCEL_LATENCY.observe(std::iter::empty(), after.as_secs_f64(), 1);
+    CANCEL_LATENCY.observe(&[], after.as_secs_f64(), 1);
 }
 
 /// The most values that one stream records of its chunks: a recorder may keep each of them.
@@ -310,7 +340,7 @@ impl EndedCall {
     pub(crate) fn record(&self) {
         let elapsed = self.elapsed.as_secs_f64();
         let error = self.error.and_then(|error| fixed("error.type", error));
-        DURATION.observe(self.labels(error), elapsed, 1);
+        DURATION.observe(&self.labels(error), elapsed, 1);
         if let Some(usage) = self.usage {
             let tokens = [
                 ("input", usage.input_tokens),
@@ -319,23 +349,24 @@ impl EndedCall {
             for (kind, count) in tokens {
                 #[allow(clippy::cast_precision_loss, reason = "no call has so many tokens")]
                 TOKENS.observe(
-                    self.labels(fixed("gen_ai.token.type", kind)),
+                    &self.labels(fixed("gen_ai.token.type", kind)),
                     count as f64,
                     1,
                 );
             }
         }
         if let Some(ChunkTimes { first, rest, more }) = self.chunks {
-            FIRST_CHUNK.observe(self.labels(None), first.as_secs_f64(), 1);
+            FIRST_CHUNK.observe(&self.labels(None), first.as_secs_f64(), 1);
             if more > 0 {
                 let mean = rest.as_secs_f64() / f64::from(more);
-                PER_CHUNK.observe(self.labels(None), mean, more.min(MOST_CHUNKS) as usize);
+                let times = more.min(MOST_CHUNKS) as usize;
+                PER_CHUNK.observe(&self.labels(None), mean, times);
             }
         }
     }
 
-    fn labels(&self, own: Option<Label>) -> impl Iterator<Item = Label> {
-        let labels = [
+    fn labels<'a>(&'a self, own: MaybeLabel<'a>) -> [MaybeLabel<'a>; 4] {
+        [
             fixed("gen_ai.operation.name", self.operation.name),
             fixed(
                 "gen_ai.provider.name",
@@ -343,7 +374,6 @@ impl EndedCall {
             ),
             of_candidate("gen_ai.request.model", self.model.as_ref()),
             own,
-        ];
-        labels.into_iter().flatten()
+        ]
     }
 }
