@@ -19,10 +19,10 @@ pub(crate) enum Pages {
 
 impl Pages {
     fn may(&self, uri: &Uri, headers: &HeaderMap) -> bool {
-        let host = host(uri, headers);
         let mut origins = headers.get_all(header::ORIGIN).into_iter();
         match self {
             Self::Own => {
+                let host = host(uri, headers);
                 origins.all(|origin| host.is_some() && authority(origin) == host)
                     && headers.get(FETCH_SITE).is_none_or(is_own)
             }
