@@ -95,6 +95,7 @@ impl Between {
                 "1 it is the earliest cause",
                 "8 a ceiling ends every wait for an answer",
                 "2 no upstream call starts at the end of its time",
+                "2 no upstream call starts under what is over",
                 "2 nothing of either request after the end of the run",
             ],
             // So does a task.
@@ -148,6 +149,8 @@ impl Between {
                 "2 no upstream call starts at the end of its time",
                 "2 nothing after the end",
                 "2 nothing of either request after the end of the run",
+                // It repeats in the drain of a pump, too.
+                "2 nothing starts after the reader left",
                 "3 upstream is dropped at once",
                 "4 no more repeats than the budget pays for",
                 "4 each unit is spent or refunded once",
