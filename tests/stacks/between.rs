@@ -97,6 +97,7 @@ impl Between {
                 "2 no upstream call starts at the end of its time",
                 "2 no upstream call starts under what is over",
                 "2 nothing of either request after the end of the run",
+                "6 no clock early",
             ],
             // So does a task.
             Self::Spawn | Self::SpawnBody | Self::PollThenSpawn => &[
@@ -134,8 +135,10 @@ impl Between {
                 "8 a ceiling ends every wait for an answer",
                 "8 who waits for an answer is told of the end",
             ],
+            // Its silence counts, to a layer outside of it.
             Self::Linger(_) => &[
                 "1 it is the earliest cause",
+                "6 no clock early",
                 "7 an answer is held until its commit",
                 "8 a ceiling ends every wait for an answer",
                 "8 who waits for an answer is told of the end",
