@@ -7,9 +7,10 @@
 //! # What is counted
 //!
 //! The tokens that upstreams state, of all attempts of the run and of its sub-agents: also of
-//! attempts that failed, and of streams that were cut. A run is compared with the caps at each
-//! request and at each frame of a stream; of several runs above each other the outermost ends
-//! first.
+//! attempts that failed, and of streams that were cut. A run is compared with its caps at each
+//! request and at each frame of a stream, its own and those of its sub-agents; of several runs
+//! above each other the outermost ends first. Each run has the caps of the layer that its own
+//! requests pass. A run whose sub-agents alone make requests has none.
 //!
 //! - Output: the tokens of answers, with those of reasoning and of tool calls.
 //! - Input: the tokens of prompts. Those that an upstream read from its cache count only if
@@ -98,7 +99,7 @@ use tower_service::Service;
 use crate::{
     attempt::generates,
     error::BoxError,
-    run::{Run, TokenCaps},
+    run::{Run, RunTokenCaps, TokenCaps},
     supervise::{
         Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture, WholeAnswer,
     },
@@ -107,15 +108,15 @@ use crate::{
 /// Ends a run that has used up its tokens or their cost: see the [module](self).
 #[derive(Clone, Copy, Debug)]
 pub struct TokenCapLayer {
-    caps: TokenCaps,
-    ask_at: Option<f64>,
+    of_run: RunTokenCaps,
 }
 
 impl TokenCapLayer {
     /// Makes a layer with these caps for each run; without a cap it counts nothing.
     #[must_use]
     pub const fn new(caps: TokenCaps) -> Self {
-        Self { caps, ask_at: None }
+        let of_run = RunTokenCaps { caps, ask_at: None };
+        Self { of_run }
     }
 
     /// Sends a notice when a run has used this part of a cap, such as 0.8.
@@ -133,7 +134,7 @@ impl TokenCapLayer {
     #[must_use]
     pub const fn ask_at(mut self, part: f64) -> Self {
         assert!(part > 0.0 && part <= 1.0, "a part of a cap is from 0 to 1");
-        self.ask_at = Some(part);
+        self.of_run.ask_at = Some(part);
         self
     }
 }
@@ -173,7 +174,7 @@ struct Counted;
 /// The hooks that compare a run's tokens with the caps at each frame.
 #[derive(Debug)]
 struct Capping {
-    layer: TokenCapLayer,
+    caps: RunTokenCaps,
     /// The answer, if it is no stream and this layer counts it.
     whole: Option<WholeAnswer>,
 }
@@ -183,7 +184,7 @@ impl LayerHooks for Capping {
         let marks = observer.and_then(Observer::judged);
         match (marks, &mut self.whole, data) {
             (Some(marks), ..) if !marks.has_stopped() => {
-                run.cap_tokens(&self.layer.caps, self.layer.ask_at);
+                run.cap_tokens(&self.caps);
             }
             (None, Some(whole), Some(data)) => whole.push(data, observer),
             _ => {}
@@ -216,13 +217,12 @@ where
     }
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let layer = self.layer;
-        if !layer.caps.is_set() {
+        let caps = self.layer.of_run;
+        if !caps.caps.is_set() {
             return SupervisedFuture::inert(self.inner.call(request));
         }
         let claim = Claim::of(&mut request);
-        claim.run.count_tokens();
-        if let Err(end) = claim.run.admit_tokens(&layer.caps) {
+        if let Err(end) = claim.run.admit_tokens(&caps) {
             if !claim.run.node().is_over() {
                 // The run is closing and not over: refuse this call alone.
                 return SupervisedFuture::refused(end.into());
@@ -230,7 +230,7 @@ where
         }
         let is_counted = request.extensions_mut().insert(Counted).is_some();
         let hooks = Capping {
-            layer,
+            caps,
             whole: (!is_counted).then(|| WholeAnswer::new(generates(&request))),
         };
         let settings = LayerSettings::hooks(hooks).reading().frames();

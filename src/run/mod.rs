@@ -70,7 +70,8 @@ pub(crate) use self::{
     idle_timer::IdleTimer,
     kinds::{LimitHit, LimitKind},
     limits::{
-        LoopLimits, Spending, TokenAccount, TokenMeter, ToolArguments, TurnLimit, WorkingNotices,
+        LoopLimits, RunTokenCaps, Spending, TokenAccount, TokenMeter, ToolArguments, TurnLimit,
+        WorkingNotices,
     },
     poll_scope::{PollScope, Role, TaskGuard},
     report::{OnEnd, is_traced},

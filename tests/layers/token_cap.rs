@@ -4,6 +4,7 @@
 
 mod owner;
 mod question;
+mod sub_agents;
 
 use futures_util::future::join_all;
 use tower_agent::{
@@ -293,21 +294,6 @@ async fn calls_at_the_same_time_share_a_cap() {
     // Each frame of the eight is compared; those of one instant come before the cut.
     let used = spent(&run).output_tokens;
     assert!((210..=280).contains(&used), "{used}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn the_tokens_of_a_sub_agent_are_also_those_of_the_run_above() {
-    let upstream = Upstream::script(Script::sse().repeat(100, 1.0, ten()));
-    let service = capped(output(50)).retry(1).build(&upstream);
-    let run = Run::open();
-    let children = [run.child(), run.child()];
-
-    let calls = join_all(children.iter().map(|child| ask(&service, child))).await;
-
-    assert!(calls.iter().all(|call| call.reason == CAPPED));
-    assert_eq!(run.terminal_reason(), CAPPED, "the run above has both");
-    assert!(spent(&run).output_tokens >= 60);
-    assert!(spent(&children[0]).output_tokens <= 50);
 }
 
 #[tokio::test(start_paused = true)]

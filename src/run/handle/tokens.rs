@@ -7,7 +7,7 @@ use crate::{
     llm::dialect::Usage,
     run::{
         kinds::{LimitHit, LimitKind, NodeKind, TokenLimit},
-        limits::{TokenAccount, TokenCaps, TokenLedger, TokenMeter, TokensSpent},
+        limits::{RunTokenCaps, TokenAccount, TokenCaps, TokenLedger, TokenMeter, TokensSpent},
         reason::TerminalReason,
         report::{RunNotice, Terminated},
         state::NodeState,
@@ -43,7 +43,7 @@ impl Run {
     }
 
     /// Counts the tokens of the nearest run, and of the runs above it, from now on.
-    pub(crate) fn count_tokens(&self) {
+    fn count_tokens(&self) {
         for run in self.runs_up() {
             run.run_state().features().tokens();
         }
@@ -68,7 +68,8 @@ impl Run {
         }
     }
 
-    /// Ends the outermost run at or above this node that has used up one of `caps`.
+    /// Counts the tokens of the nearest run against `caps`, and ends the outermost run at or above
+    /// this node that has used up a cap of its own.
     ///
     /// # Errors
     ///
@@ -77,20 +78,27 @@ impl Run {
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
     )]
-    pub(crate) fn admit_tokens(&self, caps: &TokenCaps) -> Result<(), Terminated> {
+    pub(crate) fn admit_tokens(&self, caps: &RunTokenCaps) -> Result<(), Terminated> {
+        self.count_tokens();
+        self.run_state().features().tokens().set_caps(*caps);
         self.check()?;
-        self.end_spent(|ledger| caps.reached(&ledger.spent(), ledger.times(), 1.0));
+        self.end_spent(caps, |caps, ledger| {
+            caps.reached(&ledger.spent(), ledger.times(), 1.0)
+        });
         self.check()
     }
 
-    /// Ends the outermost run at or above this node that has exceeded one of `caps`.
+    /// Ends the outermost run at or above this node that has exceeded a cap of its own; `caps` are
+    /// those of the nearest run.
     ///
-    /// A run that has used the part `asks_at` of a cap sends one notice, and may send one more
-    /// after each [`extend_tokens`](Self::extend_tokens).
-    pub(crate) fn cap_tokens(&self, caps: &TokenCaps, asks_at: Option<f64>) {
-        self.end_spent(|ledger| caps.exceeded(&ledger.spent(), ledger.times()));
-        let Some(part) = asks_at else { return };
-        for (run, ledger) in self.ledgers() {
+    /// A run that has used a part of a cap at which its layer asks sends one notice, and may send
+    /// one more after each [`extend_tokens`](Self::extend_tokens).
+    pub(crate) fn cap_tokens(&self, caps: &RunTokenCaps) {
+        self.end_spent(caps, |caps, ledger| {
+            caps.exceeded(&ledger.spent(), ledger.times())
+        });
+        for (run, ledger, RunTokenCaps { caps, ask_at }) in self.capped(caps) {
+            let Some(part) = *ask_at else { continue };
             let times = ledger.times();
             let near = caps.reached(&ledger.spent(), times, part);
             if let Some(limit) = near.filter(|_| ledger.takes_question(times)) {
@@ -101,11 +109,34 @@ impl Run {
         }
     }
 
-    fn end_spent(&self, cap: impl Fn(&TokenLedger) -> Option<TokenLimit>) {
-        let spent = |(run, ledger): (_, &Arc<TokenLedger>)| Some((run, cap(ledger)?));
-        if let Some((run, limit)) = self.ledgers().filter_map(spent).last() {
+    fn end_spent(
+        &self,
+        caps: &RunTokenCaps,
+        limit: impl Fn(&TokenCaps, &TokenLedger) -> Option<TokenLimit>,
+    ) {
+        let runs = self.capped(caps);
+        let spent = runs.filter_map(|(run, ledger, of)| Some((run, limit(&of.caps, ledger)?)));
+        if let Some((run, limit)) = spent.last() {
             end_at(run, limit, self.now());
         }
+    }
+
+    /// The runs at or above this node with caps on their tokens, the nearest first. The nearest
+    /// has these `caps`, and each other run those of its own layer.
+    fn capped<'a>(
+        &'a self,
+        caps: &'a RunTokenCaps,
+    ) -> impl Iterator<Item = (&'a Node<NodeState>, &'a TokenLedger, &'a RunTokenCaps)> {
+        let nearest = self.nearest().number();
+        self.ledgers().filter_map(move |(run, ledger)| {
+            let is_nearest = run.number() == nearest;
+            let caps = if is_nearest {
+                Some(caps)
+            } else {
+                ledger.caps()
+            };
+            Some((run, &**ledger, caps?))
+        })
     }
 
     /// Ends this node because the owner of its run has used up a cap of the hour.

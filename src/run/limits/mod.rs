@@ -19,7 +19,7 @@ pub(crate) use self::{
     actions::{Action, Actions, EXCERPT, Effect, LoopLimits, ToolArguments},
     notices::WorkingNotices,
     repetition::{RepeatDetector, Repetition},
-    tokens::{Spending, TokenAccount, TokenLedger, TokenMeter},
+    tokens::{RunTokenCaps, Spending, TokenAccount, TokenLedger, TokenMeter},
 };
 
 use std::{

@@ -191,6 +191,13 @@ impl TokenCaps {
     }
 }
 
+/// The caps of one layer on the tokens of a run, and the part of a cap at which it sends a notice.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RunTokenCaps {
+    pub(crate) caps: TokenCaps,
+    pub(crate) ask_at: Option<f64>,
+}
+
 fn above_zero<T: PartialOrd + Default>(cap: Option<T>) -> Option<T> {
     let is_cap = |cap: &T| *cap > T::default();
     assert!(
@@ -316,6 +323,8 @@ impl From<Spending> for TokensSpent {
 #[derive(Debug, Default)]
 pub(crate) struct TokenLedger {
     spent: Lock<Spending>,
+    /// The caps of the layer that saw the run first, for the requests of its sub-agents.
+    caps: OnceLock<RunTokenCaps>,
     /// The number of times that the program extended the caps.
     extensions: AtomicU32,
     /// The number of times that a person was asked for an extension.
@@ -337,6 +346,16 @@ impl TokenLedger {
     fn add(&self, more: Spending) {
         let mut spent = self.spent.lock();
         *spent = spent.plus(more);
+    }
+
+    /// The caps of the run; `None` before its first request through a layer with caps.
+    pub(crate) fn caps(&self) -> Option<&RunTokenCaps> {
+        self.caps.get()
+    }
+
+    /// Sets the caps of the run, unless they are set.
+    pub(crate) fn set_caps(&self, caps: RunTokenCaps) {
+        self.caps.get_or_init(|| caps);
     }
 
     /// Counts the run's tokens in `account` too, from now on.
