@@ -97,12 +97,9 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{
-    attempt::generates,
     error::BoxError,
     run::{Run, RunTokenCaps, TokenCaps},
-    supervise::{
-        Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture, WholeAnswer,
-    },
+    supervise::{Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture},
 };
 
 /// Ends a run that has used up its tokens or their cost: see the [module](self).
@@ -167,36 +164,15 @@ pub type TokenCapFuture<F> = SupervisedFuture<F>;
 /// The response body of [`TokenCap`].
 pub type TokenCapBody<B> = SupervisedBody<B>;
 
-/// The mark of a request: a token cap layer further out counts its answer.
-#[derive(Clone, Copy, Debug)]
-struct Counted;
-
 /// The hooks that compare a run's tokens with the caps at each frame.
 #[derive(Debug)]
-struct Capping {
-    caps: RunTokenCaps,
-    /// The answer, if it is no stream and this layer counts it.
-    whole: Option<WholeAnswer>,
-}
+struct Capping(RunTokenCaps);
 
 impl LayerHooks for Capping {
-    fn frame(&mut self, run: &Run, data: Option<&Bytes>, observer: Option<&Observer>) {
+    fn frame(&mut self, run: &Run, _data: Option<&Bytes>, observer: Option<&Observer>) {
         let marks = observer.and_then(Observer::judged);
-        match (marks, &mut self.whole, data) {
-            (Some(marks), ..) if !marks.has_stopped() => {
-                run.cap_tokens(&self.caps);
-            }
-            (None, Some(whole), Some(data)) => whole.push(data, observer),
-            _ => {}
-        }
-    }
-
-    fn release(&mut self, run: &Run) {
-        // The usage of an answer that an inner layer read whole is counted already.
-        let whole = self.whole.take().filter(|_| run.usage().is_none());
-        if let Some((usage, estimated)) = whole.and_then(WholeAnswer::tokens) {
-            run.report(usage, None);
-            run.spend(usage, estimated);
+        if marks.is_some_and(|marks| !marks.has_stopped()) {
+            run.cap_tokens(&self.0);
         }
     }
 }
@@ -228,12 +204,7 @@ where
                 return SupervisedFuture::refused(end.into());
             }
         }
-        let is_counted = request.extensions_mut().insert(Counted).is_some();
-        let hooks = Capping {
-            caps,
-            whole: (!is_counted).then(|| WholeAnswer::new(generates(&request))),
-        };
-        let settings = LayerSettings::hooks(hooks).reading().frames();
+        let settings = LayerSettings::hooks(Capping(caps)).reading().frames();
         SupervisedFuture::new(claim, settings, request, |request| self.inner.call(request))
     }
 }

@@ -75,7 +75,6 @@ impl<B: Body> SupervisedBody<B> {
             let counts = supervisor.observer().is_none_or(Observer::counts);
             if let Some(usage) = usage.filter(|_| counts) {
                 supervisor.run.report(Some(usage), None);
-                supervisor.run.spend(Some(usage), 0);
             }
         }
     }

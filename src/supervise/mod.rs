@@ -46,6 +46,5 @@ pub(crate) use self::{
     settings::{LayerHooks, LayerSettings},
     supervisor::reason_of,
     timer::{TaskTimer, poll_until_end, poll_until_end_and},
-    whole_answer::WholeAnswer,
     window::StepWindow,
 };

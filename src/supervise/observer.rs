@@ -2,7 +2,10 @@ use bytes::Bytes;
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body;
 
-use super::marks::{ResponseMarks, Stream};
+use super::{
+    marks::{ResponseMarks, Stream},
+    whole_answer::WholeAnswer,
+};
 use crate::{
     body::{AnnouncedLength, has_body},
     llm::{
@@ -88,8 +91,9 @@ pub(crate) struct Observer {
 
 #[derive(Debug)]
 enum ObserverMode {
-    /// The mode for a body that is no event stream: every byte is progress.
-    Bytes,
+    /// The mode for a body that is no event stream: every byte is progress. The layer may count
+    /// the tokens of the answer.
+    Bytes(Option<Box<WholeAnswer>>),
     /// The mode of the innermost layer that sees an event stream: it classifies each event.
     Judging(Box<Stream>),
     /// The mode of an outer layer: an inner layer classifies the events, and this one follows
@@ -159,17 +163,21 @@ impl Observer {
     #[inline]
     pub(crate) fn new<B: Body>(facts: ResponseFacts, answer: &mut Response<B>, run: &Run) -> Self {
         let announced = AnnouncedLength::by(facts.head, answer);
-        let counts = answer.extensions().get::<NotCounted>().is_none();
+        let mut counts = answer.extensions().get::<NotCounted>().is_none();
+        let failed = failed(answer);
         let mode = if facts.is_events(answer.status(), answer.headers()) {
             ObserverMode::of_events(facts, answer.extensions_mut(), run, counts)
         } else {
-            ObserverMode::Bytes
+            let uncounted = counts && failed.is_none();
+            let whole = uncounted.then(|| WholeAnswer::of(answer, run)).flatten();
+            counts &= whole.is_none();
+            ObserverMode::Bytes(whole.flatten())
         };
         Self {
             mode,
             passed: 0,
             announced,
-            failed: failed(answer),
+            failed,
             unnoted: None,
             heartbeats: 0,
             is_reported: false,
@@ -182,7 +190,12 @@ impl Observer {
     pub(crate) fn frame(&mut self, data: &Bytes) {
         self.passed += data.len() as u64;
         let progress = match &mut self.mode {
-            ObserverMode::Bytes => true,
+            ObserverMode::Bytes(whole) => {
+                if let Some(whole) = whole {
+                    whole.push(data);
+                }
+                true
+            }
             ObserverMode::Judging(stream) => stream.push(data).progress,
             // The layer that classifies the events also notes them on the node.
             ObserverMode::Following { .. } => return,
@@ -263,13 +276,20 @@ impl Observer {
 
     /// Stores usage, stop reason and partial text of the finished response on the node.
     ///
-    /// Only the layer that classifies the stream's events stores them, and only at the first
-    /// call.
+    /// Only the innermost layer that reads the response stores them, and only at the first call.
     #[inline]
     pub(crate) fn report(&mut self, run: &Run) {
-        if matches!(self.mode, ObserverMode::Judging(_)) && !self.is_reported {
-            self.is_reported = true;
-            self.report_stream(run);
+        match &mut self.mode {
+            ObserverMode::Bytes(whole) => {
+                if let Some(whole) = whole.take() {
+                    whole.report(run);
+                }
+            }
+            ObserverMode::Judging(_) if !self.is_reported => {
+                self.is_reported = true;
+                self.report_stream(run);
+            }
+            _ => {}
         }
     }
 
@@ -287,7 +307,8 @@ impl Observer {
         }
     }
 
-    /// Whether the run adds the response's token usage to its own count.
+    /// Whether the run adds a usage that is found in the response to its own count: not if the
+    /// response is marked, nor if a layer reads that usage by itself.
     pub(crate) const fn counts(&self) -> bool {
         self.counts
     }
@@ -296,7 +317,7 @@ impl Observer {
     /// stream.
     pub(crate) fn judged(&self) -> Option<&ResponseMarks> {
         match &self.mode {
-            ObserverMode::Bytes => None,
+            ObserverMode::Bytes(_) => None,
             ObserverMode::Judging(stream) => Some(stream.judged()),
             ObserverMode::Following { judged, .. } => Some(judged),
         }

@@ -1,40 +1,56 @@
 //! The tokens of an answer that is no event stream, read at its end.
 
 use bytes::Bytes;
+use http::Response;
 
-use super::observer::Observer;
-use crate::llm::{
-    dialect::Usage,
-    stream::{estimated_tokens, generated_bytes},
+use super::marks::ResponseMarks;
+use crate::{
+    llm::{
+        dialect::Usage,
+        is_plain,
+        stream::{estimated_tokens, generated_bytes},
+    },
+    run::{Run, TokenMeter},
 };
 
 /// The most bytes of an answer that are kept: as many as a layer that retries holds.
 const MAX_BYTES: usize = 256 * 1024;
 
-/// The frames of an answer, kept so that its usage can be read at its end.
-#[derive(Debug, Default)]
-pub(crate) struct WholeAnswer {
+/// The count of an answer's tokens in its innermost layer.
+#[derive(Debug)]
+pub(super) struct WholeAnswer {
     frames: Vec<Bytes>,
     bytes: usize,
-    /// Whether a model wrote the answer, so that its length gives an estimate of its tokens.
-    is_generated: bool,
+    meter: TokenMeter,
 }
 
+/// The mark of a response whose tokens a layer counts; layers further out do not count them.
+#[derive(Clone, Copy, Debug)]
+struct CountedAnswer;
+
 impl WholeAnswer {
-    /// Begins an answer, which a model writes if `is_generated`.
-    pub(crate) fn new(is_generated: bool) -> Self {
-        Self {
-            is_generated,
-            ..Self::default()
+    /// Begins to count the tokens of an answer, or finds that a layer further in counts them.
+    ///
+    /// The outer result is `None` if no run counts its tokens, or if the answer is compressed.
+    pub(super) fn of<B>(answer: &mut Response<B>, run: &Run) -> Option<Option<Box<Self>>> {
+        let meter = run.token_meter()?;
+        if !is_plain(answer.headers()) {
+            return None;
         }
+        let extensions = answer.extensions_mut();
+        let is_counted = extensions.insert(CountedAnswer).is_some();
+        // A layer further in has made this answer of a stream that was counted.
+        let is_counted = is_counted || extensions.get::<ResponseMarks>().is_some();
+        Some((!is_counted).then(|| {
+            Box::new(Self {
+                frames: Vec::new(),
+                bytes: 0,
+                meter,
+            })
+        }))
     }
 
-    /// Keeps a frame, unless the answer is a failure or is not to be counted.
-    pub(crate) fn push(&mut self, frame: &Bytes, observer: Option<&Observer>) {
-        let is_left_out = |it: &Observer| it.is_failed() || !it.counts();
-        if observer.is_some_and(is_left_out) {
-            return;
-        }
+    pub(super) fn push(&mut self, frame: &Bytes) {
         self.bytes += frame.len();
         if self.bytes <= MAX_BYTES {
             self.frames.push(frame.clone());
@@ -43,18 +59,12 @@ impl WholeAnswer {
         }
     }
 
-    /// The usage that the answer states, and its estimated tokens if it states none. `None` for an
-    /// answer without either.
-    pub(crate) fn tokens(self) -> Option<(Option<Usage>, u64)> {
+    /// Counts the usage that the answer states, or its estimated tokens if it states none.
+    pub(super) fn report(mut self, run: &Run) {
         let whole = self.frames.concat();
         let usage = Usage::of_answer(&whole);
-        let text = match usage {
-            Some(_) => 0,
-            None if !self.is_generated => 0,
-            None if self.bytes > MAX_BYTES => self.bytes as u64,
-            None => generated_bytes(&whole),
-        };
-        let estimated = estimated_tokens(text);
-        (usage.is_some() || estimated > 0).then_some((usage, estimated))
+        let text = usage.map_or_else(|| generated_bytes(&whole), |_| 0);
+        run.report(usage, None);
+        self.meter.set(usage, estimated_tokens(text));
     }
 }

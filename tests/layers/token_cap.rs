@@ -5,6 +5,7 @@
 mod owner;
 mod question;
 mod sub_agents;
+mod unary;
 
 use futures_util::future::join_all;
 use tower_agent::{

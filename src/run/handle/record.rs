@@ -229,10 +229,18 @@ impl Run {
         targets.find_map(|target| target.as_any().downcast_ref())
     }
 
-    /// The price of the tokens of this attempt's target; `None` if it is not known.
+    /// The price of the tokens of this attempt's target, or of the call's last one; `None` if it is
+    /// not known.
     pub(crate) fn price(&self) -> Option<Price> {
         let mut attempts = self.up_to_call().filter_map(|node| node.payload.attempt());
-        attempts.find_map(|attempt| attempt.target.get())?.price()
+        match attempts.find_map(|attempt| attempt.target.get()) {
+            Some(target) => target.price(),
+            // A layer outside of the attempts reads the answer of the last one.
+            None => {
+                let call = self.call_node().payload.call()?;
+                call.last_target.lock().as_ref()?.price()
+            }
+        }
     }
 
     /// This node and its ancestors, up to and including the nearest that is no attempt.

@@ -3,16 +3,13 @@
 use std::{sync::Arc, time::Duration};
 
 use super::Run;
-use crate::{
-    llm::dialect::Usage,
-    run::{
-        kinds::{LimitHit, LimitKind, NodeKind, TokenLimit},
-        limits::{RunTokenCaps, TokenAccount, TokenCaps, TokenLedger, TokenMeter, TokensSpent},
-        reason::TerminalReason,
-        report::{RunNotice, Terminated},
-        state::NodeState,
-        tree::Node,
-    },
+use crate::run::{
+    kinds::{LimitHit, LimitKind, NodeKind, TokenLimit},
+    limits::{RunTokenCaps, TokenAccount, TokenCaps, TokenLedger, TokenMeter, TokensSpent},
+    reason::TerminalReason,
+    report::{RunNotice, Terminated},
+    state::NodeState,
+    tree::Node,
 };
 
 impl Run {
@@ -58,14 +55,8 @@ impl Run {
     /// Makes the meter of this attempt's answer; `None` if no run at or above it counts tokens.
     pub(crate) fn token_meter(&self) -> Option<TokenMeter> {
         let ledgers = self.ledgers().map(|(_, ledger)| Arc::clone(ledger));
-        TokenMeter::new(ledgers.collect(), self.price())
-    }
-
-    /// Counts the usage of an answer that no meter has counted.
-    pub(crate) fn spend(&self, usage: Option<Usage>, estimated: u64) {
-        if let Some(mut meter) = self.token_meter() {
-            meter.set(usage, estimated);
-        }
+        let ledgers: Vec<_> = ledgers.collect();
+        (!ledgers.is_empty()).then(|| TokenMeter::new(ledgers, self.price()))
     }
 
     /// Counts the tokens of the nearest run against `caps`, and ends the outermost run at or above

@@ -397,17 +397,17 @@ pub(crate) struct TokenMeter {
 }
 
 impl TokenMeter {
-    /// Makes a meter that has counted nothing; `None` if no run counts its tokens.
-    pub(crate) fn new(ledgers: Vec<Arc<TokenLedger>>, price: Option<Price>) -> Option<Self> {
+    /// Makes a meter that has counted nothing.
+    pub(crate) fn new(ledgers: Vec<Arc<TokenLedger>>, price: Option<Price>) -> Self {
         let account = ledgers
             .iter()
             .find_map(|ledger| ledger.account.get().cloned());
-        (!ledgers.is_empty()).then_some(Self {
+        Self {
             ledgers,
             account,
             price,
             counted: Spending::default(),
-        })
+        }
     }
 
     /// Replaces the tokens that the answer has used so far, in all counts.

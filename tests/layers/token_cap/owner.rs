@@ -14,11 +14,14 @@ use crate::support::{
     DONE, FINISH, Outcome, Place, Script, Stack, StackService, Upstream, prompt, with_header,
 };
 
-fn service(registry: &RunRegistry, caps: TokenCaps, upstream: &Upstream) -> StackService {
+fn capped(registry: &RunRegistry, caps: TokenCaps) -> Stack {
     let caps = OwnerCaps::new().tokens_per_hour(caps);
     let layer = OwnerCapLayer::new(registry.clone(), caps);
-    let stack = Stack::default().run(registry).retry(1);
-    stack.layer(Place::OwnerCap, layer).build(upstream)
+    Stack::default().run(registry).layer(Place::OwnerCap, layer)
+}
+
+fn service(registry: &RunRegistry, caps: TokenCaps, upstream: &Upstream) -> StackService {
+    capped(registry, caps).retry(1).build(upstream)
 }
 
 async fn ask(service: &StackService, owner: &'static str, run: &'static str) -> Outcome {
@@ -128,4 +131,35 @@ async fn the_tokens_of_a_sub_agent_count_once_for_its_owner() {
     assert_eq!(run.tokens_spent().unwrap().output_tokens, 1200);
     let refused = ask_as(RequestRun::new(id("main"))).await;
     assert_eq!(refused.reason, CAPPED);
+}
+
+#[tokio::test(start_paused = true)]
+async fn answers_that_are_no_streams_count_for_their_owner() {
+    let text = |bytes: usize| {
+        format!(
+            r#""choices":[{{"message":{{"content":"{}"}}}}]"#,
+            "x".repeat(bytes)
+        )
+    };
+    let usage = r#""usage":{"prompt_tokens":9,"completion_tokens":600}"#;
+    for (kind, body) in [
+        ("short", format!("{{{},{usage}}}", text(9))),
+        ("unstated", format!("{{{}}}", text(2400))),
+    ] {
+        for retries in [false, true] {
+            let upstream = Upstream::script(Script::answer(200, &body));
+            let registry = RunRegistry::new();
+            let stack = capped(&registry, output(1000));
+            let stack = if retries { stack.retry(2) } else { stack };
+            let service = stack.build(&upstream);
+            for run in ["r-1", "r-2"] {
+                ask(&service, "one", run).await.whole();
+            }
+
+            let refused = ask(&service, "one", "r-3").await;
+
+            assert_eq!(refused.reason, CAPPED, "{kind}, {retries}");
+            ask(&service, "two", "r-4").await.whole();
+        }
+    }
 }
