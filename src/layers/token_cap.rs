@@ -23,8 +23,8 @@
 //! Some upstreams state the tokens of an answer at its end, and some never. Until they do, four
 //! bytes of generated text, as they stand in the JSON of the stream, count as one token, rounded up
 //! for each answer. Each number that the upstream states replaces the estimate. An answer that is
-//! no stream is read at its end, up to 256 KiB; if it states no usage, its text is estimated.
-//! Prompts are never estimated. The message of an end that rests on an estimate says `estimated`,
+//! no stream is counted at its end; if it states no usage, the text in its JSON is estimated. Of
+//! reasoning that stands under several keys the longest counts once. Prompts are never estimated. The message of an end that rests on an estimate says `estimated`,
 //! and so does [`Terminated::is_estimated`](crate::Terminated::is_estimated).
 //!
 //! The layer changes no request: it adds neither `stream_options` nor `max_tokens`.

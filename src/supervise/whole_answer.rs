@@ -1,4 +1,4 @@
-//! The tokens of an answer that is no event stream, read at its end.
+//! The tokens of an answer that is no event stream.
 
 use bytes::Bytes;
 use http::Response;
@@ -6,21 +6,16 @@ use http::Response;
 use super::marks::ResponseMarks;
 use crate::{
     llm::{
-        dialect::Usage,
         is_plain,
-        stream::{estimated_tokens, generated_bytes},
+        stream::{GeneratedText, estimated_tokens},
     },
     run::{Run, TokenMeter},
 };
 
-/// The most bytes of an answer that are kept: as many as a layer that retries holds.
-const MAX_BYTES: usize = 256 * 1024;
-
-/// The count of an answer's tokens in its innermost layer.
+/// The count of an answer's tokens in its innermost layer, which reads the frames as they pass.
 #[derive(Debug)]
 pub(super) struct WholeAnswer {
-    frames: Vec<Bytes>,
-    bytes: usize,
+    read: GeneratedText,
     meter: TokenMeter,
 }
 
@@ -41,30 +36,19 @@ impl WholeAnswer {
         let is_counted = extensions.insert(CountedAnswer).is_some();
         // A layer further in has made this answer of a stream that was counted.
         let is_counted = is_counted || extensions.get::<ResponseMarks>().is_some();
-        Some((!is_counted).then(|| {
-            Box::new(Self {
-                frames: Vec::new(),
-                bytes: 0,
-                meter,
-            })
-        }))
+        let read = GeneratedText::default();
+        Some((!is_counted).then(|| Box::new(Self { read, meter })))
     }
 
     pub(super) fn push(&mut self, frame: &Bytes) {
-        self.bytes += frame.len();
-        if self.bytes <= MAX_BYTES {
-            self.frames.push(frame.clone());
-        } else {
-            self.frames.clear();
-        }
+        self.read.push(frame);
     }
 
     /// Counts the usage that the answer states, or its estimated tokens if it states none.
     pub(super) fn report(mut self, run: &Run) {
-        let whole = self.frames.concat();
-        let usage = Usage::of_answer(&whole);
-        let text = usage.map_or_else(|| generated_bytes(&whole), |_| 0);
+        let usage = self.read.usage();
+        let unstated = usage.map_or_else(|| self.read.bytes(), |_| 0);
         run.report(usage, None);
-        self.meter.set(usage, estimated_tokens(text));
+        self.meter.set(usage, estimated_tokens(unstated));
     }
 }

@@ -47,7 +47,14 @@ impl Usage {
     pub(crate) fn of_answer(body: &[u8]) -> Option<Self> {
         // Most bodies without usage are recognized by this search, and not parsed.
         USAGE.find(body)?;
-        let tokens = Tokens::within(body, &[Tokens::PROMPT, Tokens::INPUT]).ok()?;
+        let [usage] = Scanner::members(body, [b"usage"]).ok()?;
+        Self::of_object(usage?)
+    }
+
+    /// Reads a `usage` object with the keys of any dialect.
+    pub(crate) fn of_object(usage: &[u8]) -> Option<Self> {
+        let names = [Tokens::PROMPT, Tokens::INPUT];
+        let tokens = Tokens::read(&mut Scanner::new(usage), &names).ok()?;
         let mut stream = StreamState::default();
         stream.report_tokens(tokens);
         stream.usage

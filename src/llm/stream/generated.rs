@@ -1,10 +1,12 @@
-//! The text that a model generated in an event, counted in bytes.
+//! The text that a model generated, counted in bytes, and the usage that an answer states.
 //!
 //! Some upstreams state the tokens of an answer at its end or never. A cap on tokens then needs
 //! an estimate while the answer streams: [`estimated_tokens`] takes one token for each
 //! [`BYTES_PER_TOKEN`] bytes of generated text.
 
-use crate::llm::json::{Scan, Scanner};
+use memchr::memchr2;
+
+use crate::llm::{dialect::Usage, json::Text};
 
 /// The bytes of generated text that count as one token.
 ///
@@ -12,74 +14,276 @@ use crate::llm::json::{Scan, Scanner};
 /// have fewer characters in a token, and more bytes in a character.
 const BYTES_PER_TOKEN: u64 = 4;
 
+/// The most bytes of a string that are kept, to compare it: no known key or type is longer.
+const MAX_WORD: usize = 48;
+
+/// The most bytes of a `usage` that are kept.
+const MAX_USAGE: usize = 4096;
+
+/// The most levels of a document; the reader ignores what follows a deeper one.
+const MAX_DEPTH: usize = 127;
+
 /// The tokens that these bytes of generated text stand for, rounded up.
 pub(crate) const fn estimated_tokens(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
-/// The number of bytes in an event that its model generated: answers, reasoning, refusals and the
-/// arguments of tools, as they stand in their JSON strings.
+/// Reads a JSON object in pieces: an event, or an answer that is no stream.
 ///
-/// Some upstreams send a piece of reasoning under two keys: it counts once. The results of tools
-/// that an upstream runs do not count. An event that is no JSON object has none.
-pub(crate) fn generated_bytes(data: &[u8]) -> u64 {
-    let mut bytes = 0;
-    let read = Scanner::document(data, |json, key| {
-        bytes += value(json, key)?;
-        Ok(())
-    });
-    read.map_or(0, |()| bytes)
+/// Of the object it keeps the number of bytes that a model generated, as they stand in JSON
+/// strings, and the top-level `usage`. A document that is no object has neither.
+#[derive(Debug, Default)]
+pub(crate) struct GeneratedText {
+    levels: Vec<Level>,
+    string: JsonString,
+    /// The key of the next value.
+    key: Key,
+    /// Whether the next string is a key.
+    expects_key: bool,
+    is_over: bool,
+    bytes: GeneratedBytes,
+    usage: Vec<u8>,
 }
 
-fn value(json: &mut Scanner<'_>, key: &[u8]) -> Scan<u64> {
-    let mut bytes = 0;
-    match json.first()? {
-        b'{' => return object(json),
-        b'[' => drop(json.array(|json| {
-            bytes += value(json, b"")?;
-            Ok(())
-        })?),
-        b'"' if is_generated(key) => {
-            bytes = json.text()?.map_or(0, |text| text.raw().len() as u64);
-        }
-        _ => json.skip()?,
+/// The string that is being read.
+#[derive(Debug, Default)]
+struct JsonString {
+    is_open: bool,
+    /// Whether a backslash stands before the next byte.
+    is_escaped: bool,
+    len: usize,
+    /// The first bytes of the string.
+    word: Vec<u8>,
+}
+
+/// An object or array that is being read.
+#[derive(Debug)]
+struct Level {
+    is_object: bool,
+    is_usage: bool,
+    /// Whether the texts in it are details of the model's reasoning.
+    is_details: bool,
+    /// Whether its type says that its strings are no text of the model.
+    is_without_text: bool,
+    /// The bytes that the model generated before it.
+    before: GeneratedBytes,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum Key {
+    #[default]
+    Other,
+    Text(Channel),
+    Details,
+    Type,
+    Usage,
+}
+
+/// The keys under which upstreams send reasoning, some of them the same text under several.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Channel {
+    /// The key is another one: the text of the answer, for example.
+    Answer,
+    Reasoning,
+    ReasoningContent,
+    ReasoningDetails,
+}
+
+/// The number of bytes that a model generated, by [`Channel`].
+#[derive(Clone, Copy, Debug, Default)]
+struct GeneratedBytes([u64; 4]);
+
+impl GeneratedBytes {
+    const fn add(&mut self, channel: Channel, bytes: usize) {
+        self.0[channel as usize] += bytes as u64;
     }
-    Ok(bytes)
+
+    /// The sum; of the channels of reasoning the largest counts.
+    fn sum(self) -> u64 {
+        let [answer, reasoning, content, details] = self.0;
+        answer + reasoning.max(content).max(details)
+    }
 }
 
-fn object(json: &mut Scanner<'_>) -> Scan<u64> {
-    let (mut bytes, mut reasoning, mut is_result) = (0, 0, false);
-    json.object(|json, key| {
-        if key == b"type" && json.first()? == b'"' {
-            let kind = json.text()?;
-            is_result = kind.is_some_and(|kind| kind.raw().ends_with(b"_tool_result"));
-            return Ok(());
-        }
-        let own = value(json, key)?;
-        match key {
-            b"reasoning" | b"reasoning_content" | b"reasoning_details" => {
-                reasoning = own.max(reasoning);
-            }
-            _ => bytes += own,
-        }
-        Ok(())
-    })?;
-    Ok(if is_result { 0 } else { bytes + reasoning })
+fn channel(key: &[u8]) -> Option<Channel> {
+    Some(match key {
+        b"content" | b"text" | b"delta" | b"arguments" | b"partial_json" | b"thinking"
+        | b"refusal" => Channel::Answer,
+        b"reasoning" => Channel::Reasoning,
+        b"reasoning_content" => Channel::ReasoningContent,
+        _ => return None,
+    })
 }
 
 /// Whether a string under this key is text of the model, wherever the key stands in an event with
 /// content.
 pub(super) fn is_generated(key: &[u8]) -> bool {
-    matches!(
-        key,
-        b"content"
-            | b"text"
-            | b"delta"
-            | b"arguments"
-            | b"partial_json"
-            | b"reasoning"
-            | b"reasoning_content"
-            | b"thinking"
-            | b"refusal"
-    )
+    channel(key).is_some()
+}
+
+/// Whether the strings in an object of this type are no text of the model: the result of a tool
+/// that the upstream ran, or sound.
+fn is_without_text(kind: &[u8]) -> bool {
+    kind.ends_with(b"_tool_result") || kind.ends_with(b"audio.delta")
+}
+
+impl GeneratedText {
+    /// Reads another document, which is whole. Returns the number of bytes that the model generated.
+    pub(super) fn read(&mut self, document: &[u8]) -> u64 {
+        let Self {
+            mut levels,
+            string,
+            mut usage,
+            ..
+        } = std::mem::take(self);
+        // The buffers stay allocated.
+        levels.clear();
+        usage.clear();
+        (self.levels, self.string.word, self.usage) = (levels, string.word, usage);
+        self.push(document);
+        self.bytes()
+    }
+
+    /// The number of bytes that the model generated so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.sum()
+    }
+
+    /// The usage that the answer states, with the keys of any dialect.
+    pub(crate) fn usage(&self) -> Option<Usage> {
+        Usage::of_object(&self.usage)
+    }
+
+    /// Reads the next piece of the document.
+    pub(crate) fn push(&mut self, piece: &[u8]) {
+        let mut at = 0;
+        while at < piece.len() && !self.is_over {
+            let from = at;
+            let was_usage = self.is_in_usage();
+            if self.string.is_open {
+                at += self.read_string(&piece[at..]);
+            } else {
+                self.read_structure(piece[at]);
+                at += 1;
+            }
+            if (was_usage || self.is_in_usage()) && self.usage.len() < MAX_USAGE {
+                self.usage.extend_from_slice(&piece[from..at]);
+            }
+        }
+    }
+
+    fn is_in_usage(&self) -> bool {
+        self.levels.get(1).is_some_and(|level| level.is_usage)
+    }
+
+    fn read_structure(&mut self, byte: u8) {
+        match byte {
+            b'{' | b'[' => self.open(byte == b'{'),
+            b'}' | b']' => {
+                if let Some(level) = self.levels.pop().filter(|level| level.is_without_text) {
+                    self.bytes = level.before;
+                }
+                self.is_over = self.levels.is_empty();
+            }
+            b',' => {
+                self.key = Key::Other;
+                self.expects_key = self.levels.last().is_some_and(|level| level.is_object);
+            }
+            b':' => self.expects_key = false,
+            b'"' => {
+                self.string.is_open = true;
+                self.string.len = 0;
+                self.string.word.clear();
+            }
+            _ => {}
+        }
+        // Only white space may stand before the object.
+        self.is_over |= self.levels.is_empty() && !byte.is_ascii_whitespace();
+    }
+
+    fn open(&mut self, is_object: bool) {
+        let key = std::mem::take(&mut self.key);
+        let depth = self.levels.len();
+        let is_usage = is_object && depth == 1 && key == Key::Usage;
+        if is_usage {
+            self.usage.clear();
+        }
+        self.is_over = depth == MAX_DEPTH || depth == 0 && !is_object;
+        let is_details = self.levels.last().is_some_and(|level| level.is_details);
+        self.levels.push(Level {
+            is_object,
+            is_usage,
+            is_details: is_details || key == Key::Details,
+            is_without_text: false,
+            before: self.bytes,
+        });
+        self.expects_key = is_object;
+    }
+
+    /// Reads a part of a string, up to its closing quote or an escape. Returns the length of the
+    /// part.
+    fn read_string(&mut self, piece: &[u8]) -> usize {
+        if std::mem::take(&mut self.string.is_escaped) {
+            self.take(&piece[..1]);
+            return 1;
+        }
+        let len = memchr2(b'"', b'\\', piece).unwrap_or(piece.len());
+        match piece.get(len) {
+            Some(b'"') => {
+                self.take(&piece[..len]);
+                self.close_string();
+                len + 1
+            }
+            Some(_) => {
+                self.take(&piece[..=len]);
+                self.string.is_escaped = true;
+                len + 1
+            }
+            None => {
+                self.take(piece);
+                len
+            }
+        }
+    }
+
+    fn take(&mut self, part: &[u8]) {
+        let string = &mut self.string;
+        string.len += part.len();
+        let room = MAX_WORD.saturating_sub(string.word.len());
+        string.word.extend_from_slice(&part[..part.len().min(room)]);
+        if let (Key::Text(channel), false) = (self.key, self.expects_key) {
+            self.bytes.add(channel, part.len());
+        }
+    }
+
+    fn close_string(&mut self) {
+        let string = &mut self.string;
+        string.is_open = false;
+        let is_whole = string.len <= MAX_WORD;
+        if self.expects_key {
+            string.word.push(b'"');
+            let key = Text::before_quote(&string.word).filter(|_| is_whole);
+            let is_details = self.levels.last().is_some_and(|level| level.is_details);
+            self.key = key.map_or(Key::Other, |key| Key::of(&key.decoded(), is_details));
+        } else if self.key == Key::Type && is_whole && is_without_text(&string.word) {
+            if let Some(level) = self.levels.last_mut() {
+                level.is_without_text = true;
+            }
+        }
+    }
+}
+
+impl Key {
+    fn of(key: &[u8], is_details: bool) -> Self {
+        match key {
+            b"reasoning_details" => Self::Details,
+            b"type" => Self::Type,
+            b"usage" => Self::Usage,
+            _ => match channel(key) {
+                Some(_) if is_details => Self::Text(Channel::ReasoningDetails),
+                Some(channel) => Self::Text(channel),
+                None => Self::Other,
+            },
+        }
+    }
 }

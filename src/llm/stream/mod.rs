@@ -70,6 +70,6 @@ mod tests;
 pub use self::reader::{ChunkSummary, StreamReader};
 
 pub(crate) use self::{
-    generated::{estimated_tokens, generated_bytes},
+    generated::{GeneratedText, estimated_tokens},
     partial_text::Partial,
 };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{
-    generated::generated_bytes,
+    generated::GeneratedText,
     partial_text::{Partial, read_text},
     shape::{Match, Shape},
 };
@@ -44,8 +44,8 @@ impl StreamReader {
     }
 
     /// Counts the text that the model generates, from the next event on.
-    pub(crate) const fn count_generated(&mut self) {
-        self.marks.counts_generated = true;
+    pub(crate) fn count_generated(&mut self) {
+        self.marks.generated.get_or_insert_default();
     }
 
     /// Whether the upstream has stated new numbers of tokens since the last call.
@@ -231,7 +231,8 @@ pub(super) struct StreamMarks {
     /// The partial text of the answer, if it is collected.
     pub(super) partial: Option<Partial>,
     pub(super) shape: Shape,
-    counts_generated: bool,
+    /// The reader of what the model generates in an event, if it is counted.
+    generated: Option<Box<GeneratedText>>,
     /// Whether the upstream has stated new numbers of tokens.
     has_usage_news: bool,
     /// The bytes that the model has generated since the upstream last stated the output tokens.
@@ -332,8 +333,9 @@ impl StreamMarks {
             self.has_usage_news = true;
         }
         let output = |usage: Option<Usage>| usage.map(|usage| usage.output_tokens);
-        let counts = self.counts_generated && verdict.kind == EventKind::Content;
-        let generated = counts.then(|| generated_bytes(event.data));
+        let is_content = verdict.kind == EventKind::Content;
+        let reader = self.generated.as_mut().filter(|_| is_content);
+        let generated = reader.map(|reader| reader.read(event.data));
         if output(usage) != output(before) {
             // The new number includes the text of this event.
             self.unstated = 0;

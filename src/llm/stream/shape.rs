@@ -83,7 +83,7 @@ pub(super) struct Match<'a> {
     pub(super) verdict: EventVerdict,
     pub(super) sequence: Option<u64>,
     /// The number of bytes that the model generated: see
-    /// [`generated_bytes`](super::generated::generated_bytes).
+    /// [`GeneratedText`](super::generated::GeneratedText).
     pub(super) generated: u64,
     /// The answer's text, if the recording was told which text that is.
     pub(super) text: Option<Text<'a>>,

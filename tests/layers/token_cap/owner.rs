@@ -144,6 +144,7 @@ async fn answers_that_are_no_streams_count_for_their_owner() {
     let usage = r#""usage":{"prompt_tokens":9,"completion_tokens":600}"#;
     for (kind, body) in [
         ("short", format!("{{{},{usage}}}", text(9))),
+        ("long", format!("{{{},{usage}}}", text(300_000))),
         ("unstated", format!("{{{}}}", text(2400))),
     ] {
         for retries in [false, true] {

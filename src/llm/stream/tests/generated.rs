@@ -80,6 +80,17 @@ fn the_text_of_each_dialect_is_counted_and_its_padding_is_not() {
             r#"{"type":"content_block_delta","delta":{"type":"signature_delta","signature":"abc"}}"#,
             0,
         ),
+        // The result of a tool that the upstream ran; its type may come last.
+        (
+            Dialect::Anthropic,
+            r#"{"type":"content_block_start","content_block":{"content":[{"type":"text","text":"abc"}],"type":"mcp_tool_result"}}"#,
+            0,
+        ),
+        (
+            responses,
+            r#"{"type":"response.audio.delta","delta":"QUJD"}"#,
+            0,
+        ),
     ] {
         // Twice: the second event is read by the shape of the first one.
         assert_eq!(unstated(dialect, &[event, event]), 2 * bytes, "{event}");
