@@ -143,7 +143,12 @@ impl ResponseMarks {
     /// Whether the upstream has said that the answer is whole or has failed.
     pub(crate) fn has_stopped(&self) -> bool {
         let is_last = self.terminator().or(self.error()).is_some();
-        is_last || self.is_finished() || self.marks.stop_reason.get().is_some()
+        is_last
+            || match self.dialect() {
+                // A chat answer has a stop reason as soon as one of its choices has finished.
+                Dialect::OpenAiChat => self.is_finished(),
+                _ => self.marks.stop_reason.get().is_some(),
+            }
     }
 
     /// The content of the event by which the upstream reported an error.

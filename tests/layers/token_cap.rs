@@ -4,6 +4,7 @@
 
 mod owner;
 mod question;
+mod streams;
 mod sub_agents;
 mod unary;
 
