@@ -23,11 +23,12 @@ pub struct Usage {
     /// the input tokens, in Anthropic's beside them.
     #[serde(skip_serializing_if = "is_zero")]
     pub cached_input_tokens: u64,
-    /// The uncached tokens of the prompt, minus `input_tokens`: below zero if the API includes
-    /// cached tokens in the input tokens, above zero if it counts tokens written to the cache
-    /// apart.
+    /// The cached tokens that the API includes in the input tokens.
     #[serde(skip)]
-    uncached: i64,
+    cached_within: u64,
+    /// The tokens that the upstream wrote to its cache and counts apart from the input tokens.
+    #[serde(skip)]
+    cache_written: u64,
 }
 
 #[allow(
@@ -62,19 +63,21 @@ impl Usage {
 
     /// The tokens of the prompt that came from no cache, counted in the same way for all dialects.
     pub(crate) const fn uncached_input(&self) -> u64 {
-        self.input_tokens.saturating_add_signed(self.uncached)
+        let uncached = self.input_tokens.saturating_sub(self.cached_within);
+        uncached.saturating_add(self.cache_written)
     }
 
     /// Adds the tokens of another answer.
     pub(crate) fn add(&mut self, more: Self) {
         self.merge(more, u64::saturating_add);
-        self.uncached = self.uncached.saturating_add(more.uncached);
     }
 
     fn merge(&mut self, other: Self, of: impl Fn(u64, u64) -> u64) {
         self.input_tokens = of(self.input_tokens, other.input_tokens);
         self.output_tokens = of(self.output_tokens, other.output_tokens);
         self.cached_input_tokens = of(self.cached_input_tokens, other.cached_input_tokens);
+        self.cached_within = of(self.cached_within, other.cached_within);
+        self.cache_written = of(self.cache_written, other.cache_written);
     }
 }
 
@@ -195,13 +198,10 @@ impl StreamState {
             input_tokens: tokens.input.unwrap_or(0),
             output_tokens: tokens.output.unwrap_or(0),
             cached_input_tokens: tokens.cached.max(tokens.cached_beside),
-            uncached: 0,
+            cached_within: tokens.cached,
+            cache_written: tokens.cache_written,
         };
         usage.merge(later, u64::max);
-        if tokens.input.is_some() {
-            let within = i64::try_from(tokens.cached).unwrap_or(i64::MAX);
-            usage.uncached = 0_i64.saturating_add_unsigned(tokens.cache_written) - within;
-        }
     }
 
     /// The reason why the model stopped, in the upstream's words.

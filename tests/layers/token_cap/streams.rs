@@ -4,8 +4,8 @@
 
 use tower_agent::Run;
 
-use super::{CAPPED, ask, capped, output, spent, ten};
-use crate::support::{DONE, FINISH, Script, Upstream};
+use super::{CAPPED, ask, capped, output, spent, ten, total};
+use crate::support::{DONE, FINISH, Script, Upstream, content_block, messages};
 
 fn second_choice(event: &str) -> String {
     event.replace(r#""index":0"#, r#""index":1"#)
@@ -36,4 +36,26 @@ async fn an_answer_of_several_choices_is_handed_on_once_all_have_finished() {
     assert!(ask(&service, &run).await.whole().ends_with(DONE));
 
     assert_eq!(run.terminal_reason(), None);
+}
+
+/// Its last event states the prompt again, without the tokens that were written to the cache.
+#[tokio::test(start_paused = true)]
+async fn tokens_written_to_a_cache_count_although_the_last_event_leaves_them_out() {
+    let start = "event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"usage\":\
+                 {\"input_tokens\":15,\"cache_creation_input_tokens\":500,\
+                 \"cache_read_input_tokens\":80,\"output_tokens\":1}}}\n\n";
+    let end = "event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":\
+               {\"stop_reason\":\"end_turn\"},\"usage\":{\"input_tokens\":15,\
+               \"output_tokens\":40}}\n\nevent: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+    let script = Script::sse().data(start).data(content_block("x")).data(end);
+    let service = capped(total(5000))
+        .retry(1)
+        .build(&Upstream::script(script));
+    let run = Run::open();
+
+    service.ask(run.attach(messages())).await.whole();
+
+    let spent = spent(&run);
+    assert_eq!((spent.input_tokens, spent.cached_input_tokens), (515, 80));
+    assert_eq!(spent.output_tokens, 40);
 }
