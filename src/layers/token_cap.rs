@@ -164,7 +164,7 @@ pub type TokenCapFuture<F> = SupervisedFuture<F>;
 /// The response body of [`TokenCap`].
 pub type TokenCapBody<B> = SupervisedBody<B>;
 
-/// The hooks that compare a run's tokens with the caps at each frame.
+/// The hooks that compare a run's tokens with its caps at each frame and at the end.
 #[derive(Debug)]
 struct Capping(RunTokenCaps);
 
@@ -174,6 +174,11 @@ impl LayerHooks for Capping {
         if marks.is_some_and(|marks| !marks.has_stopped()) {
             run.cap_tokens(&self.0);
         }
+    }
+
+    /// The tokens of an answer that is no stream are known now.
+    fn release(&mut self, run: &Run) {
+        run.ask_at_cap(&self.0);
     }
 }
 

@@ -103,9 +103,9 @@ impl Watchdog {
     /// Sets the service that asks a person whether a run that looks stuck, or that is [near a cap
     /// on tokens](crate::TokenCapLayer::ask_at), should continue.
     ///
-    /// If a run is near a cap, the watchdog asks at once, without a check. If a run looks stuck, it
-    /// asks unless the checker found that the run works, or the run has ended by the checker's
-    /// verdict. The answer [`Stop`](Answer::Stop) ends the run as
+    /// If a run is near a cap, or was when the watchdog started, the watchdog asks at once, without
+    /// a check. If a run looks stuck, it asks unless the checker found that the run works, or the
+    /// run has ended by the checker's verdict. The answer [`Stop`](Answer::Stop) ends the run as
     /// [`Stuck`](crate::TerminalReason::Stuck). The question is dropped when the run ends. An error
     /// of the service is no answer, and ends nothing.
     pub fn question<S>(mut self, question: S) -> Self
@@ -193,6 +193,8 @@ impl Watchdog {
             stages: Arc::new(self.stages),
             by_run: HashMap::new(),
         };
+        // A watchdog before this one may have been stopped with its questions.
+        inquiries.ask_at_cap(RunRegistry::runs);
         loop {
             let mut next = pin!(events.next());
             let event = poll_fn(|cx| {
@@ -255,14 +257,15 @@ impl Inquiries {
             } => self.start(|registry| registry.find(run), Some(*repeats)),
             RunEvent::Notice {
                 run,
-                notice: RunNotice::NearTokenCap { message, .. },
+                notice: RunNotice::NearTokenCap { .. },
                 ..
-            } => self.ask_at_cap(|registry| registry.find(run), message),
+            } => self.ask_at_cap(|registry| registry.find(run)),
             RunEvent::Notice { .. } => {}
             RunEvent::Ended { .. } => self.drop_ended(),
             RunEvent::Lost { .. } => {
                 self.drop_ended();
                 self.start(RunRegistry::runs, None);
+                self.ask_at_cap(RunRegistry::runs);
             }
         }
     }
@@ -279,15 +282,14 @@ impl Inquiries {
     }
 
     /// Asks a person about each run that is near a cap on tokens, if no such question is open.
-    fn ask_at_cap(&mut self, of: impl FnOnce(&RunRegistry) -> Vec<Run>, message: &str) {
+    fn ask_at_cap(&mut self, of: impl FnOnce(&RunRegistry) -> Vec<Run>) {
         for run in self.runs(of) {
             // The id may be that of another owner's run, which is not near its cap.
-            if !run.is_near_token_cap() {
-                continue;
+            if let Some(message) = run.near_token_cap() {
+                let stages = Arc::clone(&self.stages);
+                let question = ask_at_cap(run.downgrade(), message, stages);
+                self.begin(&run, InquiryKind::TokenCap, question);
             }
-            let stages = Arc::clone(&self.stages);
-            let question = ask_at_cap(run.downgrade(), message.to_owned(), stages);
-            self.begin(&run, InquiryKind::TokenCap, question);
         }
     }
 

@@ -32,11 +32,10 @@ impl Run {
         self.nearest().run_state().features().tokens().extend();
     }
 
-    /// Whether a notice was sent about the caps that hold for the nearest run now.
-    pub(crate) fn is_near_token_cap(&self) -> bool {
-        let features = self.run_state().features_if_any();
-        let tokens = features.and_then(|features| features.tokens_if_any());
-        tokens.is_some_and(|tokens| tokens.is_in_question())
+    /// The message about the nearest run, if it is near a cap at which its layer asks.
+    pub(crate) fn near_token_cap(&self) -> Option<String> {
+        let tokens = self.run_state().features_if_any()?.tokens_if_any()?;
+        Some(near_message(tokens.caps()?.near(tokens)?))
     }
 
     /// Counts the tokens of the nearest run, and of the runs above it, from now on.
@@ -60,7 +59,7 @@ impl Run {
     }
 
     /// Counts the tokens of the nearest run against `caps`, and ends the outermost run at or above
-    /// this node that has used up a cap of its own.
+    /// this node that has used up a cap of its own. Runs that are near a cap [ask](Self::ask_at_cap).
     ///
     /// # Errors
     ///
@@ -76,25 +75,29 @@ impl Run {
         self.end_spent(caps, |caps, ledger| {
             caps.reached(&ledger.spent(), ledger.times(), 1.0)
         });
-        self.check()
+        self.check()?;
+        self.ask_at_cap(caps);
+        Ok(())
     }
 
     /// Ends the outermost run at or above this node that has exceeded a cap of its own; `caps` are
-    /// those of the nearest run.
-    ///
-    /// A run that has used a part of a cap at which its layer asks sends one notice, and may send
-    /// one more after each [`extend_tokens`](Self::extend_tokens).
+    /// those of the nearest run. Runs that are near a cap [ask](Self::ask_at_cap).
     pub(crate) fn cap_tokens(&self, caps: &RunTokenCaps) {
         self.end_spent(caps, |caps, ledger| {
             caps.exceeded(&ledger.spent(), ledger.times())
         });
-        for (run, ledger, RunTokenCaps { caps, ask_at }) in self.capped(caps) {
-            let Some(part) = *ask_at else { continue };
-            let times = ledger.times();
-            let near = caps.reached(&ledger.spent(), times, part);
-            if let Some(limit) = near.filter(|_| ledger.takes_question(times)) {
-                let message = format!("it has used most of its {limit}");
-                let estimated = limit.estimated;
+        self.ask_at_cap(caps);
+    }
+
+    /// Sends a notice about each live run at or above this node that has used the part of a cap at
+    /// which its layer asks; `caps` are those of the nearest run.
+    ///
+    /// A run sends one notice, and one more after each [`extend_tokens`](Self::extend_tokens).
+    pub(crate) fn ask_at_cap(&self, caps: &RunTokenCaps) {
+        for (run, ledger, caps) in self.capped(caps) {
+            let near = caps.near(ledger).filter(|_| !run.is_over());
+            if let Some(limit) = near.filter(|_| ledger.takes_question()) {
+                let (message, estimated) = (near_message(limit), limit.estimated);
                 run.publish(&RunNotice::NearTokenCap { message, estimated }, false);
             }
         }
@@ -147,6 +150,10 @@ impl Run {
         let nodes = std::iter::once(&**self.node()).chain(self.node().ancestors());
         nodes.filter(|node| node.kind() == NodeKind::Run)
     }
+}
+
+fn near_message(limit: TokenLimit) -> String {
+    format!("it has used most of its {limit}")
 }
 
 fn end_at(node: &Node<NodeState>, limit: TokenLimit, now: Duration) {

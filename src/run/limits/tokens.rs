@@ -198,6 +198,14 @@ pub(crate) struct RunTokenCaps {
     pub(crate) ask_at: Option<f64>,
 }
 
+impl RunTokenCaps {
+    /// The first cap that a run is near, by the tokens in its ledger.
+    pub(crate) fn near(&self, ledger: &TokenLedger) -> Option<TokenLimit> {
+        self.caps
+            .reached(&ledger.spent(), ledger.times(), self.ask_at?)
+    }
+}
+
 fn above_zero<T: PartialOrd + Default>(cap: Option<T>) -> Option<T> {
     let is_cap = |cap: &T| *cap > T::default();
     assert!(
@@ -373,13 +381,9 @@ impl TokenLedger {
         self.extensions.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether a person was asked about the caps that hold now.
-    pub(crate) fn is_in_question(&self) -> bool {
-        self.questions.load(Ordering::Acquire) >= self.times()
-    }
-
-    /// Claims the question about the caps `times` times over; true for the first caller only.
-    pub(crate) fn takes_question(&self, times: u32) -> bool {
+    /// Claims the question about the caps that hold now; true for the first caller only.
+    pub(crate) fn takes_question(&self) -> bool {
+        let times = self.times();
         self.questions.load(Ordering::Acquire) < times
             && self.questions.fetch_max(times, Ordering::AcqRel) < times
     }

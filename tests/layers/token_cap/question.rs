@@ -16,7 +16,7 @@ use tower_agent::{
 };
 
 use super::{CAPPED, ask, output, spent, ten};
-use crate::support::{Place, Script, Stack, Upstream};
+use crate::support::{Place, Script, Stack, Upstream, prompt_json};
 
 /// Frames of ten tokens, one a second.
 fn upstream() -> Upstream {
@@ -138,4 +138,93 @@ async fn the_program_may_extend_a_run_itself() {
 
     assert_eq!(cut.reason, Some(TerminalReason::TokenCap));
     assert_eq!(spent(&run).output_tokens, 110);
+}
+
+/// An answer of this many tokens that is no stream.
+fn whole(tokens: u32) -> Script {
+    let usage = format!(r#"{{"usage":{{"prompt_tokens":9,"completion_tokens":{tokens}}}}}"#);
+    Script::answer(200, usage)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_person_is_asked_about_an_agent_that_does_not_stream() {
+    for retries in [false, true] {
+        let run = Run::open();
+        let answers = [Some(Answer::Continue), None];
+        let (watchdog, asked) = person(Watchdog::of_run(&run), answers);
+        tokio::spawn(watchdog.run());
+        let layer = TokenCapLayer::new(output(50)).ask_at(0.8);
+        let stack = Stack::default().layer(Place::TokenCap, layer);
+        let stack = if retries { stack.retry(1) } else { stack };
+        let service = stack.build(&Upstream::script(whole(45)));
+
+        for asks in [1, 2] {
+            let answer = service.ask(run.attach(prompt_json("a"))).await;
+            answer.whole();
+            sleep(Duration::from_secs(1)).await;
+            assert_eq!(asked.lock().unwrap().len(), asks);
+        }
+        assert_eq!(run.terminal_reason(), None, "90 of 100 tokens");
+    }
+}
+
+/// The run is near its cap by an answer that passed no layer with caps.
+#[tokio::test(start_paused = true)]
+async fn a_person_is_asked_when_a_request_finds_the_run_near_its_cap() {
+    let run = Run::open();
+    let (watchdog, asked) = person(Watchdog::of_run(&run), [None]);
+    tokio::spawn(watchdog.run());
+    let never = Script::before_head().never();
+    let service = asking(0.8).build(&Upstream::scripts([whole(5), never]));
+    service.ask(run.attach(prompt_json("a"))).await.whole();
+    let other = Stack::default().retry(1);
+    let other = other.build(&Upstream::script(whole(40)));
+    other.ask(run.attach(prompt_json("a"))).await.whole();
+
+    let call = tokio::spawn(service.ask(run.attach(prompt_json("a"))));
+    sleep(Duration::from_secs(1)).await;
+
+    assert_eq!(asked.lock().unwrap().len(), 1);
+    call.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watchdog_asks_about_a_run_that_was_near_its_cap_before() {
+    let registry = RunRegistry::new();
+    let run = registry.open(Owner::default(), "r-1".parse().unwrap());
+    let service = asking(0.8).build(&Upstream::script(whole(45)));
+    service.ask(run.attach(prompt_json("a"))).await.whole();
+
+    let (watchdog, asked) = person(Watchdog::new(&registry), [Some(Answer::Continue)]);
+    let watching = tokio::spawn(watchdog.run());
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(asked.lock().unwrap().len(), 1);
+    watching.abort();
+
+    // The person has agreed, so the next watchdog has no question.
+    let (watchdog, asked) = person(Watchdog::new(&registry), []);
+    tokio::spawn(watchdog.run());
+    sleep(Duration::from_secs(1)).await;
+    assert_eq!(asked.lock().unwrap().len(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_watchdog_that_has_lost_the_notice_asks_too() {
+    let registry = RunRegistry::new();
+    let open = |id: &str| registry.open(Owner::default(), id.parse().unwrap());
+    let run = open("r-1");
+    let (watchdog, asked) = person(Watchdog::new(&registry), [Some(Answer::Continue)]);
+    let watching = tokio::spawn(watchdog.run());
+    sleep(Duration::from_secs(1)).await;
+    let service = asking(0.8).build(&Upstream::script(whole(45)));
+
+    // The watchdog is not polled until there are more notices than it may lag behind.
+    service.ask(run.attach(prompt_json("a"))).await.whole();
+    for number in 0..5000 {
+        open(&format!("other-{number}")).end(TerminalReason::Completed);
+    }
+    sleep(Duration::from_secs(1)).await;
+
+    assert_eq!(asked.lock().unwrap().len(), 1);
+    watching.abort();
 }
