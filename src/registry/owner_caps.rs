@@ -395,16 +395,22 @@ impl OwnerTokens {
     pub(crate) fn spent(&self) -> Spending {
         let minutes = self.recent();
         let sum = |sum: Spending, minute: &Spending| sum.plus(*minute);
-        minutes.values().fold(Spending::default(), sum).clamped()
+        minutes.values().fold(Spending::default(), sum)
     }
 }
 
 impl TokenAccount for OwnerTokens {
-    fn add(&self, more: Spending) {
+    /// Counts what is more in the present minute, and takes what is less from the newest minutes
+    /// that have it: the answer may have begun in an earlier one.
+    fn replace(&self, before: Spending, now: Spending) {
         let minute = self.minute();
         let mut minutes = self.recent();
+        let mut less = before.minus(now);
+        for sum in minutes.values_mut().rev() {
+            (*sum, less) = (sum.minus(less), less.minus(*sum));
+        }
         let sum = minutes.entry(minute).or_default();
-        *sum = sum.plus(more);
+        *sum = sum.plus(now.minus(before));
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! covers: H8
 
+mod amounts;
 mod owner;
 mod question;
 mod streams;

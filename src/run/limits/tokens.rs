@@ -215,7 +215,7 @@ fn above_zero<T: PartialOrd + Default>(cap: Option<T>) -> Option<T> {
     cap
 }
 
-/// Numbers of tokens and their cost. The numbers wrap, so that a difference can be added.
+/// Numbers of tokens and their cost. Sums and differences stop at the greatest number and at 0.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Spending {
     input: u64,
@@ -223,8 +223,8 @@ pub(crate) struct Spending {
     output: u64,
     /// The part of `output` that no upstream has stated.
     estimated: u64,
-    /// The cost, in [`UNITS`].
-    cost: u64,
+    /// The cost, in [`UNITS`]: more than fits into 64 bits is a cost of 18 million.
+    cost: u128,
 }
 
 impl Spending {
@@ -235,10 +235,10 @@ impl Spending {
         let (input, cached_input) = (usage.uncached_input(), usage.cached_input_tokens);
         let output = usage.output_tokens.saturating_add(estimated);
         let cost = price.map_or(0, |price| {
-            let costs = |tokens: u64, price: u64| tokens.saturating_mul(price);
-            costs(input, price.input)
-                .saturating_add(costs(cached_input, price.cached_input))
-                .saturating_add(costs(output, price.output))
+            let cost = |tokens: u64, price: u64| u128::from(tokens) * u128::from(price);
+            cost(input, price.input)
+                .saturating_add(cost(cached_input, price.cached_input))
+                .saturating_add(cost(output, price.output))
         });
         Self {
             input,
@@ -250,40 +250,26 @@ impl Spending {
     }
 
     pub(crate) const fn is_nothing(&self) -> bool {
-        self.input | self.cached_input | self.output | self.estimated | self.cost == 0
+        self.input | self.cached_input | self.output | self.estimated == 0 && self.cost == 0
     }
 
     pub(crate) const fn plus(self, more: Self) -> Self {
         Self {
-            input: self.input.wrapping_add(more.input),
-            cached_input: self.cached_input.wrapping_add(more.cached_input),
-            output: self.output.wrapping_add(more.output),
-            estimated: self.estimated.wrapping_add(more.estimated),
-            cost: self.cost.wrapping_add(more.cost),
+            input: self.input.saturating_add(more.input),
+            cached_input: self.cached_input.saturating_add(more.cached_input),
+            output: self.output.saturating_add(more.output),
+            estimated: self.estimated.saturating_add(more.estimated),
+            cost: self.cost.saturating_add(more.cost),
         }
     }
 
     pub(crate) const fn minus(self, less: Self) -> Self {
         Self {
-            input: self.input.wrapping_sub(less.input),
-            cached_input: self.cached_input.wrapping_sub(less.cached_input),
-            output: self.output.wrapping_sub(less.output),
-            estimated: self.estimated.wrapping_sub(less.estimated),
-            cost: self.cost.wrapping_sub(less.cost),
-        }
-    }
-
-    /// The same numbers, with 0 in place of negative ones.
-    pub(crate) const fn clamped(self) -> Self {
-        const fn clamp(number: u64) -> u64 {
-            if (number as i64) < 0 { 0 } else { number }
-        }
-        Self {
-            input: clamp(self.input),
-            cached_input: clamp(self.cached_input),
-            output: clamp(self.output),
-            estimated: clamp(self.estimated),
-            cost: clamp(self.cost),
+            input: self.input.saturating_sub(less.input),
+            cached_input: self.cached_input.saturating_sub(less.cached_input),
+            output: self.output.saturating_sub(less.output),
+            estimated: self.estimated.saturating_sub(less.estimated),
+            cost: self.cost.saturating_sub(less.cost),
         }
     }
 
@@ -343,7 +329,8 @@ pub(crate) struct TokenLedger {
 
 /// A count of tokens beside that of a run, such as that of its owner.
 pub(crate) trait TokenAccount: Send + Sync + fmt::Debug {
-    fn add(&self, more: Spending);
+    /// Replaces the count of one answer.
+    fn replace(&self, before: Spending, now: Spending);
 }
 
 impl TokenLedger {
@@ -351,9 +338,10 @@ impl TokenLedger {
         *self.spent.lock()
     }
 
-    fn add(&self, more: Spending) {
+    /// Replaces the count of one answer.
+    fn replace(&self, before: Spending, now: Spending) {
         let mut spent = self.spent.lock();
-        *spent = spent.plus(more);
+        *spent = spent.minus(before).plus(now);
     }
 
     /// The caps of the run; `None` before its first request through a layer with caps.
@@ -416,14 +404,14 @@ impl TokenMeter {
 
     /// Replaces the tokens that the answer has used so far, in all counts.
     pub(crate) fn set(&mut self, usage: Option<Usage>, estimated: u64) {
-        let spent = Spending::of(usage, estimated, self.price);
-        let more = spent.minus(std::mem::replace(&mut self.counted, spent));
-        if !more.is_nothing() {
+        let now = Spending::of(usage, estimated, self.price);
+        let before = std::mem::replace(&mut self.counted, now);
+        if before != now {
             for ledger in &self.ledgers {
-                ledger.add(more);
+                ledger.replace(before, now);
             }
             if let Some(account) = &self.account {
-                account.add(more);
+                account.replace(before, now);
             }
         }
     }

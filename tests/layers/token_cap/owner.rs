@@ -6,7 +6,8 @@ use std::{io::Write, sync::Arc, sync::Mutex, time::Duration};
 
 use tokio::time::advance;
 use tower_agent::{
-    OwnerCapLayer, OwnerCaps, RunId, RunRegistry, TokenCaps, Trajectory, layers::run::RequestRun,
+    Candidate, OwnerCapLayer, OwnerCaps, RunId, RunRegistry, TokenCaps, Trajectory,
+    layers::run::RequestRun, run::Price,
 };
 
 use super::{CAPPED, output, ten, usage};
@@ -162,5 +163,41 @@ async fn answers_that_are_no_streams_count_for_their_owner() {
             assert_eq!(refused.reason, CAPPED, "{kind}, {retries}");
             ask(&service, "two", "r-4").await.whole();
         }
+    }
+}
+
+/// A stream that crosses a minute, and that its upstream corrects in the second one.
+#[tokio::test(start_paused = true)]
+async fn a_corrected_estimate_lowers_no_later_minute() {
+    let estimated = Script::sse().repeat(90, 0.1, ten()).wait(60.0).data(FINISH);
+    let corrected = estimated.data(usage(7, 2)).data(DONE);
+    let upstream = Upstream::scripts([corrected, answer(600)]);
+    let registry = RunRegistry::new();
+    let service = service(&registry, output(1000), &upstream);
+
+    ask(&service, "one", "r-1").await.whole();
+    // The hour of the first minute is over, and that of the second is not.
+    advance(Duration::from_secs(60 * 60)).await;
+
+    for run in ["r-2", "r-3"] {
+        ask(&service, "one", run).await.whole();
+    }
+    assert_eq!(ask(&service, "one", "r-4").await.reason, CAPPED);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_cost_reaches_the_cap_of_its_owner() {
+    // Ten million, and the largest number that fits.
+    for tokens in [10_000, u64::MAX] {
+        let usage = usage(7, 1).replace("_tokens\":1}", &format!("_tokens\":{tokens}}}"));
+        let script = Script::sse().data(ten()).data(FINISH).data(usage);
+        let upstream = Upstream::script(script.data(DONE));
+        let registry = RunRegistry::new();
+        let dear = Candidate::new("a").price(Price::per_million(0.0, Price::MAX));
+        let stack = capped(&registry, TokenCaps::new().max_cost(9_500_000.99));
+        let service = stack.fallback([dear]).retry(1).build(&upstream);
+        ask(&service, "one", "r-1").await.whole();
+
+        assert_eq!(ask(&service, "one", "r-2").await.reason, CAPPED, "{tokens}");
     }
 }
