@@ -261,9 +261,10 @@ pub(crate) enum LimitKind {
 /// A cap on tokens or cost that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TokenLimit {
-    /// The number of tokens; of a cost, the bits of an `f32`.
-    pub(in crate::run) cap: u32,
-    pub(in crate::run) of: TokenMeasure,
+    /// The bytes of an `f64`, the number of tokens or the cost: a node, which has room for a limit,
+    /// is smaller without the alignment of a number.
+    cap: [u8; 8],
+    of: TokenMeasure,
     /// Whether some of the tokens are an estimate.
     pub(crate) estimated: bool,
     /// Whether the cap is that of the run's owner in an hour.
@@ -282,15 +283,29 @@ pub(in crate::run) enum TokenMeasure {
 impl fmt::Display for TokenLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.of {
-            TokenMeasure::Output => write!(f, "{} output tokens", self.cap),
-            TokenMeasure::Total => write!(f, "{} tokens", self.cap),
-            TokenMeasure::Cost => write!(f, "cost of {}", f32::from_bits(self.cap)),
+            TokenMeasure::Output => write!(f, "{} output tokens", self.cap()),
+            TokenMeasure::Total => write!(f, "{} tokens", self.cap()),
+            TokenMeasure::Cost => write!(f, "cost of {}", self.cap()),
         }?;
         f.write_str(if self.estimated { ", estimated" } else { "" })
     }
 }
 
 impl TokenLimit {
+    /// Makes the limit on a run; `estimated` if some of the tokens are an estimate.
+    pub(in crate::run) const fn new(cap: f64, of: TokenMeasure, estimated: bool) -> Self {
+        Self {
+            cap: cap.to_le_bytes(),
+            of,
+            estimated,
+            of_owner: false,
+        }
+    }
+
+    const fn cap(self) -> f64 {
+        f64::from_le_bytes(self.cap)
+    }
+
     /// Marks the limit as an hourly cap of the run's owner.
     pub(crate) const fn per_hour(mut self) -> Self {
         self.of_owner = true;
@@ -299,10 +314,11 @@ impl TokenLimit {
 
     /// The name of the owner's cap, and its number of tokens or its cost.
     pub(crate) fn named(self) -> (&'static str, f64) {
-        match self.of {
-            TokenMeasure::Output => ("output_tokens_per_hour", self.cap.into()),
-            TokenMeasure::Total => ("total_tokens_per_hour", self.cap.into()),
-            TokenMeasure::Cost => ("cost_per_hour", f32::from_bits(self.cap).into()),
-        }
+        let name = match self.of {
+            TokenMeasure::Output => "output_tokens_per_hour",
+            TokenMeasure::Total => "total_tokens_per_hour",
+            TokenMeasure::Cost => "cost_per_hour",
+        };
+        (name, self.cap())
     }
 }

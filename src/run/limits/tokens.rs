@@ -171,23 +171,21 @@ impl TokenCaps {
         times: u32,
         is_over: impl Fn(f64, f64) -> bool,
     ) -> Option<TokenLimit> {
-        let is_over = |used: f64, cap: f64| is_over(used, cap * f64::from(times));
-        let limit = |cap, of| TokenLimit {
-            cap,
-            of,
-            estimated: spent.estimated > 0,
-            of_owner: false,
-        };
-        let output = self
-            .output
-            .filter(|cap| is_over(spent.output as f64, f64::from(*cap)));
         let total = spent.total(self.counts_cached) as f64;
-        let total = self.total.filter(|cap| is_over(total, f64::from(*cap)));
-        let cost = self.cost.filter(|cap| is_over(spent.cost(), *cap));
-        let output = output.map(|cap| limit(cap, TokenMeasure::Output));
-        let total = total.map(|cap| limit(cap, TokenMeasure::Total));
-        let cost = cost.map(|cap| limit((cap as f32).to_bits(), TokenMeasure::Cost));
-        output.or(total).or(cost)
+        let mut caps = [
+            (
+                self.output.map(f64::from),
+                spent.output as f64,
+                TokenMeasure::Output,
+            ),
+            (self.total.map(f64::from), total, TokenMeasure::Total),
+            (self.cost, spent.cost(), TokenMeasure::Cost),
+        ]
+        .into_iter();
+        caps.find_map(|(cap, used, of)| {
+            let cap = cap.filter(|cap| is_over(used, cap * f64::from(times)))?;
+            Some(TokenLimit::new(cap, of, spent.estimated > 0))
+        })
     }
 }
 

@@ -53,3 +53,22 @@ async fn an_upstream_that_states_a_senseless_number_does_not_lower_the_count() {
     assert!(spent(&run).cost > 1e22, "{:?}", spent(&run));
     assert_eq!(ask(&service, &run).await.reason, CAPPED);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_cap_on_cost_is_named_as_it_was_set() {
+    for (max, words) in [
+        (19.99, "its cost of 19.99"),
+        (1_234_567.89, "its cost of 1234567.89"),
+    ] {
+        let upstream = Upstream::script(answer(&usage(7, 2_000_000)));
+        let caps = TokenCaps::new().max_cost(max);
+        let service = capped(caps).fallback([dear()]).retry(1).build(&upstream);
+        let run = Run::open();
+        service.ask(run.attach(prompt("dear"))).await;
+
+        let refused = service.ask(run.attach(prompt("dear"))).await;
+
+        let message = refused.terminated().message();
+        assert!(message.contains(words), "{message}");
+    }
+}

@@ -186,18 +186,25 @@ async fn a_corrected_estimate_lowers_no_later_minute() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_large_cost_reaches_the_cap_of_its_owner() {
+async fn a_large_cost_reaches_the_cap_of_its_owner_and_is_reported_as_it_was_set() {
     // Ten million, and the largest number that fits.
     for tokens in [10_000, u64::MAX] {
         let usage = usage(7, 1).replace("_tokens\":1}", &format!("_tokens\":{tokens}}}"));
         let script = Script::sse().data(ten()).data(FINISH).data(usage);
         let upstream = Upstream::script(script.data(DONE));
-        let registry = RunRegistry::new();
+        let written = Written::default();
+        let registry = RunRegistry::new().trajectory(&Trajectory::new(written.clone()));
         let dear = Candidate::new("a").price(Price::per_million(0.0, Price::MAX));
         let stack = capped(&registry, TokenCaps::new().max_cost(9_500_000.99));
         let service = stack.fallback([dear]).retry(1).build(&upstream);
         ask(&service, "one", "r-1").await.whole();
 
         assert_eq!(ask(&service, "one", "r-2").await.reason, CAPPED, "{tokens}");
+
+        let line = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        assert!(
+            line.contains(r#""cap":"cost_per_hour","limit":9500000.99,"#),
+            "{line}"
+        );
     }
 }
