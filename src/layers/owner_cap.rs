@@ -15,7 +15,8 @@
 //!   [`TokenCapLayer`](crate::TokenCapLayer) counts them.
 //!
 //! All layers of one registry share one count. Requests of a run that has ended, and calls that
-//! the program attached to a run, pass and are not counted.
+//! the program attached to a run, pass and are no turns. The tokens of attached calls count from the
+//! first request on with which their run has passed this layer.
 //!
 //! A request over a cap ends as [`TurnCap`](crate::TerminalReason::TurnCap), or as
 //! [`TokenCap`](crate::TerminalReason::TokenCap), with a message that names the cap; this layer

@@ -24,8 +24,13 @@
 //! bytes of generated text, as they stand in the JSON of the stream, count as one token, rounded up
 //! for each answer. Each number that the upstream states replaces the estimate. An answer that is
 //! no stream is counted at its end; if it states no usage, the text in its JSON is estimated. Of
-//! reasoning that stands under several keys the longest counts once. Prompts are never estimated. The message of an end that rests on an estimate says `estimated`,
-//! and so does [`Terminated::is_estimated`](crate::Terminated::is_estimated).
+//! reasoning that stands under several keys the longest counts once. Prompts are never estimated.
+//! The message of an end that rests on an estimate says `estimated`, and so does
+//! [`Terminated::is_estimated`](crate::Terminated::is_estimated).
+//!
+//! A compressed answer is not counted, as no layer reads it, so no cap cuts it. A
+//! [`ModelFallbackLayer`](crate::ModelFallbackLayer) asks for plain answers; without one, set
+//! `accept-encoding: identity` on a request whose client asks for others.
 //!
 //! The layer changes no request: it adds neither `stream_options` nor `max_tokens`.
 //!
@@ -33,9 +38,10 @@
 //!
 //! A stream that exceeds a cap ends the run as [`TokenCap`](crate::TerminalReason::TokenCap),
 //! behind the frame that exceeds it; so do all calls in progress. A stream whose upstream has said
-//! why it stops is handed on to its end. A request of a run that has used a whole cap ends the run
-//! too: the inner service does not get that request. Calls that are in progress at the same time
-//! may use more than the cap, as an answer that is no stream shows its tokens at its end.
+//! why it stops, for each choice of a chat answer, is handed on to its end, unless another call
+//! ends the run. A request of a run that has used a whole cap ends the run too: the inner service
+//! does not get that request. Calls that are in progress at the same time may use more than the
+//! cap, as an answer that is no stream shows its tokens at its end.
 //!
 //! With [`ask_at`](TokenCapLayer::ask_at) a person is asked before: see there.
 //!
