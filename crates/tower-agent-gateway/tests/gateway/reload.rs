@@ -149,6 +149,37 @@ fn the_run_of_a_known_agent_keeps_its_limits() {
     });
 }
 
+/// A sub-agent that begins after the reload has the new caps, and the run above it keeps its own.
+#[test]
+fn lower_caps_of_a_new_sub_agent_do_not_end_the_open_run_above() {
+    run(async {
+        let settings = |tokens: u32| {
+            let agents = "[[known_agents.headers]]\nsession = \"x-chat\"\nagent = \"x-agent\"";
+            format!("{agents}\n[run]\nmax_total_tokens = {tokens}")
+        };
+        let (upstream, gateway, file) = start(&settings(1000)).await;
+        let ask = async |agent: Option<&str>| {
+            let body = json!({"model": "m", "user": "slow", "stream": true,
+                "messages": [{"role": "user", "content": "one"}]});
+            let request = gateway.post(CHAT, body.to_string()).header("x-chat", "s");
+            let request = match agent {
+                Some(agent) => request.header("x-agent", agent),
+                None => request,
+            };
+            request.ask().await.status.as_u16()
+        };
+        // Nine tokens each.
+        assert_eq!([ask(None).await, ask(None).await], [200, 200]);
+        file.replace(&Config::new(settings(9)).candidates(&["m"], upstream.addr));
+        reload(&gateway, "configuration reloaded", 1).await;
+
+        assert_eq!([ask(Some("a")).await, ask(Some("a")).await], [200, 422]);
+        assert_eq!(ask(None).await, 200);
+        let runs = gateway.json("/runs").await;
+        assert_eq!(runs["runs"].as_array().unwrap().len(), 2, "{runs}");
+    });
+}
+
 /// The gateway reads its body to find the run; the run begins after that, and so after the reload.
 #[test]
 fn a_run_that_begins_after_a_reload_has_one_configuration() {
