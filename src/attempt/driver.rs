@@ -350,7 +350,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         // for the call. `deferring` settles the attempt only when the body drops, because a whole
         // answer may still be classified as a failure.
         let settings = LayerSettings::passive();
-        let settings = settings.reading().untold().deferring();
+        let settings = settings.counting().untold().deferring();
         let call = SupervisedFuture::new(claim, settings, request, |request| service.call(request));
         Ok((call, attempt))
     }

@@ -147,7 +147,7 @@ impl Run {
             run: attempt,
             owns: true,
         };
-        let settings = LayerSettings::passive().reading().untold();
+        let settings = LayerSettings::passive().counting().untold();
         Ok(SupervisedFuture::new(claim, settings, request, call))
     }
 }

@@ -200,7 +200,7 @@ where
                 }
                 if let Some(capping) = self.layer.capping(caps, call) {
                     let claim = Claim::of(&mut request);
-                    let settings = LayerSettings::hooks(capping).reading().frames();
+                    let settings = LayerSettings::hooks(capping).counting().frames();
                     let call = |request| self.inner.call(request);
                     return SupervisedFuture::new(claim, settings, request, call);
                 }

@@ -215,7 +215,7 @@ where
                 return SupervisedFuture::refused(end.into());
             }
         }
-        let settings = LayerSettings::hooks(Capping(caps)).reading().frames();
+        let settings = LayerSettings::hooks(Capping(caps)).counting().frames();
         SupervisedFuture::new(claim, settings, request, |request| self.inner.call(request))
     }
 }

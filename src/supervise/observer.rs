@@ -91,9 +91,10 @@ pub(crate) struct Observer {
 
 #[derive(Debug)]
 enum ObserverMode {
-    /// The mode for a body that is no event stream: every byte is progress. The layer may count
-    /// the tokens of the answer.
-    Bytes(Option<Box<WholeAnswer>>),
+    /// The mode for a body that is no event stream: every byte is progress.
+    Bytes,
+    /// The same mode, in the layer that counts the tokens of the answer.
+    Counting(Box<WholeAnswer>),
     /// The mode of the innermost layer that sees an event stream: it classifies each event.
     Judging(Box<Stream>),
     /// The mode of an outer layer: an inner layer classifies the events, and this one follows
@@ -163,25 +164,35 @@ impl Observer {
     #[inline]
     pub(crate) fn new<B: Body>(facts: ResponseFacts, answer: &mut Response<B>, run: &Run) -> Self {
         let announced = AnnouncedLength::by(facts.head, answer);
-        let mut counts = answer.extensions().get::<NotCounted>().is_none();
-        let failed = failed(answer);
+        let counts = answer.extensions().get::<NotCounted>().is_none();
         let mode = if facts.is_events(answer.status(), answer.headers()) {
             ObserverMode::of_events(facts, answer.extensions_mut(), run, counts)
         } else {
-            let uncounted = counts && failed.is_none();
-            let whole = uncounted.then(|| WholeAnswer::of(answer, run)).flatten();
-            counts &= whole.is_none();
-            ObserverMode::Bytes(whole.flatten())
+            ObserverMode::Bytes
         };
         Self {
             mode,
             passed: 0,
             announced,
-            failed,
+            failed: failed(answer),
             unnoted: None,
             heartbeats: 0,
             is_reported: false,
             counts,
+        }
+    }
+
+    /// Begins to count the tokens of an answer that is no event stream, unless a layer further in
+    /// counts them.
+    #[inline(never)]
+    pub(super) fn count_answer<B>(&mut self, answer: &mut Response<B>, run: &Run) {
+        let is_whole = matches!(self.mode, ObserverMode::Bytes) && self.failed.is_none();
+        if !is_whole || !self.counts {
+            return;
+        }
+        if let Some(counted) = WholeAnswer::of(answer, run) {
+            self.counts = false;
+            self.mode = counted.map_or(ObserverMode::Bytes, ObserverMode::Counting);
         }
     }
 
@@ -190,10 +201,9 @@ impl Observer {
     pub(crate) fn frame(&mut self, data: &Bytes) {
         self.passed += data.len() as u64;
         let progress = match &mut self.mode {
-            ObserverMode::Bytes(whole) => {
-                if let Some(whole) = whole {
-                    whole.push(data);
-                }
+            ObserverMode::Bytes => true,
+            ObserverMode::Counting(whole) => {
+                whole.push(data);
                 true
             }
             ObserverMode::Judging(stream) => stream.push(data).progress,
@@ -279,21 +289,20 @@ impl Observer {
     /// Only the innermost layer that reads the response stores them, and only at the first call.
     #[inline]
     pub(crate) fn report(&mut self, run: &Run) {
-        match &mut self.mode {
-            ObserverMode::Bytes(whole) => {
-                if let Some(whole) = whole.take() {
-                    whole.report(run);
-                }
-            }
-            ObserverMode::Judging(_) if !self.is_reported => {
-                self.is_reported = true;
-                self.report_stream(run);
-            }
-            _ => {}
+        let reads = matches!(
+            self.mode,
+            ObserverMode::Judging(_) | ObserverMode::Counting(_)
+        );
+        if reads && !self.is_reported {
+            self.is_reported = true;
+            self.report_answer(run);
         }
     }
 
-    fn report_stream(&mut self, run: &Run) {
+    fn report_answer(&mut self, run: &Run) {
+        if let ObserverMode::Counting(whole) = &mut self.mode {
+            whole.report(run);
+        }
         if let ObserverMode::Judging(stream) = &self.mode {
             let judged = stream.judged();
             #[cfg(feature = "metrics")]
@@ -317,7 +326,7 @@ impl Observer {
     /// stream.
     pub(crate) fn judged(&self) -> Option<&ResponseMarks> {
         match &self.mode {
-            ObserverMode::Bytes(_) => None,
+            ObserverMode::Bytes | ObserverMode::Counting(_) => None,
             ObserverMode::Judging(stream) => Some(stream.judged()),
             ObserverMode::Following { judged, .. } => Some(judged),
         }

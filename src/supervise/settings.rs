@@ -18,6 +18,9 @@ pub(crate) struct LayerSettings {
     /// Whether the layer's part needs frame kinds or completeness, so that the layer observes
     /// the response although it does not settle the node.
     pub(super) reads: bool,
+    /// Whether the layer counts the tokens of an answer that is no stream, unless a layer further
+    /// in does.
+    pub(super) counts: bool,
     /// Whether the hooks get every frame, and not only the first one after a `Pending`.
     pub(super) frames: bool,
     /// Whether the layer puts the run into the response's extensions, provided it settles the
@@ -99,6 +102,7 @@ impl LayerSettings {
         Self {
             part,
             reads: false,
+            counts: false,
             frames: false,
             tells: true,
             defers: false,
@@ -129,6 +133,12 @@ impl LayerSettings {
     pub(crate) const fn reading(mut self) -> Self {
         self.reads = true;
         self
+    }
+
+    /// Has the layer read the response, and count the tokens of an answer that is no stream.
+    pub(crate) const fn counting(mut self) -> Self {
+        self.counts = true;
+        self.reading()
     }
 
     /// Has the hooks get every frame.

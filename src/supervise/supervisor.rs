@@ -127,6 +127,11 @@ impl Supervisor {
             let observer = Observer::new(facts, answer, &self.run);
             self.reader = ResponseReader::Body(observer);
         }
+        if self.settings.counts {
+            if let Some(observer) = self.reader.observer_mut() {
+                observer.count_answer(answer, &self.run);
+            }
+        }
         if self.settings.tells && self.owns {
             // Outer layers that never open a node find the run in these extensions.
             answer.extensions_mut().insert(self.run.clone());

@@ -1,7 +1,7 @@
 //! The tokens of an answer that is no event stream.
 
 use bytes::Bytes;
-use http::Response;
+use http::{Extensions, Response};
 
 use super::marks::ResponseMarks;
 use crate::{
@@ -12,7 +12,7 @@ use crate::{
     run::{Run, TokenMeter},
 };
 
-/// The count of an answer's tokens in its innermost layer, which reads the frames as they pass.
+/// The count of an answer's tokens in the innermost layer that counts answers, which reads the frames as they pass.
 #[derive(Debug)]
 pub(super) struct WholeAnswer {
     read: GeneratedText,
@@ -29,23 +29,26 @@ impl WholeAnswer {
     /// The outer result is `None` if no run counts its tokens, or if the answer is compressed.
     pub(super) fn of<B>(answer: &mut Response<B>, run: &Run) -> Option<Option<Box<Self>>> {
         let meter = run.token_meter()?;
-        if !is_plain(answer.headers()) {
-            return None;
-        }
-        let extensions = answer.extensions_mut();
+        is_plain(answer.headers()).then(|| Self::begin(answer.extensions_mut(), meter))
+    }
+
+    #[cold]
+    fn begin(extensions: &mut Extensions, meter: TokenMeter) -> Option<Box<Self>> {
         let is_counted = extensions.insert(CountedAnswer).is_some();
         // A layer further in has made this answer of a stream that was counted.
         let is_counted = is_counted || extensions.get::<ResponseMarks>().is_some();
         let read = GeneratedText::default();
-        Some((!is_counted).then(|| Box::new(Self { read, meter })))
+        (!is_counted).then(|| Box::new(Self { read, meter }))
     }
 
+    #[cold]
     pub(super) fn push(&mut self, frame: &Bytes) {
         self.read.push(frame);
     }
 
     /// Counts the usage that the answer states, or its estimated tokens if it states none.
-    pub(super) fn report(mut self, run: &Run) {
+    #[cold]
+    pub(super) fn report(&mut self, run: &Run) {
         let usage = self.read.usage();
         let unstated = usage.map_or_else(|| self.read.bytes(), |_| 0);
         run.report(usage, None);

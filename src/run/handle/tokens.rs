@@ -34,7 +34,7 @@ impl Run {
 
     /// The message about the nearest run, if it is near a cap at which its layer asks.
     pub(crate) fn near_token_cap(&self) -> Option<String> {
-        let tokens = self.run_state().features_if_any()?.tokens_if_any()?;
+        let tokens = self.nearest().tokens_if_any()?;
         Some(near_message(tokens.caps()?.near(tokens)?))
     }
 
@@ -52,10 +52,20 @@ impl Run {
     }
 
     /// Makes the meter of this attempt's answer; `None` if no run at or above it counts tokens.
+    #[inline]
     pub(crate) fn token_meter(&self) -> Option<TokenMeter> {
+        // Mostly none does: each layer asks at each answer.
+        let mut node = &**self.node();
+        while node.tokens_if_any().is_none() {
+            node = node.parent()?;
+        }
+        Some(self.make_token_meter())
+    }
+
+    #[cold]
+    fn make_token_meter(&self) -> TokenMeter {
         let ledgers = self.ledgers().map(|(_, ledger)| Arc::clone(ledger));
-        let ledgers: Vec<_> = ledgers.collect();
-        (!ledgers.is_empty()).then(|| TokenMeter::new(ledgers, self.price()))
+        TokenMeter::new(ledgers.collect(), self.price())
     }
 
     /// Counts the tokens of the nearest run against `caps`, and ends the outermost run at or above
@@ -141,8 +151,8 @@ impl Run {
     /// The runs at or above this node that count their tokens, the nearest first.
     fn ledgers(&self) -> impl Iterator<Item = (&Node<NodeState>, &Arc<TokenLedger>)> {
         self.runs_up().filter_map(|run| {
-            let features = run.payload.features_if_any()?;
-            Some((run, features.tokens_if_any()?))
+            let tokens = run.tokens_if_any()?;
+            Some((run, tokens))
         })
     }
 
@@ -165,8 +175,13 @@ fn end_at(node: &Node<NodeState>, limit: TokenLimit, now: Duration) {
 }
 
 impl Node<NodeState> {
+    /// The ledger of this node, if it is a run that counts its tokens.
+    #[inline]
+    fn tokens_if_any(&self) -> Option<&Arc<TokenLedger>> {
+        self.payload.features_if_any()?.tokens_if_any()
+    }
+
     pub(in crate::run) fn tokens_spent(&self) -> Option<TokensSpent> {
-        let features = self.run_state().features_if_any()?;
-        Some(features.tokens_if_any()?.spent().into())
+        Some(self.nearest_run().tokens_if_any()?.spent().into())
     }
 }
