@@ -12,7 +12,8 @@ use crate::{
     run::{Run, TokenMeter},
 };
 
-/// The count of an answer's tokens in the innermost layer that counts answers, which reads the frames as they pass.
+/// The count of an answer's tokens in the innermost layer that counts answers, which reads the
+/// frames as they pass.
 #[derive(Debug)]
 pub(super) struct WholeAnswer {
     read: GeneratedText,
