@@ -69,8 +69,10 @@ const CLASSES: [u8; 256] = {
 /// The most bytes that are passed on at once.
 pub(crate) const PIECE: usize = 8;
 
-/// Passes the bytes of `text` to `emit`, with a placeholder for each volatile word: pieces, and how
-/// many bytes of each count.
+/// Passes `text` to `emit` in a form for comparison: trimmed, in lower case, with single spaces, and
+/// with a placeholder for each volatile word and the unit of a volatile number.
+///
+/// `emit` gets pieces, and how many bytes of each count.
 #[inline]
 pub(crate) fn normalise(text: &str, short: ShortNumbers, mut emit: impl FnMut([u8; PIECE], usize)) {
     let text = text.trim();

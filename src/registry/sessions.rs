@@ -10,8 +10,9 @@ use slab::Slab;
 use super::owner_caps::Owner;
 use crate::run::{Run, RunId};
 
-/// The live runs of each session, by owner. The end of one owner's session costs nothing for other
-/// owners.
+/// The live runs, by the name of their session and then by owner.
+///
+/// Two owners may use the same name; the end of one owner's session costs nothing for the others.
 #[derive(Debug, Default)]
 pub(super) struct Sessions(HashMap<Arc<str>, BTreeMap<u128, OwnerRuns>>);
 

@@ -77,7 +77,7 @@ pub enum ResetOn {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// The window of silence of a [`StepTimeoutLayer`](crate::StepTimeoutLayer).
+    /// The window of silence, in place of that of a [`StepTimeoutLayer`](crate::StepTimeoutLayer).
     pub step: Option<Duration>,
     /// The window of a [`StepTimeoutLayer`](crate::StepTimeoutLayer) until the first content.
     pub first: Option<Duration>,

@@ -224,7 +224,7 @@ impl FromStr for TerminalReason {
 /// The error for a text that is the wire name of no cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownReason {
-    /// The beginning of the text.
+    /// The first 40 characters of the text that is no wire name.
     name: String,
 }
 

@@ -109,7 +109,7 @@ pub(crate) struct Bucket<C = AtomicU64> {
 impl<C: Cell> Bucket<C> {
     pub(super) fn new(rates: Rates) -> Self {
         let floor = u64::from(rates.floor);
-        // The interval is rounded up, so that no second grants more than the floor.
+        // Rounded up, so that beside its burst the floor never grants more than its rate.
         let interval = SECOND
             .checked_div(floor)
             .map_or(0, |_| SECOND.div_ceil(floor));

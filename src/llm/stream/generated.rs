@@ -79,10 +79,12 @@ enum Key {
     Usage,
 }
 
-/// The keys under which upstreams send reasoning, some of them the same text under several.
+/// The channels in which generated text is counted.
+///
+/// Some upstreams send the same reasoning under several keys, so each of these keys has a channel of
+/// its own. All other text is `Answer`, also Anthropic's thinking.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Channel {
-    /// The key is another one: the text of the answer, for example.
     Answer,
     Reasoning,
     ReasoningContent,

@@ -54,7 +54,8 @@ impl Run {
     /// Makes the meter of this attempt's answer; `None` if no run at or above it counts tokens.
     #[inline]
     pub(crate) fn token_meter(&self) -> Option<TokenMeter> {
-        // Mostly none does: each layer asks at each answer.
+        // Mostly no run counts tokens, and each answer is asked about: this walk is inlined, and
+        // the rest is cold.
         let mut node = &**self.node();
         while node.tokens_if_any().is_none() {
             node = node.parent()?;

@@ -208,7 +208,8 @@ struct Digest {
     state: u64,
     /// The length of the blocks that are part of the state.
     hashed: usize,
-    /// The bytes that are not, and what the last piece wrote behind those that count.
+    /// The written bytes that are not hashed yet, the first `len`; behind them stands the unused end
+    /// of the last piece.
     rest: [u8; BLOCK + PAIR],
     len: usize,
 }

@@ -56,7 +56,8 @@ pub struct Terminated {
 impl Terminated {
     /// The message about this end, for people.
     ///
-    /// The message names the limit, the time the node ran, its last step, and what to try next.
+    /// The message names the limit, the time the node ran, its last step, and what to try next. That of
+/// a run that was refused names only the limit and what to try next.
     ///
     /// ```
     /// use tower_agent::{Run, Step, StepKind, TerminalReason};
@@ -285,7 +286,8 @@ impl Termination for Terminated {
     }
 }
 
-/// The message of the error on one line, even if a tool's name has control characters.
+/// The line that a program prints at its exit: the reason and the message, with a space for each
+/// control character, as a tool's name may have some.
 struct ExitLine<'a>(&'a Terminated);
 
 impl fmt::Display for ExitLine<'_> {

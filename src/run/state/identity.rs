@@ -66,7 +66,8 @@ impl Admission {
         self.0.load(Ordering::Acquire) == ADMITTED
     }
 
-    /// Marks the run as withdrawn, and returns whether it could leave without a trace.
+    /// Marks the run as withdrawn if it is still pending, and returns whether it did. A run that is
+    /// announced or admitted stays so.
     pub(crate) fn withdraw(&self) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
         let left = self
@@ -140,5 +141,6 @@ pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
     fn enrol_sub_agent(self: Arc<Self>, node: &Node<NodeState>, child: &Run);
 }
 
-/// A guard that counts a run as open for its owner; dropped when the run ends.
+/// A guard of a registry, whose type only the registry knows: the run counts as open for its owner
+/// until the guard drops, at the run's end.
 pub(crate) trait RunGuard: Send + Sync + std::fmt::Debug {}
