@@ -69,8 +69,8 @@ const CLASSES: [u8; 256] = {
 /// The most bytes that are passed on at once.
 pub(crate) const PIECE: usize = 8;
 
-/// Passes `text` to `emit` in a form for comparison: trimmed, in lower case, with single spaces, and
-/// with a placeholder for each volatile word and the unit of a volatile number.
+/// Passes `text` to `emit` in a form for comparison: trimmed, in lower case, with single spaces,
+/// and with a placeholder for each volatile word and the unit of a volatile number.
 ///
 /// `emit` gets pieces, and how many bytes of each count.
 #[inline]

@@ -43,7 +43,7 @@ pin_project! {
 
     impl<F> PinnedDrop for Watch<F> {
         fn drop(this: Pin<&mut Self>) {
-            // `finish` drops the tool's future before it settles the node, so a settled tool is gone.
+            // `finish` drops the tool's future before it settles the node: a settled tool is gone.
             this.finish(TerminalReason::Aborted);
         }
     }

@@ -27,8 +27,8 @@ pub enum FailureClass {
     Certificate,
     /// A candidate with a base URL answered 1xx or 3xx.
     ///
-    /// The service has moved or wants another protocol, and a person has to configure its new address.
-    /// The request is not sent there.
+    /// The service has moved or wants another protocol, and a person has to configure its new
+    /// address. The request is not sent there.
     Redirect,
     /// The upstream timed out: 408, `ModelTimeoutException`.
     RequestTimeout,

@@ -70,7 +70,8 @@ impl Run {
     }
 
     /// Counts the tokens of the nearest run against `caps`, and ends the outermost run at or above
-    /// this node that has used up a cap of its own. Runs that are near a cap [ask](Self::ask_at_cap).
+    /// this node that has used up a cap of its own. Runs that are near a cap
+    /// [ask](Self::ask_at_cap).
     ///
     /// # Errors
     ///

@@ -56,8 +56,8 @@ pub struct Terminated {
 impl Terminated {
     /// The message about this end, for people.
     ///
-    /// The message names the limit, the time the node ran, its last step, and what to try next. That of
-/// a run that was refused names only the limit and what to try next.
+    /// The message names the limit, the time the node ran, its last step, and what to try next.
+    /// That of a run that was refused names only the limit and what to try next.
     ///
     /// ```
     /// use tower_agent::{Run, Step, StepKind, TerminalReason};
