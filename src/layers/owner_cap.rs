@@ -192,7 +192,10 @@ where
 
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let is_uncounted = request.extensions_mut().remove::<Uncounted>().is_some();
-        if let (Some(caps), true) = (self.layer.caps, is_uncounted) {
+        if is_uncounted {
+            // Without caps, as after a reload that drops them, the run still has to be admitted:
+            // observers learn of it then.
+            let caps = self.layer.caps.unwrap_or_default();
             if let Some(call) = request.extensions().get::<Run>() {
                 self.layer.registry.admit(call, caps, generates(&request));
                 if let Err(end) = call.check() {

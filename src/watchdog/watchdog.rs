@@ -194,7 +194,7 @@ impl Watchdog {
             by_run: HashMap::new(),
         };
         // A watchdog before this one may have been stopped with its questions.
-        inquiries.ask_at_cap(RunRegistry::runs);
+        inquiries.ask_at_cap(RunRegistry::runs, Run::near_token_cap);
         loop {
             let mut next = pin!(events.next());
             let event = poll_fn(|cx| {
@@ -257,15 +257,21 @@ impl Inquiries {
             } => self.start(|registry| registry.find(run), Some(*repeats)),
             RunEvent::Notice {
                 run,
-                notice: RunNotice::NearTokenCap { .. },
+                notice: RunNotice::NearTokenCap { message, .. },
                 ..
-            } => self.ask_at_cap(|registry| registry.find(run)),
+            } => self.ask_at_cap(
+                |registry| registry.find(run),
+                |run| {
+                    // The id may be that of another owner's run, which is not near its cap.
+                    run.is_in_question().then(|| message.clone())
+                },
+            ),
             RunEvent::Notice { .. } => {}
             RunEvent::Ended { .. } => self.drop_ended(),
             RunEvent::Lost { .. } => {
                 self.drop_ended();
                 self.start(RunRegistry::runs, None);
-                self.ask_at_cap(RunRegistry::runs);
+                self.ask_at_cap(RunRegistry::runs, Run::near_token_cap);
             }
         }
     }
@@ -281,11 +287,15 @@ impl Inquiries {
         }
     }
 
-    /// Asks a person about each run that is near a cap on tokens, if no such question is open.
-    fn ask_at_cap(&mut self, of: impl FnOnce(&RunRegistry) -> Vec<Run>) {
+    /// Asks a person about each run that is near a cap on tokens, by its `message`, if no such
+    /// question is open.
+    fn ask_at_cap(
+        &mut self,
+        of: impl FnOnce(&RunRegistry) -> Vec<Run>,
+        message: impl Fn(&Run) -> Option<String>,
+    ) {
         for run in self.runs(of) {
-            // The id may be that of another owner's run, which is not near its cap.
-            if let Some(message) = run.near_token_cap() {
+            if let Some(message) = message(&run) {
                 let stages = Arc::clone(&self.stages);
                 let question = ask_at_cap(run.downgrade(), message, stages);
                 self.begin(&run, InquiryKind::TokenCap, question);

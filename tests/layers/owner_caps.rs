@@ -14,12 +14,13 @@ use http_body_util::BodyExt;
 use tokio::time::advance;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    BoxError, NodeKind, OwnerCapLayer, OwnerCaps, Run, RunEvent, RunLayer, RunNotice, RunRegistry,
-    StopPhraseLayer, TerminalReason, TerminalResponseLayer,
+    AgentStack, BoxError, NodeKind, OwnerCapLayer, OwnerCaps, Run, RunEvent, RunLayer, RunNotice,
+    RunRegistry, StopPhraseLayer, TerminalReason, TerminalResponseLayer,
 };
 
 use crate::support::{
-    Outcome, Place, Script, Stack, StackService, Upstream, request, secs, with_header,
+    Outcome, Place, Script, Stack, StackService, Upstream, poll_once, prompt, request, secs,
+    with_header,
 };
 
 fn capped(caps: OwnerCaps) -> (StackService, Upstream, RunRegistry) {
@@ -335,6 +336,34 @@ async fn the_body_of_a_refused_request_is_not_read() {
         "1 open runs",
     );
     assert_eq!(upstream.calls(), 1);
+}
+
+/// The caps of an earlier configuration: a reload has dropped them.
+#[tokio::test(start_paused = true)]
+async fn observers_hear_at_once_of_a_run_that_no_cap_concerns_any_more() {
+    let registry = RunRegistry::new();
+    drop(OwnerCapLayer::new(
+        registry.clone(),
+        OwnerCaps::new().turns_per_hour(3),
+    ));
+    let mut events = registry.subscribe();
+    let upstream = Upstream::script(Script::before_head().never());
+    let service = AgentStack::server(&registry).service(upstream);
+
+    let mut call = Box::pin(service.oneshot(prompt("a")));
+    assert!(poll_once(&mut call).is_pending());
+
+    let first = events.next().await.unwrap();
+    assert!(
+        matches!(
+            first,
+            RunEvent::Notice {
+                notice: RunNotice::Opened,
+                ..
+            }
+        ),
+        "{first:?}"
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use axum::{Router, extract::Request, response::Response};
 use tokio::task::AbortHandle;
 use tower::Service;
-use tower_agent::{BoxError, RunRegistry};
+use tower_agent::{BoxError, RunRegistry, Watchdog};
 
 use crate::{
     config::{Config, TelemetrySettings},
@@ -100,7 +100,7 @@ impl App {
     pub fn new(config: &Config, runs: &Runs) -> Result<Self, BoxError> {
         let watched = Watched::new(config, runs);
         let gateway = Gateway::new(stacks(config, &watched)?);
-        let watchdog = watch(config, &watched.registry)?;
+        let watchdog = configured_watchdog(config, &watched.registry)?.map(watch);
         let router = routes::routes(gateway.clone(), watched.clone(), config);
         Ok(Self {
             watched,
@@ -121,7 +121,9 @@ impl App {
     ///
     /// A run with an id that is open goes on under the configuration with which it began: its limits,
     /// its caps and its candidates. Keys, `[cors]` and `[known_agents]` hold for all requests from now
-    /// on. A task keeps what replaced configurations need until the last of their runs has ended.
+    /// on. A task keeps what replaced configurations need until the last of their runs has ended. A
+    /// run that opens in the instant of the exchange may begin under the replaced configuration and go
+    /// on under the new one.
     ///
     /// `server.head_timeout`, `server.keep_alive`, `server.max_connections`, `control.drain` and
     /// `[telemetry]` stay as they were, and the log says so if the new configuration has others.
@@ -138,10 +140,12 @@ impl App {
         let mut watchdog = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner);
         let registry = &self.watched.registry;
         let stacks = stacks(config, &self.watched)?;
-        let next = watch(config, registry)?;
-        if let Some(before) = std::mem::replace(&mut *watchdog, next) {
+        let next = configured_watchdog(config, registry)?;
+        // Before the next one: it asks at once about runs of which this one may hold the question.
+        if let Some(before) = watchdog.take() {
             before.abort();
         }
+        *watchdog = next.map(watch);
         if let Some(kept) = self.gateway.replace(stacks, registry) {
             drop(routes::beside(kept));
         }
@@ -162,13 +166,18 @@ fn stacks(config: &Config, watched: &Watched) -> Result<Stacks, BoxError> {
     Stacks::new(config, registry, cooldowns, watched.is_traced)
 }
 
-/// Starts the watchdog of a configuration; `None` if it has none.
-fn watch(config: &Config, registry: &RunRegistry) -> Result<Option<AbortHandle>, BoxError> {
+/// The watchdog of a configuration; `None` if it has none.
+fn configured_watchdog(
+    config: &Config,
+    registry: &RunRegistry,
+) -> Result<Option<Watchdog>, BoxError> {
     let services = config.watchdog.as_ref();
-    let watchdog = services
-        .map(|it| watchdog::watchdog(it, registry))
-        .transpose()?;
-    Ok(watchdog.map(|it| routes::beside(it.run()).abort_handle()))
+    let watchdog = services.map(|it| watchdog::watchdog(it, registry));
+    watchdog.transpose().map_err(Into::into)
+}
+
+fn watch(watchdog: Watchdog) -> AbortHandle {
+    routes::beside(watchdog.run()).abort_handle()
 }
 
 fn fixed(config: &Config) -> Fixed {

@@ -21,7 +21,8 @@ impl GenAiOperation {
         let path = path.strip_suffix('/').unwrap_or(path);
         let (parents, last) = path.rsplit_once('/').unwrap_or(("", path));
         let is_image = parents.ends_with("images");
-        match (dialect, last) {
+        // A known path beats the dialect in the request's extensions.
+        match (Dialect::from_path(path), last) {
             (Dialect::Anthropic, "count_tokens") => &Self {
                 name: "count_tokens",
                 provider: Some("anthropic"),
@@ -46,11 +47,21 @@ impl GenAiOperation {
                 name: "generate_content",
                 provider: Some("openai"),
             },
-            (Dialect::Custom(_), _) => &Self {
-                name: "chat",
-                provider: None,
+            _ => match dialect {
+                Dialect::Any => &Self::UNKNOWN,
+                Dialect::Custom(_) => &Self {
+                    name: "chat",
+                    provider: None,
+                },
+                Dialect::Anthropic => &Self {
+                    name: "chat",
+                    provider: Some("anthropic"),
+                },
+                Dialect::OpenAiChat | Dialect::OpenAiResponses => &Self {
+                    name: "chat",
+                    provider: Some("openai"),
+                },
             },
-            (Dialect::Any, _) => &Self::UNKNOWN,
         }
     }
 }
@@ -81,5 +92,9 @@ mod tests {
             let found = GenAiOperation::of(path, Dialect::from_path(path));
             assert_eq!(*found, GenAiOperation { name, provider }, "{path}");
         }
+        // A program may name a dialect for all of its requests.
+        let known = |path| GenAiOperation::of(path, Dialect::OpenAiChat).name;
+        assert_eq!(known("/v1/embeddings"), "embeddings");
+        assert_eq!(known("/ask"), "chat");
     }
 }

@@ -107,6 +107,11 @@ impl GeneratedBytes {
     }
 }
 
+/// Whether the byte, outside of a string, begins or ends something.
+const fn is_structure(byte: u8) -> bool {
+    matches!(byte, b'{' | b'}' | b'[' | b']' | b',' | b':' | b'"')
+}
+
 fn channel(key: &[u8]) -> Option<Channel> {
     Some(match key {
         b"content" | b"text" | b"delta" | b"arguments" | b"partial_json" | b"thinking"
@@ -167,6 +172,11 @@ impl GeneratedText {
             } else {
                 self.read_structure(piece[at]);
                 at += 1;
+                if !self.levels.is_empty() && !self.string.is_open {
+                    // Numbers and white space: an answer may be a megabyte of numbers.
+                    let rest = piece[at..].iter();
+                    at += rest.take_while(|byte| !is_structure(**byte)).count();
+                }
             }
             if (was_usage || self.is_in_usage()) && self.usage.len() < MAX_USAGE {
                 self.usage.extend_from_slice(&piece[from..at]);

@@ -32,6 +32,12 @@ impl Run {
         self.nearest().run_state().features().tokens().extend();
     }
 
+    /// Whether a notice was sent about the caps that hold for the nearest run now.
+    pub(crate) fn is_in_question(&self) -> bool {
+        let tokens = self.nearest().tokens_if_any();
+        tokens.is_some_and(|tokens| tokens.is_in_question())
+    }
+
     /// The message about the nearest run, if it is near a cap at which its layer asks.
     pub(crate) fn near_token_cap(&self) -> Option<String> {
         let tokens = self.nearest().tokens_if_any()?;

@@ -367,6 +367,11 @@ impl TokenLedger {
         self.extensions.fetch_add(1, Ordering::AcqRel);
     }
 
+    /// Whether the question about the caps that hold now is claimed.
+    pub(crate) fn is_in_question(&self) -> bool {
+        self.questions.load(Ordering::Acquire) >= self.times()
+    }
+
     /// Claims the question about the caps that hold now; true for the first caller only.
     pub(crate) fn takes_question(&self) -> bool {
         let times = self.times();

@@ -78,6 +78,23 @@ async fn a_person_may_let_the_run_use_its_cap_once_more() {
     watching.await.unwrap();
 }
 
+/// The layer further out has other caps, at which it does not ask.
+#[tokio::test(start_paused = true)]
+async fn a_layer_asks_inside_of_one_that_does_not() {
+    let run = Run::open();
+    let (watchdog, asked) = person(Watchdog::of_run(&run), [None]);
+    tokio::spawn(watchdog.run());
+    let outer = TokenCapLayer::new(output(1_000));
+    let stack = Stack::default().layer(Place::TokenCap, outer);
+    let asking = TokenCapLayer::new(output(50)).ask_at(0.8);
+    let service = stack.layer(Place::TokenCap, asking).retry(1);
+
+    let cut = ask(&service.build(&upstream()), &run).await;
+
+    assert_eq!(cut.reason, CAPPED);
+    assert_eq!(asked.lock().unwrap().len(), 1);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_person_may_stop_the_run_before_its_cap() {
     let run = Run::open();
