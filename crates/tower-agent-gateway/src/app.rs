@@ -173,7 +173,7 @@ fn configured_watchdog(
 ) -> Result<Option<Watchdog>, BoxError> {
     let services = config.watchdog.as_ref();
     let watchdog = services.map(|it| watchdog::watchdog(it, registry));
-    watchdog.transpose().map_err(Into::into)
+    watchdog.transpose()
 }
 
 fn watch(watchdog: Watchdog) -> AbortHandle {
