@@ -78,14 +78,16 @@ pub enum ResetOn {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// The window of silence, in place of that of a [`StepTimeoutLayer`](crate::StepTimeoutLayer).
+    /// Unless `first` is set too, it holds before the first content as well.
     pub step: Option<Duration>,
-    /// The window of a [`StepTimeoutLayer`](crate::StepTimeoutLayer) until the first content.
+    /// The window of silence until the first content, in place of that of a
+    /// [`StepTimeoutLayer`](crate::StepTimeoutLayer).
     pub first: Option<Duration>,
     /// The window of a tool at or below the request's node, in place of that of
     /// [`Run::tool_window`](crate::Run::tool_window). A
     /// [`StepTimeoutLayer`](crate::StepTimeoutLayer) sets it.
     pub tool: Option<Duration>,
-    /// The absolute limit of a [`HardCeilingLayer`](crate::HardCeilingLayer).
+    /// The absolute limit, in place of that of a [`HardCeilingLayer`](crate::HardCeilingLayer).
     pub ceiling: Option<Duration>,
     /// The limit on the total time, in place of that of
     /// [`HardCeilingLayer::timeout`](crate::HardCeilingLayer::timeout).
@@ -173,7 +175,8 @@ impl Step {
     }
 
     /// The description of the step: the name of a tool or of a call's candidate, the stop reason of
-    /// an answer, or the words of the program. `None` if there is none.
+    /// an answer, the words of the program, or the crate's words for a child that did not complete.
+    /// `None` if there is none.
     #[must_use]
     pub fn description(&self) -> Option<&str> {
         self.detail.as_deref()

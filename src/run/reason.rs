@@ -39,7 +39,8 @@ pub enum TerminalReason {
     RunErrors,
     /// The run made more errors in a row than its limit allows.
     ConsecutiveErrors,
-    /// The run repeated the same call too often.
+    /// The run's tool calls formed a loop, or called unknown tools too often: see
+    /// [`LoopPattern`](crate::run::LoopPattern).
     LoopDetected,
     /// The run is alive, but makes no progress.
     Stuck,

@@ -82,11 +82,11 @@ impl Run {
 }
 
 impl Node<NodeState> {
-    /// Sends a notice to the observers of this run and of its registry.
+    /// Sends a notice to the observers of this run and of its registry, unless the run is over.
     ///
     /// The lock is held from the check of the end to the send. The end is stored before it is
-    /// published, so the end is the last event of each observer. `last` marks the notice that the
-    /// ending thread sends just before the end.
+    /// published, so the end is the last event of each observer. `last` marks a notice that the
+    /// ending thread sends just before the end is published: it is sent though the run is over.
     pub(in crate::run) fn publish(&self, notice: &RunNotice, last: bool) {
         // The event of tracing comes before the lock: the program's subscriber must not run under
         // it.
@@ -123,7 +123,7 @@ impl Node<NodeState> {
         drop(open);
     }
 
-    /// Sends the end of the run to its observers, as their last event.
+    /// Sends the end of the run to its observers, as their last event, and to its registry's.
     pub(in crate::run) fn publish_end(&self) {
         fence(Ordering::SeqCst);
         let own = self.own_events();
@@ -229,7 +229,8 @@ impl Run {
 }
 
 impl Node<NodeState> {
-    /// Reports the limits in shadow mode that were wrong about this node, because it completed.
+    /// Removes the notes of shadow mode about this node, which has ended. If the node completed by
+    /// itself, each note is reported as a false positive.
     pub(in crate::run) fn judge_shadows(&self, end: &End) {
         fence(Ordering::SeqCst);
         let run = self.nearest_run();

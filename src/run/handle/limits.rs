@@ -382,8 +382,9 @@ impl Run {
 impl Run {
     /// Passes a series of the nearest run's actions to its detector of repetition.
     ///
-    /// Equal digests are the same action; `None` means that the run made progress. At most one
-    /// notice is sent for the series, for the last streak that looked stuck.
+    /// Equal digests are the same action; `None` means that the run made progress. The run ends at
+    /// the first action that reaches its limit. Else at most one notice is sent for the series, for
+    /// the last streak that looked stuck.
     pub(crate) fn acted(&self, actions: impl Iterator<Item = Option<u64>>) {
         let detector = &self.run_state().features().repeat_detector;
         let mut result = Repetition::Moving;

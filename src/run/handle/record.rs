@@ -18,8 +18,8 @@ use crate::{
 };
 
 impl Run {
-    /// Resets the number of this node's tries, and the list of failed ones, unless the node is
-    /// itself an attempt.
+    /// Resets the number of this node's tries, the list of failed ones, and the mark of a repeated
+    /// silent one, unless the node is itself an attempt.
     pub(crate) fn begin_tries(&self) {
         if self.kind() != NodeKind::Attempt {
             let state = &self.node().payload;
@@ -67,12 +67,14 @@ impl Run {
         own.is_some_and(|own| mark(own).swap(true, Ordering::AcqRel))
     }
 
-    /// The number that the next try has in the call that this node belongs to.
+    /// The number that the next try has in the call that this node belongs to. `again` is false for
+    /// the first try of the layer that asks.
     pub(crate) fn next_try(&self, again: bool) -> u32 {
         self.tries() + u32::from(self.is_counted(again))
     }
 
-    /// Counts a try of the call that this node belongs to.
+    /// Counts a try of the call that this node belongs to. `again` is false for a layer's first
+    /// try: that of a nested layer is not counted, because the outer layer has counted it.
     pub(crate) fn count_try(&self, again: bool) {
         if self.is_counted(again) {
             for node in self.up_to_call() {

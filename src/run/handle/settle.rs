@@ -47,8 +47,10 @@ fn not_completed(child: NodeKind) -> Step {
 impl Run {
     /// Settles the node with its opener's reason, after the opener dropped its work.
     ///
-    /// The reason is stored only if the node has no other. A run that was opened for this one call
-    /// ends as the call does. A run that was given a name since it was opened goes on.
+    /// The reason is stored only if the node has no other; a layer's classification of the answer
+    /// replaces it. A run that was opened for this one call ends as the call does. A run that
+    /// several calls share, and a node that was closed for another reason than a shutdown, only
+    /// lose this work: `reason` is not stored.
     pub(crate) fn settle(&self, reason: TerminalReason) {
         // The run is marked before the node leaves: an unused run completes when its last work
         // leaves.
@@ -123,7 +125,8 @@ impl Run {
         });
     }
 
-    /// Counts a call that failed after all its tries as an error of its run.
+    /// Counts a call that failed after all its tries as an error of its run; a call that completed
+    /// resets the run's errors in a row. The end of a run of one call counts nothing.
     ///
     /// The run ends only now, after the answer was handed on, so the answer that hit the limit
     /// still reaches the caller.

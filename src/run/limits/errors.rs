@@ -107,7 +107,7 @@ impl ErrorCounts {
     }
 
     /// Counts a failure in a row, for a failed attempt that was counted before and now has reached
-    /// the agent's harness. Returns whether the failures in a row exceed their limit.
+    /// the agent's harness. Returns whether the failures in a row have reached their limit.
     pub(crate) fn reached(&self) -> bool {
         self.0.lock().add_to_row()
     }

@@ -37,8 +37,9 @@ use super::{
 };
 use crate::{llm::stream::Partial, lock::Lock};
 
-/// The number of turns of a run, behind a lock, so that concurrent calls cannot exceed
-/// the cap.
+/// The number of turns that a run has taken, and the state of its last call.
+///
+/// The run keeps the value behind a lock, so that concurrent calls cannot exceed the cap.
 #[derive(Debug, Default)]
 pub(crate) struct TurnCount {
     pub(in crate::run) taken: u32,
@@ -48,7 +49,7 @@ pub(crate) struct TurnCount {
 /// The state of the one call that a run may make after its cap on turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LastCall {
-    /// The cap on turns is not reached.
+    /// The run was not held open: its cap on turns is not reached, or allows no last call.
     #[default]
     Ahead,
     /// The run is held open for its last call.

@@ -319,7 +319,8 @@ pub(crate) struct TokenLedger {
     caps: OnceLock<RunTokenCaps>,
     /// The number of times that the program extended the caps.
     extensions: AtomicU32,
-    /// The number of times that a person was asked for an extension.
+    /// The value of [`times`](Self::times) at the last claim of the question for an extension; 0
+    /// before the first.
     questions: AtomicU32,
     /// The token account of the run's owner.
     account: OnceLock<Arc<dyn TokenAccount>>,
@@ -327,7 +328,7 @@ pub(crate) struct TokenLedger {
 
 /// A count of tokens beside that of a run, such as that of its owner.
 pub(crate) trait TokenAccount: Send + Sync + fmt::Debug {
-    /// Replaces the count of one answer.
+    /// Replaces one answer's earlier count, `before`, by its count `now`.
     fn replace(&self, before: Spending, now: Spending);
 }
 
@@ -336,7 +337,7 @@ impl TokenLedger {
         *self.spent.lock()
     }
 
-    /// Replaces the count of one answer.
+    /// Replaces one answer's earlier count, `before`, by its count `now`.
     fn replace(&self, before: Spending, now: Spending) {
         let mut spent = self.spent.lock();
         *spent = spent.minus(before).plus(now);

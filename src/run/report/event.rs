@@ -215,7 +215,7 @@ impl RunEvent {
         }
     }
 
-    /// The end of the run with its numbers.
+    /// Writes its numbers into the end of the run; any other event stays as it is.
     pub(crate) fn numbered(mut self, node: &Node<NodeState>) -> Self {
         if let Self::Ended {
             sequence,

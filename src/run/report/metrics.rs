@@ -1,4 +1,4 @@
-//! Records metrics for each call and each run that ended.
+//! Records metrics for each call and each run that ended, and counts attempts by their outcome.
 
 use std::{sync::OnceLock, time::Duration};
 
@@ -46,7 +46,7 @@ impl StreamChunks {
         self.count == 1 && self.is_stale
     }
 
-    /// Sets the time of the last chunk, unless it is set.
+    /// Sets the time of the last chunk, and of the first if it is the only one, unless it is set.
     ///
     /// The first chunk is timed as it comes. A later one gets the time of the wait that follows it,
     /// which reads the clock anyway: to read it per chunk would double the cost of the count.
@@ -91,8 +91,8 @@ impl Run {
         }
     }
 
-    /// The outcome of this attempt, which got no answer: the limit on time that ended it, if one
-    /// did.
+    /// The outcome of this attempt, which got no answer: the limit on time that ended it, or else
+    /// `given_up`.
     pub(crate) fn outcome_of_end(&self) -> &'static str {
         let end = self.node().nearest_end();
         let late = end.filter(|end| end.reason.class() == ReasonClass::Timeout);

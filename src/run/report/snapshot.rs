@@ -139,7 +139,7 @@ pub struct RunProgress {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Deadlines {
-    /// The time left until the absolute limit of the node.
+    /// The time left until the absolute limit of the node, or until an attempt has used its share.
     #[serde(rename = "ceiling_ms", serialize_with = "optional_millis")]
     pub ceiling: Option<Duration>,
     /// The time left of the total time that the program or the caller allowed.

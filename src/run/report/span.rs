@@ -232,8 +232,8 @@ impl Run {
         }
     }
 
-    /// Records that an answer serves this node's call: the model, and whether its first content is
-    /// there now.
+    /// Records that an answer serves this node's call: the model, and with `has_content` the time
+    /// until now as that to the first content.
     #[cold]
     pub(crate) fn record_served(&self, model: Option<&str>, has_content: bool) {
         if let Some(open) = self.open_call_span() {

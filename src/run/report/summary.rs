@@ -35,7 +35,8 @@ pub struct CallSummary {
     /// The time from the call's opening to its end.
     #[serde(rename = "elapsed_ms", serialize_with = "millis")]
     pub elapsed: Duration,
-    /// The number of the call's tries by layers that retry or fall back; 0 without such a layer.
+    /// The number of the call's tries by layers that retry or fall back, and by
+    /// [`Run::attempt`](crate::Run::attempt); 0 without either.
     pub attempts: u32,
     /// The name of the candidate that served the call, or of the last one that was tried. `None` if
     /// no layer chose one.

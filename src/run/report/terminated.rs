@@ -22,7 +22,7 @@ use crate::{
     },
 };
 
-/// The error of all work that was cut because a node of a run ended.
+/// The error of work that was cut or refused because a node of a run ended, or is closing.
 ///
 /// Every layer returns the error unchanged, so the caller sees the first one. A layer of the
 /// program may have wrapped the error: [`TerminalReason::find`] walks the chain.
@@ -46,7 +46,7 @@ pub struct Terminated {
     pub(in crate::run) tree: u64,
     pub(in crate::run) origin: u64,
     pub(in crate::run) measure: LimitKind,
-    /// The action for which the run was ended, in words that follow "it".
+    /// The loop for which the run was ended, in words that follow "it"; `None` if none ended it.
     pub(in crate::run) cause: Option<Arc<str>>,
     pub(in crate::run) source: Option<Arc<dyn Error + Send + Sync>>,
     /// The list of the failed tries, if the node is a call.
@@ -161,7 +161,7 @@ impl Terminated {
     }
 }
 
-/// The description of the actions for which the run was ended; `None` if it ended otherwise.
+/// The description of the loop for which the run was ended; `None` if it ended otherwise.
 fn cause(node: &Node<NodeState>, reason: &TerminalReason) -> Option<Arc<str>> {
     if *reason != TerminalReason::LoopDetected {
         return None;
@@ -297,9 +297,10 @@ impl fmt::Display for ExitLine<'_> {
     }
 }
 
-/// Writes the message that a person reads about a cut node.
+/// Writes the message that a person reads about a cut node, or about a request that was refused.
 ///
-/// The message names the limit, the time the node ran, its last step, and what to try next.
+/// The message names the limit, the time the node ran, its last step, and what to try next. After
+/// a refusal by an owner's cap it names only the cap and what to try next.
 fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
     let (subject, name) = (end.kind.as_str(), end.reason.as_str());
     match end.measure {

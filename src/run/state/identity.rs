@@ -1,4 +1,4 @@
-//! The name of a run, and the registry that gave it.
+//! The identity and the admission of a run in a registry, and the registry as the run sees it.
 
 use std::sync::{
     Arc, OnceLock, Weak,
@@ -52,12 +52,14 @@ impl Admission {
         Self(AtomicU8::new(if is_admitted { ADMITTED } else { PENDING }))
     }
 
-    /// Marks the run as announced. Returns whether observers did not know the run before.
+    /// Marks a pending run as announced; any other run stays as it is. Returns whether the run was
+    /// pending.
     pub(crate) fn announce(&self) -> bool {
         self.0.fetch_max(ANNOUNCED, Ordering::AcqRel) == PENDING
     }
 
-    /// Marks the run as admitted. Returns whether observers did not know the run before.
+    /// Marks the run as admitted; a withdrawn run stays so. Returns whether the run was pending, so
+    /// that observers do not know it yet.
     pub(crate) fn admit(&self) -> bool {
         self.0.fetch_max(ADMITTED, Ordering::AcqRel) == PENDING
     }

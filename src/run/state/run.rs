@@ -103,7 +103,7 @@ impl RunState {
         self.unused.load(Ordering::Acquire)
     }
 
-    /// Records that a node of this kind was opened right below the run.
+    /// Records that a node of this kind was opened right below the run; attempts do not count.
     pub(in crate::run) fn count_opened(&self, kind: NodeKind) {
         let opened = match kind {
             NodeKind::Attempt => return,
@@ -215,7 +215,7 @@ struct RareCallState {
     span: SpanSlot,
 }
 
-/// The state of an attempt: the target to which it goes.
+/// The state of an attempt: its target, the marks of its reports, and its span.
 #[derive(Debug, Default)]
 pub(crate) struct TargetState {
     /// The upstream to which the attempt goes. Only the module that set it knows the type.

@@ -227,7 +227,8 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// The window of a tool right below this node, set here or at the nearest node above.
+    /// The window of a tool right below this node, set here or at the nearest node above; `None` if
+    /// no node sets one, or if that node sets zero.
     pub(crate) fn tool_window(&self) -> Option<Duration> {
         let mut nodes = std::iter::once(self).chain(self.ancestors());
         let window = nodes.find_map(|node| node.clocks.tool_window());

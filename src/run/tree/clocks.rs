@@ -159,7 +159,8 @@ impl Clocks {
             .store(nanos(window), Ordering::Release);
     }
 
-    /// The window that was set for tools at or below the node; zero if it was set to none.
+    /// The window that this node sets for tools at or below it; zero for no window, and `None` if
+    /// the node leaves that to the nodes above it.
     pub(super) fn tool_window(&self) -> Option<Duration> {
         duration(self.rare_if_any()?.tool_window.load(Ordering::Acquire))
     }

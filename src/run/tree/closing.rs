@@ -77,7 +77,7 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Whether this node refuses new work, though the node lives.
+    /// Whether this node refuses new work because it is closing, or was closing when it ended.
     #[inline]
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.get().is_some()

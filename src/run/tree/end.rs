@@ -20,7 +20,7 @@ pub(crate) struct End {
     pub(crate) kind: NodeKind,
     at: Nanos,
     lasted: Nanos,
-    /// The limit that fired; `NEVER` if it is not a time.
+    /// The length of the limit that fired; `NEVER` if none did, or if it is not a time.
     limit: Nanos,
     pub(crate) measure: LimitKind,
 }

@@ -10,12 +10,13 @@
 //!    `also`.
 //! 2. The end is stored in the whole subtree before any waker is called.
 //! 3. A child that is opened under an ended node is ended from its birth.
-//! 4. Deadlines only tighten, with two exceptions: an attempt's share of the time lapses at
-//!    the commit of its answer, and a layer can withdraw a deadline that it announced.
+//! 4. Deadlines only tighten, with three exceptions: the program can move the ceiling and the
+//!    timeout of a node once, an attempt's share of the time lapses at the commit of its answer,
+//!    and announced deadlines can be withdrawn.
 //! 5. A node's end never reaches an ancestor; only a run of one call is settled with its call.
 //! 6. A node that is opened below a closing node is over from its birth; the run's last
 //!    call, and the attempts of that call, are the exception. The closing node ends when
-//!    the last piece of work below it leaves.
+//!    the last piece of work below it leaves, or at its drain deadline if that is sooner.
 //!
 //! # Locks
 //!

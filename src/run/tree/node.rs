@@ -247,7 +247,7 @@ impl<P: EndHook> Node<P> {
         own.or_else(|| self.ancestors().find_map(|node| node.end.get()))
     }
 
-    /// The reasons that came after this node's end, oldest first, without duplicates.
+    /// The first eight reasons that came after this node's end, oldest first, without duplicates.
     pub(crate) fn also(&self) -> Vec<TerminalReason> {
         self.lock().also().to_vec()
     }

@@ -1,4 +1,4 @@
-//! The wakers of the tasks that wait for the end of a node.
+//! The wakers of the tasks that wait at a node, for its end or for a change of its clocks.
 
 use std::task::Waker;
 

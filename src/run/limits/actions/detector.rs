@@ -13,7 +13,7 @@ pub(super) struct LoopDetector {
     observed: Option<LoopLimits>,
     /// The lists of the tools that poll.
     polls: Vec<Arc<[Box<str>]>>,
-    /// The loops that were found before, so that each is reported only at multiples of its limit.
+    /// The loops that are at a warning or observed limit, so that none is reported at every call.
     known: VecDeque<KnownLoop>,
 }
 
@@ -24,7 +24,7 @@ pub(super) struct ShownLoop<'a> {
     /// The digest of the call that stands last in the pattern.
     pub(super) call: u64,
     pub(super) tool: &'a Arc<str>,
-    /// The number of times that the window of remembered actions holds the loop.
+    /// The number of remembered calls that are part of the loop.
     pub(super) count: u32,
     /// Whether a polling tool is part of the loop.
     pub(super) polls: bool,
@@ -40,15 +40,15 @@ const PATIENCE: u32 = 3;
 /// The maximum of loops that a run remembers.
 const LOOPS: usize = 16;
 
-/// A loop that was seen before.
+/// A loop whose last count had reached its warning or its observed limit.
 #[derive(Debug)]
 struct KnownLoop {
     /// The pattern, and the digest of its call; 0 for a pattern without a call of its own.
     of: (LoopPattern, u64),
-    /// The number of times that the loop came back, also beyond the window; 0 below the number at
-    /// which it is reported.
+    /// The number of calls in the loop, those that the run has forgotten included; 0 below the
+    /// number at which a warning is due.
     times: u32,
-    /// The value of `times` at the last report; 0 without one.
+    /// The value of `times` at the last warning; 0 without one.
     reported: u32,
     /// Whether the loop was reported as one that would have ended the run.
     is_observed: bool,
@@ -79,15 +79,16 @@ impl LoopDetector {
             .any(|tools| tools.iter().any(|polls| **polls == *tool))
     }
 
-    /// Forgets all reports, because the user began another turn.
+    /// Forgets all reports, at a new turn of the user or a compaction of the run's context.
     pub(super) fn begin_anew(&mut self) {
         self.known.clear();
     }
 
-    /// Passes to `report` each limit that the count of a pattern has reached.
+    /// Passes to `report` the limits that the count of a pattern has reached.
     ///
-    /// A limit that ends the run is reported each time, one that only would end it once per loop,
-    /// and the warning at each multiple of its present value.
+    /// A limit that ends the run is reported each time, and then alone. A limit that only would end
+    /// it is reported once per loop; a warning comes at each multiple of its present value, unless
+    /// another pattern reports the loop.
     pub(super) fn judge(&mut self, shown: ShownLoop<'_>, mut report: impl FnMut(LoopFinding)) {
         let ShownLoop { pattern, count, .. } = shown;
         let patience = if shown.polls { PATIENCE } else { 1 };

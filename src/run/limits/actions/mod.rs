@@ -2,8 +2,8 @@
 //!
 //! Two sources report actions: the history in each request, see
 //! [`conversation`](crate::llm::conversation), and the program's [tools](crate::Run::tool) that
-//! report their arguments. An action counts when its result is there. So
-//! a refused action does not count, and interrupts no row.
+//! report their arguments. An action counts once its result is there, so a refused action does not
+//! count, and breaks no series. Only a call of an unknown tool counts without a result.
 //!
 //! # Nothing counts twice
 //!
@@ -48,7 +48,7 @@ pub(crate) struct Actions {
     memory: Lock<LoopMemory>,
     /// The most bytes of the arguments that an action keeps; 0 keeps none.
     excerpt: AtomicUsize,
-    /// The action for which the run was ended, in words that follow "it".
+    /// The loop for which the run was ended, in words that follow "it"; unset if no loop ended it.
     pub(in crate::run) cause: OnceLock<Arc<str>>,
 }
 
@@ -63,7 +63,7 @@ enum LoopMemory {
 }
 
 impl Actions {
-    /// Lets the actions from now on keep an excerpt of so many bytes.
+    /// Sets the most bytes of its arguments that each action from now on keeps, up to `EXCERPT`.
     pub(in crate::run) fn keep_excerpts(&self, bytes: usize) {
         self.excerpt.store(bytes.min(EXCERPT), Ordering::Release);
     }

@@ -91,9 +91,10 @@ impl From<LoopFinding> for RunNotice {
 /// The limits on the loops of a run; `None` turns a limit off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LoopLimits {
-    /// A loop is reported each time that its count reaches a multiple of this number.
+    /// A loop is reported each time that its count reaches a multiple of this number. Loops of
+    /// unknown tools are not.
     pub(crate) warn: Option<NonZeroU32>,
-    /// The number of repeats that ends the run.
+    /// The number of calls with the same result, or of two calls in alternation, that ends the run.
     pub(crate) stop: Option<NonZeroU32>,
     /// The number of calls of unknown tools that ends the run.
     pub(crate) unknown_tool: Option<NonZeroU32>,
@@ -106,7 +107,7 @@ impl LoopLimits {
     /// The minimum number of actions that a run remembers to find loops.
     pub(super) const WINDOW: usize = 30;
 
-    /// The maximum of each limit on loops: a run remembers as many actions.
+    /// The maximum of each limit on loops: it bounds the number of actions that a run remembers.
     pub(crate) const MOST: u32 = 1000;
 
     pub(crate) const DEFAULT: Self = Self {
@@ -144,7 +145,7 @@ impl LoopLimits {
     }
 }
 
-/// The arguments of a program's tool.
+/// The arguments of a call of the program's tool: their digest, and their beginning if it is kept.
 #[derive(Clone, Debug)]
 pub(crate) struct ToolArguments {
     pub(crate) digest: u64,
@@ -163,7 +164,8 @@ pub(crate) struct Action {
     pub(in crate::run) from_tool: bool,
     /// Whether the program named the tool as one that polls.
     pub(in crate::run) polls: bool,
-    /// The beginning of the arguments, if the program allows it and the action is one of the last.
+    /// The beginning of the arguments, as many bytes as the program allows; `None` by default, and
+    /// for all actions but the last ten.
     pub(in crate::run) excerpt: Option<Arc<str>>,
 }
 
@@ -230,8 +232,9 @@ impl RecentCalls {
     }
 
     /// The count of each pattern that the last action shows, and whether a polling tool is part of
-    /// it. If the last result is unknown, patterns that compare results are left out. Calls of a
-    /// tool that does not poll are counted among the last `window` actions only.
+    /// it. If the last result is unknown, patterns that compare results are left out; if the last
+    /// tool polls, `SameTool` is. `SameCall` counts only the last `window` actions, unless the tool
+    /// polls.
     pub(in crate::run) fn counts(
         &self,
         window: usize,

@@ -55,12 +55,13 @@ enum News {
     Limits,
 }
 
-/// An effect of new actions, which the caller applies after it released the lock.
+/// An effect of new actions or limits, which the caller applies after it released the lock.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// An action was done; the value is the action's digest.
+    /// A tool that does not poll was called; the value is the digest of its name and arguments.
     Acted(u64),
-    /// The run is not stuck: the user began another turn, or a polling tool was called.
+    /// The run is not stuck: the user began another turn, the context was compacted, or a polling
+    /// tool was called.
     Moved,
     Found(LoopFinding),
 }
@@ -111,7 +112,8 @@ impl LoopState {
         (self.task.clone(), self.window.shown())
     }
 
-    /// Reads the new actions from a history. Each keeps an excerpt of at most `most` bytes. With
+    /// Reads the new actions from a history, up to one that ends the run; also the task, if none is
+    /// set. Each action and the task keep an excerpt of at most `most` bytes. With
     /// `exact`, results that differ in volatile words are different results.
     pub(in crate::run) fn follow(
         &mut self,
@@ -192,7 +194,8 @@ impl LoopState {
         }
     }
 
-    /// Forgets all actions at a new message of the user, which may ask for the same again.
+    /// Forgets all actions, at a new message of the user or a compaction of the context: the same
+    /// calls may be wanted again.
     fn begin_anew(&mut self, effects: &mut Vec<Effect>) {
         self.window = RecentCalls::default();
         self.judge.begin_anew();

@@ -1,4 +1,4 @@
-//! Detects a run that is alive and repeats one action without end.
+//! Detects a run that repeats one action, or only sends heartbeats, without progress.
 
 #[cfg(test)]
 mod tests;
@@ -7,7 +7,8 @@ use std::num::NonZeroU32;
 
 use crate::lock::Lock;
 
-/// The number of repeats of one action after which a run looks stuck.
+/// The number of equal actions in a row, the first included, or of heartbeats, at which a run
+/// looks stuck.
 const REPEATS: NonZeroU32 = NonZeroU32::new(5).unwrap();
 
 /// Counts how often a run repeats its last action in a row, and the program's heartbeats since the
@@ -34,7 +35,7 @@ pub(in crate::run) struct Streak {
 /// The result of counting a repeated action or heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repetition {
-    /// The run makes progress.
+    /// The run does not look stuck: its repeats and heartbeats are below the limit.
     Moving,
     /// The run looks stuck, from now or from before.
     Stuck {
