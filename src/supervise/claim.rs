@@ -57,7 +57,8 @@ impl Claim {
     }
 
     /// Makes the span of the call that a layer has claimed, if a subscriber wants it. `found` is
-    /// the run that the request carried, if any: the call is in that run.
+    /// the run in which the layer opened the call; `None` if the request carried the call itself,
+    /// or carried nothing.
     #[inline]
     pub(crate) fn trace<B>(call: &Run, request: &Request<B>, found: Option<&Run>) {
         if is_traced() {

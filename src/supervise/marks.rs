@@ -114,19 +114,21 @@ impl ResponseMarks {
         self.marks.heartbeats.load(Ordering::Acquire)
     }
 
-    /// The offset behind the stream's first event with content.
+    /// The offset behind the stream's first event with content; `None` before that event.
     #[must_use]
     pub fn commit(&self) -> Option<u64> {
         mark(&self.marks.commit)
     }
 
-    /// The offset behind the event that is the terminator of the stream's dialect.
+    /// The offset behind the event that is the terminator of the stream's dialect; `None` before
+    /// that event.
     #[must_use]
     pub fn terminator(&self) -> Option<u64> {
         mark(&self.marks.terminator)
     }
 
-    /// The offset behind the event by which the upstream itself reported an error.
+    /// The offset behind the event by which the upstream itself reported an error; `None` without
+    /// such an event.
     #[must_use]
     pub fn error(&self) -> Option<u64> {
         mark(&self.marks.error)
@@ -185,7 +187,8 @@ impl ResponseMarks {
         *self.marks.usage.lock()
     }
 
-    /// Publishes to the outer layers what the stream reader `judge` has read so far.
+    /// Publishes to the outer layers what the stream reader `judge` has read so far, except the
+    /// usage, which [`Stream::push`] stores.
     ///
     /// The layer calls this method after every frame. A call in which no mark is new makes only
     /// atomic stores, and allocates nothing.

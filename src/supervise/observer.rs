@@ -15,14 +15,16 @@ use crate::{
     run::{Nanos, NotCounted, ResetOn, Run, TerminalReason},
 };
 
-/// The facts of a request that a layer needs to read the response: dialect and method.
+/// The facts of a request that a layer needs to read the response: its dialect, and whether its
+/// method is HEAD.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseFacts {
     dialect: KnownDialect,
     head: bool,
 }
 
-/// Returns the dialect of a request's path; for another path that in the request's extensions.
+/// Returns the dialect that a request's path names, or else the one in its extensions; without
+/// either, [`Dialect::Any`].
 #[inline]
 pub(crate) fn dialect_of<B>(request: &Request<B>) -> Dialect {
     match Dialect::from_path(request.uri().path()) {
@@ -85,7 +87,8 @@ pub(crate) struct Observer {
     heartbeats: u64,
     /// Whether the response's usage and stop reason have been stored on the node.
     is_reported: bool,
-    /// Whether the run adds the response's token usage to its own count.
+    /// Whether the run adds the response's token usage to its own count; false if the response is
+    /// [`NotCounted`], or if a [`WholeAnswer`] adds it.
     counts: bool,
 }
 
@@ -228,7 +231,8 @@ impl Observer {
         }
     }
 
-    /// Whether there was progress since the last [`wait`](Self::wait).
+    /// Whether there was progress since the last [`wait`](Self::wait); in the layer that reads the
+    /// events or bytes itself, since the last [`note`](Self::note).
     pub(crate) fn has_progressed(&self) -> bool {
         match &self.mode {
             ObserverMode::Following { judged, progressed } => *progressed != judged.progressed(),
@@ -250,7 +254,7 @@ impl Observer {
     }
 
     /// Whether the upstream sent progress or a sign of life since the last
-    /// [`note`](Self::note).
+    /// [`note`](Self::note); always false if a layer further in notes them.
     pub(crate) const fn has_news(&self) -> bool {
         self.unnoted.is_some()
     }
@@ -284,7 +288,8 @@ impl Observer {
         }
     }
 
-    /// Stores usage, stop reason and partial text of the finished response on the node.
+    /// Stores usage, stop reason and partial text of the response on the node, once no more of it
+    /// is read; of a response that is no event stream, the usage alone.
     ///
     /// Only the innermost layer that reads the response stores them, and only at the first call.
     #[inline]

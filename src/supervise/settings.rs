@@ -23,7 +23,7 @@ pub(crate) struct LayerSettings {
     pub(super) counts: bool,
     /// Whether the hooks get every frame, and not only the first one after a `Pending`.
     pub(super) frames: bool,
-    /// Whether the layer puts the run into the response's extensions, provided it settles the
+    /// Whether the layer puts its node into the response's extensions, provided it settles that
     /// node.
     pub(super) tells: bool,
     /// Whether the layer settles the node not at the body's end, but when the body drops.
@@ -147,7 +147,7 @@ impl LayerSettings {
         self
     }
 
-    /// Keeps the run out of the response's extensions.
+    /// Keeps the layer's node out of the response's extensions.
     pub(crate) const fn untold(mut self) -> Self {
         self.tells = false;
         self

@@ -394,14 +394,16 @@ impl Supervisor {
         self.settings.part.error(&self.run, error)
     }
 
-    /// Settles the node as failed with `class`; the body itself had no transport error.
+    /// Settles the node as failed with `class`, if this layer settles it; the body itself had no
+    /// transport error.
     pub(in crate::supervise) fn fail(&mut self, class: FailureClass) {
         self.report();
         self.settle(TerminalReason::Failed(class));
         self.finish();
     }
 
-    /// Settles the node after the inner body ended, or was dropped when complete.
+    /// Settles the node, if this layer settles it, after the inner body ended or was dropped when
+    /// complete.
     ///
     /// Settings that defer leave the settlement to [`finish`](Self::finish), when the body
     /// drops.

@@ -27,7 +27,8 @@ struct CountedAnswer;
 impl WholeAnswer {
     /// Begins to count the tokens of an answer, or finds that a layer further in counts them.
     ///
-    /// The outer result is `None` if no run counts its tokens, or if the answer is compressed.
+    /// The outer result is `None` if no run counts its tokens, or if the answer is compressed; the
+    /// inner one if a layer further in counts them.
     pub(super) fn of<B>(answer: &mut Response<B>, run: &Run) -> Option<Option<Box<Self>>> {
         let meter = run.token_meter()?;
         is_plain(answer.headers()).then(|| Self::begin(answer.extensions_mut(), meter))

@@ -208,8 +208,8 @@ struct Digest {
     state: u64,
     /// The length of the blocks that are part of the state.
     hashed: usize,
-    /// The written bytes that are not hashed yet, the first `len`; behind them stands the unused end
-    /// of the last piece.
+    /// The written bytes that are not hashed yet, the first `len`; behind them stands the unused
+    /// end of the last piece.
     rest: [u8; BLOCK + PAIR],
     len: usize,
 }
