@@ -25,14 +25,15 @@
 //!
 //! | answer | held until |
 //! |---|---|
-//! | a stream of events | its first content event, its end, 256 events or 256 KiB |
+//! | a stream of events | its first content or error event, its end, 256 events or 256 KiB |
 //! | any other answer of success | its end, or 256 KiB |
-//! | a 204, 1xx or 3xx | not held |
+//! | a 204, 1xx or 3xx, or one that a layer further in has held or classified | not held |
 //! | a compressed answer | its first byte |
 //! | a 4xx or 5xx, to classify it | its end, 64 KiB or one second |
 //!
-//! The caller gets the held bytes unchanged. Beyond a few frames, small frames are joined into
-//! larger ones.
+//! An answer that is no failure also commits once the layer's
+//! [`hold`](crate::ModelFallbackLayer::hold) has passed, if that is set. The caller gets the held
+//! bytes unchanged. Beyond a few frames, small frames are joined into larger ones.
 //!
 //! # What no caller is handed
 //!

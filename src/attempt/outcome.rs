@@ -189,7 +189,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     }
 
     /// Ends the call with the failed answer or error, because no attempt follows. If the idle
-    /// breaker ends idle runs, ends the run instead.
+    /// breaker denied it and is set to end idle runs, ends the run instead.
     fn stop<B: Body<Data = Bytes>>(
         &mut self,
         denied: Denial,
@@ -304,7 +304,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }))
     }
 
-    /// Records in the span of the call which model serves it, and that its first content is here.
+    /// Records in the span of the call which model serves it, and the time to the first content if
+    /// that is among the held events.
     #[cold]
     fn trace_served(&self, parts: &Parts) {
         if self.own.kind() != NodeKind::Attempt {

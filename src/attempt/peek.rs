@@ -178,7 +178,8 @@ impl<B> PeekedAnswer<B> {
         }
     }
 
-    /// Whether the head of an answer shows a failure, whose class the rest decides.
+    /// Whether the head of an answer shows a failure: by its status, or because a layer further in
+    /// has classified it.
     pub(crate) fn is_failure(answer: &Response<B>) -> bool {
         let rule = CommitRule::of(answer, false);
         matches!(rule, CommitRule::Failure | CommitRule::Classified(_))

@@ -49,7 +49,8 @@ pub trait AttemptPolicy {
     /// Whether the caller's request asks for a stream.
     fn streams(&self) -> bool;
 
-    /// The model in the request's body, which names the failed model if there is no candidate.
+    /// The model that the caller's request names; `None` if it is not known. It stands in error
+    /// keys and spans where there is no candidate.
     fn model(&self) -> Option<&str> {
         None
     }
@@ -124,7 +125,8 @@ pub trait AttemptPolicy {
 pub struct AttemptSettings {
     pub(crate) budget: RetryBudget,
     pub(crate) classifier: Classifier,
-    /// How long an attempt may hold its answer, from its start, before it commits.
+    /// How long an attempt may hold its answer, from the attempt's start, before it commits; `None`
+    /// for as long as the attempt lives.
     pub(crate) hold: Option<Duration>,
     /// The largest request body that is buffered, in bytes.
     pub(crate) max_body: usize,

@@ -101,7 +101,8 @@ impl Completion {
     }
 }
 
-/// Settles a node at its drop: as aborted, unless [`settle`](Self::settle) names a reason.
+/// Settles a node when the guard drops: as aborted, unless [`settle`](Self::settle) has named a
+/// reason, or [`release`](Self::release) has handed the duty to the caller.
 ///
 /// Declare it after the values that belong to the node, so that it drops last.
 #[derive(Debug)]

@@ -283,8 +283,9 @@ impl fmt::Display for TriesList<'_> {
 /// The program's hook after each attempt.
 pub(super) type AfterAttempt = dyn Fn(&Tried) + Send + Sync;
 
-/// Reports one attempt at its drop, which is after the attempt's end: closes the span of the
-/// attempt, and calls the program's hook.
+/// Reports one attempt when the report drops, once the attempt is over or classified as failed:
+/// closes the span of the attempt, and calls the program's hook unless a layer further in has
+/// reported the attempt.
 pub(super) struct AttemptReport {
     hook: Option<Arc<AfterAttempt>>,
     attempt: Run,

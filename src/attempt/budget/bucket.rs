@@ -1,4 +1,4 @@
-//! Token buckets that pay for repeats: one for each candidate.
+//! Token buckets that pay for repeats: one for each candidate, up to a maximum of candidates.
 
 use std::{
     fmt,
@@ -129,7 +129,8 @@ impl<C: Cell> Bucket<C> {
         self.add(self.deposit);
     }
 
-    /// Grants one repeat, from the deposits first; `None` if the bucket has none left.
+    /// Grants one repeat, from the deposits or else from the floor; `None` if neither has one
+    /// left.
     ///
     /// `now` returns nanoseconds since the buckets were made, and is called only if the deposits do
     /// not suffice.
@@ -203,7 +204,8 @@ pub(super) const NAMES: usize = 256;
 /// The longest candidate name with a bucket of its own, in bytes; callers may choose names.
 pub(super) const NAME: usize = 256;
 
-/// One bucket per candidate, so that the repeats to one candidate use up no repeats to another.
+/// One bucket for each of the first [`NAMES`] candidates, so that the repeats to one candidate use
+/// up no repeats to another. All further candidates share a bucket.
 pub(super) struct Buckets {
     rates: Rates,
     opened: Instant,
@@ -215,7 +217,7 @@ pub(super) struct Buckets {
     /// is removed, because a name that came again would get a new bucket with a full burst.
     named: Box<[OnceLock<NamedBucket>]>,
     hasher: RandomState,
-    /// The bucket for all names without a bucket of their own.
+    /// The bucket for all names without a bucket of their own: later or longer ones.
     overflow: Arc<Bucket>,
 }
 

@@ -203,7 +203,8 @@ impl RetryBudget {
         self.set(|settings| settings.after_attempt = Some(Arc::new(hook)))
     }
 
-    /// Deposits what a first attempt at `candidate` earns: the `ratio` of a repeat.
+    /// Deposits what a first attempt at `candidate` earns: the `ratio` of a repeat. `None` is the
+    /// bucket of attempts without a candidate; an unshared budget has no buckets.
     ///
     /// This method is for your own retry loops, like [`withdraw`](Self::withdraw) and
     /// [`counts`](Self::counts): the layers call these methods themselves.
@@ -214,8 +215,8 @@ impl RetryBudget {
         }
     }
 
-    /// A permit for one repeat to `candidate`; `None` if the candidate's bucket is empty. An
-    /// unshared budget always grants a permit.
+    /// A permit for one repeat to `candidate`; `None` if the candidate's bucket has neither a
+    /// deposit nor a repeat of the floor left. An unshared budget always grants a permit.
     ///
     /// A permit that is dropped before it is [spent](Permit::spend) gives the repeat back.
     ///

@@ -361,7 +361,8 @@ impl Candidate {
                 .all(|name| self.headers.get(name) == other.headers.get(name))
     }
 
-    /// Whether both candidates are the same one, listed twice.
+    /// Whether both candidates are the same one, listed twice: name, model, upstream, dialect,
+    /// headers and account are equal. Limits and prices do not count.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.label() == other.label()
             && self.model == other.model
