@@ -116,7 +116,8 @@ impl Run {
 
     /// Admits a turn of the nearest run; `self` is the node that the layer found.
     ///
-    /// `number` stores the turn's number if no call node can hold it.
+    /// `number` stores the turn's number if no call node can hold it. The run's last call is
+    /// admitted, and is no turn.
     ///
     /// # Errors
     ///
@@ -196,6 +197,7 @@ impl Node<NodeState> {
     }
 
     /// Closes a run at its cap, and holds it open for its last call until `until` at the latest.
+    /// Does nothing if the run was held before.
     fn hold_open(&self, passed: LimitHit, until: Duration, now: Duration) {
         {
             let mut counted = self.run_state().features().turns.lock();

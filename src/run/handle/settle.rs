@@ -49,8 +49,8 @@ impl Run {
     ///
     /// The reason is stored only if the node has no other; a layer's classification of the answer
     /// replaces it. A run that was opened for this one call ends as the call does. A run that
-    /// several calls share, and a node that was closed for another reason than a shutdown, only
-    /// lose this work: `reason` is not stored.
+    /// several calls share or that was given a name since, and a node that was closed for another
+    /// reason than a shutdown, only lose this work: `reason` is not stored.
     pub(crate) fn settle(&self, reason: TerminalReason) {
         // The run is marked before the node leaves: an unused run completes when its last work
         // leaves.

@@ -75,7 +75,7 @@ pub struct RunSnapshot {
     /// The text is there only if the run [keeps](crate::run::Run::keep_partial) texts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<Arc<str>>,
-    /// The reasons that came after the node's end, oldest first.
+    /// The first eight reasons that came after the node's end, oldest first, without duplicates.
     pub also: Vec<TerminalReason>,
     /// The latest check of the run by a [`Watchdog`](crate::Watchdog); `None` before the first.
     pub last_check: Option<RunCheck>,
@@ -113,7 +113,8 @@ pub struct RunAction {
     /// string of 16 hexadecimal digits.
     #[serde(serialize_with = "hexadecimal")]
     pub digest: u64,
-    /// The beginning of the arguments, if the program [allows](Run::keep_excerpts) it.
+    /// The beginning of the arguments, as many bytes as the program [allows](Run::keep_excerpts);
+    /// `None` by default.
     pub excerpt: Option<Arc<str>>,
 }
 

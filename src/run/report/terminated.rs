@@ -41,7 +41,7 @@ pub struct Terminated {
     pub limit: Option<Duration>,
     /// The last step of the run; `None` if no step was reported.
     pub last_step: Option<Step>,
-    /// The reasons that came after the end of that node, oldest first.
+    /// The first eight reasons that came after the end of that node, oldest first, each once.
     pub also: Vec<TerminalReason>,
     pub(in crate::run) tree: u64,
     pub(in crate::run) origin: u64,

@@ -1,4 +1,4 @@
-//! Records the runs that a limit or a clock ended, as lines of JSON.
+//! Writes lines of JSON about runs that a limit or a clock ended, and about refused work.
 
 use std::{
     collections::VecDeque,
@@ -26,7 +26,8 @@ use crate::{
 /// The maximum of refused tools that the trajectory records for one run.
 const REFUSALS: u8 = 8;
 
-/// Records each run that a limit or a clock ended as a line of JSON, for a writer.
+/// Writes a line of JSON for each run that a limit or a clock ended, and lines for tools and
+/// requests that were refused.
 ///
 /// A trajectory is cheap to clone; all clones write to the same writer.
 /// [`RunRegistry::trajectory`](crate::RunRegistry::trajectory) sets it for all runs of a
