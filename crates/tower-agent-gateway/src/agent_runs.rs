@@ -38,7 +38,7 @@ pub(crate) struct AgentRuns<S> {
     inner: S,
 }
 
-type Answer = Result<Response<Body>, Infallible>;
+type AgentAnswer = Result<Response<Body>, Infallible>;
 
 impl<S> AgentRuns<S> {
     pub(crate) fn new(agents: KnownAgents, inner: S) -> Self {
@@ -57,7 +57,7 @@ where
 {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Either<S::Future, Pin<Box<dyn Future<Output = Answer> + Send>>>;
+    type Future = Either<S::Future, Pin<Box<dyn Future<Output = AgentAnswer> + Send>>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         self.inner.poll_ready(cx)

@@ -15,10 +15,10 @@ use tower_agent::{RunEvent, RunId, RunRegistry, layers::run::RequestRun};
 ///
 /// Clones are the same generations.
 #[derive(Debug)]
-pub(crate) struct Generations<S>(Arc<ArcSwap<State<S>>>);
+pub(crate) struct StackGenerations<S>(Arc<ArcSwap<GenerationState<S>>>);
 
 #[derive(Debug)]
-struct State<S> {
+struct GenerationState<S> {
     present: Arc<S>,
     /// The oldest first.
     earlier: Vec<Arc<Earlier<S>>>,
@@ -33,9 +33,9 @@ struct Earlier<S> {
     open: Mutex<HashSet<RunId>>,
 }
 
-impl<S: Send + Sync + 'static> Generations<S> {
+impl<S: Send + Sync + 'static> StackGenerations<S> {
     pub(crate) fn new(present: S) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(State {
+        Self(Arc::new(ArcSwap::from_pointee(GenerationState {
             present: Arc::new(present),
             earlier: Vec::new(),
         })))
@@ -77,7 +77,7 @@ impl<S: Send + Sync + 'static> Generations<S> {
             })
         });
         let present = Arc::new(stacks);
-        self.0.rcu(|state| State {
+        self.0.rcu(|state| GenerationState {
             present: Arc::clone(&present),
             earlier: state.earlier.iter().chain(&kept).cloned().collect(),
         });
@@ -96,7 +96,7 @@ impl<S: Send + Sync + 'static> Generations<S> {
             }
             all.0.rcu(|state| {
                 let others = state.earlier.iter().filter(|it| !Arc::ptr_eq(it, &kept));
-                State {
+                GenerationState {
                     present: Arc::clone(&state.present),
                     earlier: others.cloned().collect(),
                 }
@@ -116,7 +116,7 @@ impl<S: Send + Sync + 'static> Generations<S> {
     }
 }
 
-impl<S> Clone for Generations<S> {
+impl<S> Clone for StackGenerations<S> {
     fn clone(&self) -> Self {
         Self(Arc::clone(&self.0))
     }

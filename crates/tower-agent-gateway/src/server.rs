@@ -35,7 +35,7 @@ const PING: Duration = Duration::from_secs(20);
 /// The interval at which the log repeats that connections wait.
 const FULL_TOLD: Duration = Duration::from_secs(60);
 
-enum Event {
+enum ServerEvent {
     Accepted(io::Result<(TcpStream, SocketAddr)>),
     Full,
     Stop,
@@ -63,7 +63,7 @@ pub(crate) async fn serve(
         let is_told = told.is_some_and(|told| told.elapsed() < FULL_TOLD);
         let event = poll_fn(|cx| {
             if stop.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(Event::Stop);
+                return Poll::Ready(ServerEvent::Stop);
             }
             // Wakes this task when a connection ends.
             while let Poll::Ready(Some(_)) = open.poll_join_next(cx) {}
@@ -71,34 +71,34 @@ pub(crate) async fn serve(
             if most.is_some_and(|most: usize| open.len() >= most) {
                 return match is_told {
                     true => Poll::Pending,
-                    false => Poll::Ready(Event::Full),
+                    false => Poll::Ready(ServerEvent::Full),
                 };
             }
-            listener.poll_accept(cx).map(Event::Accepted)
+            listener.poll_accept(cx).map(ServerEvent::Accepted)
         });
         match event.await {
-            Event::Accepted(Ok((stream, peer))) => {
+            ServerEvent::Accepted(Ok((stream, peer))) => {
                 set(&stream, limits.keep_alive);
                 let builder = builder.clone();
                 let connection =
                     connection::serve(builder, stream, peer, app.clone(), limits, stopped.clone());
                 open.spawn(connection);
             }
-            Event::Accepted(Err(error)) if is_of_peer(&error) => {}
-            Event::Accepted(Err(error)) => {
+            ServerEvent::Accepted(Err(error)) if is_of_peer(&error) => {}
+            ServerEvent::Accepted(Err(error)) => {
                 tracing::error!(%error, "cannot accept connections");
                 if let Either::Left(_) = select(stop.as_mut(), pin!(sleep(PAUSE))).await {
                     break;
                 }
             }
-            Event::Full => {
+            ServerEvent::Full => {
                 told = Some(Instant::now());
                 tracing::warn!(
                     max_connections = limits.max_connections,
                     "connections wait to be accepted"
                 );
             }
-            Event::Stop => break,
+            ServerEvent::Stop => break,
         }
     }
     drop(listener);

@@ -19,7 +19,7 @@ use tower_agent::{
 use crate::{
     access::Caller,
     config::{Config, Health},
-    generations::Generations,
+    generations::StackGenerations,
     telemetry::{TraceChild, TraceParent},
     upload,
 };
@@ -32,7 +32,7 @@ use crate::{
 /// run with the new ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Gateway {
-    stacks: Generations<Stacks>,
+    stacks: StackGenerations<Stacks>,
 }
 
 /// The stacks of one configuration.
@@ -93,11 +93,11 @@ impl Stacks {
 
 impl Gateway {
     pub(crate) fn new(stacks: Stacks) -> Self {
-        let stacks = Generations::new(stacks);
+        let stacks = StackGenerations::new(stacks);
         Self { stacks }
     }
 
-    /// Replaces the stacks for all runs that begin from now on: see [`Generations::replace`].
+    /// Replaces the stacks for all runs that begin from now on: see [`StackGenerations::replace`].
     pub(crate) fn replace(
         &self,
         stacks: Stacks,
@@ -107,7 +107,7 @@ impl Gateway {
     }
 
     #[cfg(test)]
-    pub(crate) const fn stacks(&self) -> &Generations<Stacks> {
+    pub(crate) const fn stacks(&self) -> &StackGenerations<Stacks> {
         &self.stacks
     }
 }

@@ -33,12 +33,12 @@ struct PumpSlot {
     drains: bool,
     runtime: Handle,
     span: Span,
-    state: Lock<State>,
+    state: Lock<PumpState>,
 }
 
 /// The work, and the registrations of the waker.
 #[derive(Default)]
-struct State {
+struct PumpState {
     /// `None` after the work has ended or was dropped.
     work: Option<Pumped>,
     /// Whether the call was polled.
@@ -106,7 +106,7 @@ impl PumpSlot {
     }
 
     /// Takes the whole state out, and unregisters the waker.
-    fn take(&self, mut state: MutexGuard<'_, State>) -> State {
+    fn take(&self, mut state: MutexGuard<'_, PumpState>) -> PumpState {
         let mut taken = std::mem::take(&mut *state);
         drop(state);
         taken.timer.release(&self.run);
@@ -126,9 +126,9 @@ pub struct PumpedBody(Arc<PumpSlot>);
 
 impl PumpedCall {
     pub(super) fn new(work: Pumped, run: Run, drains: bool) -> Self {
-        let state = State {
+        let state = PumpState {
             work: Some(work),
-            ..State::default()
+            ..PumpState::default()
         };
         Self(Some(PumpedBody(Arc::new(PumpSlot {
             run,
@@ -161,7 +161,7 @@ impl PumpedBody {
     fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Parts, BoxError>> {
         let shared = &self.0;
         let mut state = shared.state.lock();
-        let State {
+        let PumpState {
             work,
             begun,
             watched,
@@ -233,7 +233,7 @@ impl Body for PumpedBody {
 impl Drop for PumpedBody {
     fn drop(&mut self) {
         let shared = &self.0;
-        let State { work, begun, .. } = shared.take(shared.state.lock());
+        let PumpState { work, begun, .. } = shared.take(shared.state.lock());
         let node = shared.run.node();
         let reads_on = shared.drains && begun && node.is_draining() && !node.is_over();
         if let (true, Some(work)) = (reads_on, work) {

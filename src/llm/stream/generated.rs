@@ -37,7 +37,7 @@ pub(crate) struct GeneratedText {
     levels: Vec<Level>,
     string: JsonString,
     /// The key of the next value.
-    key: Key,
+    key: KeyKind,
     /// Whether the next string is a key.
     expects_key: bool,
     is_over: bool,
@@ -70,7 +70,7 @@ struct Level {
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-enum Key {
+enum KeyKind {
     #[default]
     Other,
     Text(Channel),
@@ -198,7 +198,7 @@ impl GeneratedText {
                 self.is_over = self.levels.is_empty();
             }
             b',' => {
-                self.key = Key::Other;
+                self.key = KeyKind::Other;
                 self.expects_key = self.levels.last().is_some_and(|level| level.is_object);
             }
             b':' => self.expects_key = false,
@@ -216,7 +216,7 @@ impl GeneratedText {
     fn open(&mut self, is_object: bool) {
         let key = std::mem::take(&mut self.key);
         let depth = self.levels.len();
-        let is_usage = is_object && depth == 1 && key == Key::Usage;
+        let is_usage = is_object && depth == 1 && key == KeyKind::Usage;
         if is_usage {
             self.usage.clear();
         }
@@ -225,7 +225,7 @@ impl GeneratedText {
         self.levels.push(Level {
             is_object,
             is_usage,
-            is_details: is_details || key == Key::Details,
+            is_details: is_details || key == KeyKind::Details,
             is_without_text: false,
             before: self.bytes,
         });
@@ -263,7 +263,7 @@ impl GeneratedText {
         string.len += part.len();
         let room = MAX_WORD.saturating_sub(string.word.len());
         string.word.extend_from_slice(&part[..part.len().min(room)]);
-        if let (Key::Text(channel), false) = (self.key, self.expects_key) {
+        if let (KeyKind::Text(channel), false) = (self.key, self.expects_key) {
             self.bytes.add(channel, part.len());
         }
     }
@@ -276,8 +276,10 @@ impl GeneratedText {
             string.word.push(b'"');
             let key = Text::before_quote(&string.word).filter(|_| is_whole);
             let is_details = self.levels.last().is_some_and(|level| level.is_details);
-            self.key = key.map_or(Key::Other, |key| Key::of(&key.decoded(), is_details));
-        } else if self.key == Key::Type && is_whole && is_without_text(&string.word) {
+            self.key = key.map_or(KeyKind::Other, |key| {
+                KeyKind::of(&key.decoded(), is_details)
+            });
+        } else if self.key == KeyKind::Type && is_whole && is_without_text(&string.word) {
             if let Some(level) = self.levels.last_mut() {
                 level.is_without_text = true;
             }
@@ -285,7 +287,7 @@ impl GeneratedText {
     }
 }
 
-impl Key {
+impl KeyKind {
     fn of(key: &[u8], is_details: bool) -> Self {
         match key {
             b"reasoning_details" => Self::Details,

@@ -25,14 +25,14 @@ const CLOSING: Duration = Duration::from_secs(5);
 /// The requests in flight on a connection, and the times of its last bytes.
 #[derive(Debug)]
 pub(super) struct Activity {
-    state: Mutex<State>,
+    state: Mutex<ConnectionState>,
     /// The connection's task, woken when the last request in flight is done: then its clock
     /// starts.
     task: AtomicWaker,
 }
 
 #[derive(Debug)]
-struct State {
+struct ConnectionState {
     in_flight: usize,
     /// The version of the last request; `None` before the first.
     version: Option<Version>,
@@ -76,7 +76,7 @@ pub(super) struct Seen<T> {
 impl Activity {
     pub(super) fn new() -> Arc<Self> {
         let now = Instant::now();
-        let state = State {
+        let state = ConnectionState {
             in_flight: 0,
             version: None,
             idle: now,
@@ -148,7 +148,7 @@ impl Activity {
         self.lock().written = Instant::now();
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, ConnectionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -7,18 +7,18 @@ use super::request::Request;
 
 /// One answer to be written in a dialect.
 #[derive(Debug)]
-pub(super) struct Answer<'a> {
+pub(super) struct SimulatedAnswer<'a> {
     /// Makes ids unique per server.
     pub(super) serial: u64,
     pub(super) model: &'a str,
     pub(super) deltas: Vec<String>,
     /// The tool call that the answer contains instead of a text.
-    pub(super) call: Option<ToolCall>,
+    pub(super) call: Option<SimulatedCall>,
     /// Whether a chat stream ends with its usage.
     pub(super) include_usage: bool,
 }
 
-impl<'a> Answer<'a> {
+impl<'a> SimulatedAnswer<'a> {
     pub(super) fn new(
         serial: u64,
         request: &'a Request,
@@ -29,7 +29,7 @@ impl<'a> Answer<'a> {
             serial,
             model: &request.model,
             deltas: behaviour.deltas(body),
-            call: ToolCall::next(behaviour, request, serial),
+            call: SimulatedCall::next(behaviour, request, serial),
             include_usage: request
                 .stream_options
                 .as_ref()
@@ -52,14 +52,14 @@ impl<'a> Answer<'a> {
 
 /// A tool call that an answer contains instead of a text.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct ToolCall {
+pub(super) struct SimulatedCall {
     /// The id of the call, which the tool's result in the next request repeats.
     pub(super) id: String,
     pub(super) name: String,
     pub(super) arguments: Value,
 }
 
-impl ToolCall {
+impl SimulatedCall {
     /// The tool call of the model's next answer, if any.
     ///
     /// A polling model makes the same call for ever; an agent calls each tool once, in order.
@@ -108,7 +108,7 @@ mod tests {
 
     fn next(behaviour: Behaviour, request: Value) -> Option<(String, Value)> {
         let request = serde_json::from_value(request).unwrap();
-        let call = ToolCall::next(behaviour, &request, 1)?;
+        let call = SimulatedCall::next(behaviour, &request, 1)?;
         Some((call.name, call.arguments))
     }
 

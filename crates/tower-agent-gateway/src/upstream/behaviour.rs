@@ -63,12 +63,12 @@ pub(super) enum Behaviour {
     Large,
     Agent,
     Polling,
-    Failing(Failing),
+    Failing(FailureMode),
 }
 
 /// The error with which a simulated model answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Failing {
+pub(super) enum FailureMode {
     /// Sends a `retry-after` of this many seconds.
     RateLimited {
         retry_after: u32,
@@ -93,12 +93,12 @@ impl Behaviour {
             LARGE => Self::Large,
             AGENT => Self::Agent,
             POLLING => Self::Polling,
-            RATE_LIMITED => Self::Failing(Failing::RateLimited { retry_after: 1 }),
-            RATE_LIMITED_LONG => Self::Failing(Failing::RateLimited { retry_after: 3600 }),
-            OVERLOADED => Self::Failing(Failing::Overloaded),
-            OVERLOADED_STREAM => Self::Failing(Failing::OverloadedStream),
-            FAILING => Self::Failing(Failing::Server),
-            REFUSING => Self::Failing(Failing::Request),
+            RATE_LIMITED => Self::Failing(FailureMode::RateLimited { retry_after: 1 }),
+            RATE_LIMITED_LONG => Self::Failing(FailureMode::RateLimited { retry_after: 3600 }),
+            OVERLOADED => Self::Failing(FailureMode::Overloaded),
+            OVERLOADED_STREAM => Self::Failing(FailureMode::OverloadedStream),
+            FAILING => Self::Failing(FailureMode::Server),
+            REFUSING => Self::Failing(FailureMode::Request),
             _ => Self::Healthy,
         };
         Some((name, behaviour))

@@ -3,12 +3,12 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::answer::{Answer, ToolCall};
+use super::answer::{SimulatedAnswer, SimulatedCall};
 use super::request::CREATED;
 use super::sse::{EventSequence, data};
 
 /// The answer of a call that does not stream.
-pub(super) fn whole(answer: &Answer<'_>) -> Value {
+pub(super) fn whole(answer: &SimulatedAnswer<'_>) -> Value {
     json!({
         "id": id(answer),
         "object": "chat.completion",
@@ -27,7 +27,7 @@ pub(super) fn whole(answer: &Answer<'_>) -> Value {
 }
 
 /// The answer as a stream.
-pub(super) fn events(answer: &Answer<'_>) -> EventSequence {
+pub(super) fn events(answer: &SimulatedAnswer<'_>) -> EventSequence {
     let step = |delta: Value, finish_reason: Option<&str>| {
         let choice = json!({
             "index": 0,
@@ -62,7 +62,7 @@ pub(super) fn events(answer: &Answer<'_>) -> EventSequence {
     }
 }
 
-fn message(answer: &Answer<'_>) -> Value {
+fn message(answer: &SimulatedAnswer<'_>) -> Value {
     let mut message = json!({
         "role": "assistant",
         "content": answer.text(),
@@ -76,7 +76,7 @@ fn message(answer: &Answer<'_>) -> Value {
     message
 }
 
-fn finish_reason(answer: &Answer<'_>) -> &'static str {
+fn finish_reason(answer: &SimulatedAnswer<'_>) -> &'static str {
     match answer.call {
         Some(_) => "tool_calls",
         None => "stop",
@@ -84,7 +84,7 @@ fn finish_reason(answer: &Answer<'_>) -> &'static str {
 }
 
 /// The tool call in this API's form, where the arguments are text.
-fn asked(call: &ToolCall) -> Value {
+fn asked(call: &SimulatedCall) -> Value {
     json!({
         "index": 0,
         "id": call.id,
@@ -93,7 +93,7 @@ fn asked(call: &ToolCall) -> Value {
     })
 }
 
-fn chunk(answer: &Answer<'_>, choices: Value, usage: Value) -> Value {
+fn chunk(answer: &SimulatedAnswer<'_>, choices: Value, usage: Value) -> Value {
     let mut chunk = json!({
         "id": id(answer),
         "object": "chat.completion.chunk",
@@ -110,12 +110,12 @@ fn chunk(answer: &Answer<'_>, choices: Value, usage: Value) -> Value {
     chunk
 }
 
-fn id(answer: &Answer<'_>) -> String {
+fn id(answer: &SimulatedAnswer<'_>) -> String {
     format!("chatcmpl-sim{}", answer.serial)
 }
 
-fn usage(answer: &Answer<'_>) -> Value {
-    let (input, output) = (Answer::INPUT_TOKENS, answer.output_tokens());
+fn usage(answer: &SimulatedAnswer<'_>) -> Value {
+    let (input, output) = (SimulatedAnswer::INPUT_TOKENS, answer.output_tokens());
     json!({
         "prompt_tokens": input,
         "completion_tokens": output,

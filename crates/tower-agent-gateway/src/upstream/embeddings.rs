@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::answer::Answer;
+use super::answer::SimulatedAnswer;
 use super::request::Request;
 
 /// The same vector as [`VECTOR`], as little-endian floats of four bytes in base64.
@@ -19,7 +19,7 @@ pub(super) fn whole(request: &Request) -> Value {
     let data: Vec<_> = (0..inputs(&request.input))
         .map(|index| json!({"object": "embedding", "index": index, "embedding": vector}))
         .collect();
-    let tokens = Answer::INPUT_TOKENS * data.len();
+    let tokens = SimulatedAnswer::INPUT_TOKENS * data.len();
     json!({
         "object": "list",
         "data": data,

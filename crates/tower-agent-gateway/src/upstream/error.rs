@@ -7,30 +7,30 @@ use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use serde_json::{Value, json};
 
-use super::behaviour::Failing;
+use super::behaviour::FailureMode;
 use super::failing::Said;
-use super::request::Operation;
+use super::request::Endpoint;
 use super::sse::{data, typed};
 
 /// The reason why a request is refused.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum Refusal {
     BadJson(serde_json::Error),
     UnknownModel(String),
     /// The simulated model answers with an error by design.
     Simulated {
         model: &'static str,
-        how: Failing,
+        how: FailureMode,
     },
 }
 
-impl Refused {
-    pub(super) fn respond(&self, operation: Operation) -> Response {
+impl Refusal {
+    pub(super) fn respond(&self, operation: Endpoint) -> Response {
         let said = self.say(operation);
         let status = StatusCode::from_u16(said.status).unwrap_or_default();
         let mut answer = (status, Json(said.body(operation))).into_response();
         if let Self::Simulated {
-            how: Failing::RateLimited { retry_after },
+            how: FailureMode::RateLimited { retry_after },
             ..
         } = self
         {
@@ -42,10 +42,10 @@ impl Refused {
     }
 
     /// The same error as an event in a stream with status 200.
-    pub(super) fn stream(&self, operation: Operation) -> Response {
+    pub(super) fn stream(&self, operation: Endpoint) -> Response {
         let said = self.say(operation);
         let event: Bytes = match operation {
-            Operation::Responses => {
+            Endpoint::Responses => {
                 let mut event = said.body(operation);
                 event["type"] = json!("error");
                 event["sequence_number"] = json!(0);
@@ -61,7 +61,7 @@ impl Refused {
         (headers, event).into_response()
     }
 
-    fn say(&self, operation: Operation) -> Said {
+    fn say(&self, operation: Endpoint) -> Said {
         let said = |status, kind, code, message: String| Said {
             status,
             kind,
@@ -93,7 +93,7 @@ impl Refused {
 }
 
 impl Said {
-    fn body(&self, operation: Operation) -> Value {
+    fn body(&self, operation: Endpoint) -> Value {
         let Self {
             kind,
             code,
@@ -108,6 +108,6 @@ impl Said {
     }
 }
 
-const fn anthropic(operation: Operation) -> bool {
-    matches!(operation, Operation::Messages | Operation::CountTokens)
+const fn anthropic(operation: Endpoint) -> bool {
+    matches!(operation, Endpoint::Messages | Endpoint::CountTokens)
 }

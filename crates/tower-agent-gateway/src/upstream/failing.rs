@@ -1,6 +1,6 @@
 //! The simulated errors, in the words of the real APIs.
 
-use super::behaviour::Failing;
+use super::behaviour::FailureMode;
 
 /// The content of an error, in the words of one dialect.
 #[derive(Debug)]
@@ -11,7 +11,7 @@ pub(super) struct Said {
     pub(super) message: String,
 }
 
-impl Failing {
+impl FailureMode {
     pub(super) fn say_as_anthropic(self, model: &str) -> Said {
         let (status, kind, message) = match self {
             Self::RateLimited { .. } => (

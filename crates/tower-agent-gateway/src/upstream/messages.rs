@@ -2,11 +2,11 @@
 
 use serde_json::{Value, json};
 
-use super::answer::{Answer, ToolCall};
+use super::answer::{SimulatedAnswer, SimulatedCall};
 use super::sse::{EventSequence, typed};
 
 /// The answer of a call that does not stream.
-pub(super) fn whole(answer: &Answer<'_>) -> Value {
+pub(super) fn whole(answer: &SimulatedAnswer<'_>) -> Value {
     let content = match &answer.call {
         Some(call) => json!([asked(call, &call.arguments)]),
         None => json!([{"type": "text", "text": answer.text()}]),
@@ -17,11 +17,11 @@ pub(super) fn whole(answer: &Answer<'_>) -> Value {
 
 /// The answer of `count_tokens`.
 pub(super) fn count() -> Value {
-    json!({"input_tokens": Answer::INPUT_TOKENS})
+    json!({"input_tokens": SimulatedAnswer::INPUT_TOKENS})
 }
 
 /// The answer as a stream.
-pub(super) fn events(answer: &Answer<'_>) -> EventSequence {
+pub(super) fn events(answer: &SimulatedAnswer<'_>) -> EventSequence {
     let start = message(answer, json!([]), None, 1);
     EventSequence {
         prelude: vec![
@@ -71,19 +71,19 @@ fn delta(delta: &Value) -> bytes::Bytes {
     }))
 }
 
-fn stop_reason(answer: &Answer<'_>) -> &'static str {
+fn stop_reason(answer: &SimulatedAnswer<'_>) -> &'static str {
     match answer.call {
         Some(_) => "tool_use",
         None => "end_turn",
     }
 }
 
-fn asked(call: &ToolCall, input: &Value) -> Value {
+fn asked(call: &SimulatedCall, input: &Value) -> Value {
     json!({"type": "tool_use", "id": call.id, "name": call.name, "input": input})
 }
 
 fn message(
-    answer: &Answer<'_>,
+    answer: &SimulatedAnswer<'_>,
     content: Value,
     stop_reason: Option<&str>,
     output_tokens: usize,
@@ -97,7 +97,7 @@ fn message(
         "stop_reason": stop_reason,
         "stop_sequence": null,
         "usage": {
-            "input_tokens": Answer::INPUT_TOKENS,
+            "input_tokens": SimulatedAnswer::INPUT_TOKENS,
             "cache_creation_input_tokens": 0,
             "cache_read_input_tokens": 0,
             "output_tokens": output_tokens,

@@ -31,7 +31,7 @@ pub(super) struct StreamOptions {
 
 /// The API that the request called.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Operation {
+pub(super) enum Endpoint {
     Chat,
     Responses,
     Messages,

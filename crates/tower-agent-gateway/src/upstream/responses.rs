@@ -3,17 +3,17 @@
 use bytes::Bytes;
 use serde_json::{Value, json};
 
-use super::answer::{Answer, ToolCall};
+use super::answer::{SimulatedAnswer, SimulatedCall};
 use super::request::CREATED;
 use super::sse::{EventSequence, typed};
 
 /// The answer of a call that does not stream.
-pub(super) fn whole(answer: &Answer<'_>) -> Value {
+pub(super) fn whole(answer: &SimulatedAnswer<'_>) -> Value {
     response(answer, "completed")
 }
 
 /// The answer as a stream.
-pub(super) fn events(answer: &Answer<'_>) -> EventSequence {
+pub(super) fn events(answer: &SimulatedAnswer<'_>) -> EventSequence {
     let mut sequence_number = 0;
     let mut event = |mut value: Value| {
         value["sequence_number"] = json!(sequence_number);
@@ -42,7 +42,7 @@ pub(super) fn events(answer: &Answer<'_>) -> EventSequence {
 }
 
 /// The events of a text: its announcement, its deltas, its closing events.
-fn said(answer: &Answer<'_>) -> [Vec<Value>; 3] {
+fn said(answer: &SimulatedAnswer<'_>) -> [Vec<Value>; 3] {
     // Adds the place in the output to a text event.
     let place = |mut value: Value| {
         value["item_id"] = json!(item_id(answer));
@@ -69,7 +69,7 @@ fn said(answer: &Answer<'_>) -> [Vec<Value>; 3] {
 }
 
 /// The events of a tool call: its announcement, its arguments, its closing events.
-fn called(answer: &Answer<'_>, call: &ToolCall) -> [Vec<Value>; 3] {
+fn called(answer: &SimulatedAnswer<'_>, call: &SimulatedCall) -> [Vec<Value>; 3] {
     let place = |mut value: Value| {
         value["item_id"] = json!(item_id(answer));
         value["output_index"] = json!(0);
@@ -98,7 +98,7 @@ fn finished(item: &Value) -> Value {
     json!({"type": "response.output_item.done", "output_index": 0, "item": item})
 }
 
-fn response(answer: &Answer<'_>, status: &str) -> Value {
+fn response(answer: &SimulatedAnswer<'_>, status: &str) -> Value {
     let completed = status == "completed";
     let output = match &answer.call {
         _ if !completed => json!([]),
@@ -134,7 +134,7 @@ fn response(answer: &Answer<'_>, status: &str) -> Value {
     })
 }
 
-fn item(answer: &Answer<'_>, status: &str, content: Value) -> Value {
+fn item(answer: &SimulatedAnswer<'_>, status: &str, content: Value) -> Value {
     json!({
         "id": item_id(answer),
         "type": "message",
@@ -144,7 +144,12 @@ fn item(answer: &Answer<'_>, status: &str, content: Value) -> Value {
     })
 }
 
-fn asked(answer: &Answer<'_>, call: &ToolCall, status: &str, arguments: &str) -> Value {
+fn asked(
+    answer: &SimulatedAnswer<'_>,
+    call: &SimulatedCall,
+    status: &str,
+    arguments: &str,
+) -> Value {
     json!({
         "id": item_id(answer),
         "type": "function_call",
@@ -155,7 +160,7 @@ fn asked(answer: &Answer<'_>, call: &ToolCall, status: &str, arguments: &str) ->
     })
 }
 
-fn item_id(answer: &Answer<'_>) -> String {
+fn item_id(answer: &SimulatedAnswer<'_>) -> String {
     format!("msg_sim{}", answer.serial)
 }
 
@@ -163,8 +168,8 @@ fn part(text: &str) -> Value {
     json!({"type": "output_text", "text": text, "annotations": [], "logprobs": []})
 }
 
-fn usage(answer: &Answer<'_>) -> Value {
-    let (input, output) = (Answer::INPUT_TOKENS, answer.output_tokens());
+fn usage(answer: &SimulatedAnswer<'_>) -> Value {
+    let (input, output) = (SimulatedAnswer::INPUT_TOKENS, answer.output_tokens());
     json!({
         "input_tokens": input,
         "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},

@@ -13,10 +13,10 @@ use http::header::{CACHE_CONTROL, CONTENT_LENGTH, CONTENT_TYPE, HeaderName, Head
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::answer::Answer;
-use super::behaviour::{Behaviour, Failing, MODELS};
-use super::error::Refused;
-use super::request::{CREATED, Operation, Request};
+use super::answer::SimulatedAnswer;
+use super::behaviour::{Behaviour, FailureMode, MODELS};
+use super::error::Refusal;
+use super::request::{CREATED, Endpoint, Request};
 use super::script::Script;
 use super::stats::{Stats, StatsPage};
 use super::{Delays, chat, embeddings, messages, responses};
@@ -36,14 +36,14 @@ pub(crate) fn router(delays: Delays) -> Router {
         post(move |State(upstream): State<Upstream>, body: Bytes| upstream.answer(operation, body))
     };
     Router::new()
-        .route("/v1/chat/completions", operation(Operation::Chat))
-        .route("/v1/responses", operation(Operation::Responses))
-        .route("/v1/messages", operation(Operation::Messages))
+        .route("/v1/chat/completions", operation(Endpoint::Chat))
+        .route("/v1/responses", operation(Endpoint::Responses))
+        .route("/v1/messages", operation(Endpoint::Messages))
         .route(
             "/v1/messages/count_tokens",
-            operation(Operation::CountTokens),
+            operation(Endpoint::CountTokens),
         )
-        .route("/v1/embeddings", operation(Operation::Embeddings))
+        .route("/v1/embeddings", operation(Endpoint::Embeddings))
         .route("/v1/models", get(models))
         .route("/stats", get(stats))
         .layer(DefaultBodyLimit::disable())
@@ -80,23 +80,23 @@ async fn models() -> Json<Value> {
 }
 
 impl Upstream {
-    async fn answer(self, operation: Operation, body: Bytes) -> Response {
+    async fn answer(self, operation: Endpoint, body: Bytes) -> Response {
         match serde_json::from_slice(&body) {
             Ok(request) => self.generate(operation, &request, &body).await,
-            Err(error) => self.refuse(operation, &Refused::BadJson(error)),
+            Err(error) => self.refuse(operation, &Refusal::BadJson(error)),
         }
     }
 
-    async fn generate(self, operation: Operation, request: &Request, body: &[u8]) -> Response {
+    async fn generate(self, operation: Endpoint, request: &Request, body: &[u8]) -> Response {
         let Some((model, behaviour)) = Behaviour::of(&request.model) else {
-            return self.refuse(operation, &Refused::UnknownModel(request.model.clone()));
+            return self.refuse(operation, &Refusal::UnknownModel(request.model.clone()));
         };
         // From here on the guard is dropped, and counts, when a caller leaves.
         let mut open = self.stats.open(model);
         if let Behaviour::Failing(how) = behaviour {
             open.complete();
-            let refused = Refused::Simulated { model, how };
-            return if request.stream && how == Failing::OverloadedStream {
+            let refused = Refusal::Simulated { model, how };
+            return if request.stream && how == FailureMode::OverloadedStream {
                 refused.stream(operation)
             } else {
                 refused.respond(operation)
@@ -106,13 +106,13 @@ impl Upstream {
             future::pending::<()>().await;
         }
 
-        let answer = Answer::new(open.serial, request, behaviour, body);
+        let answer = SimulatedAnswer::new(open.serial, request, behaviour, body);
         let events = match operation {
             _ if !request.stream => None,
-            Operation::Chat => Some(chat::events(&answer)),
-            Operation::Responses => Some(responses::events(&answer)),
-            Operation::Messages => Some(messages::events(&answer)),
-            Operation::CountTokens | Operation::Embeddings => None,
+            Endpoint::Chat => Some(chat::events(&answer)),
+            Endpoint::Responses => Some(responses::events(&answer)),
+            Endpoint::Messages => Some(messages::events(&answer)),
+            Endpoint::CountTokens | Endpoint::Embeddings => None,
         };
 
         let mut headers = head(operation, open.serial);
@@ -138,26 +138,26 @@ impl Upstream {
         (headers, Body::new(script.body(open))).into_response()
     }
 
-    fn refuse(&self, operation: Operation, refused: &Refused) -> Response {
+    fn refuse(&self, operation: Endpoint, refused: &Refusal) -> Response {
         self.stats.open(REFUSED).complete();
         refused.respond(operation)
     }
 }
 
-fn whole(operation: Operation, request: &Request, answer: &Answer<'_>) -> Value {
+fn whole(operation: Endpoint, request: &Request, answer: &SimulatedAnswer<'_>) -> Value {
     match operation {
-        Operation::Chat => chat::whole(answer),
-        Operation::Responses => responses::whole(answer),
-        Operation::Messages => messages::whole(answer),
-        Operation::CountTokens => messages::count(),
-        Operation::Embeddings => embeddings::whole(request),
+        Endpoint::Chat => chat::whole(answer),
+        Endpoint::Responses => responses::whole(answer),
+        Endpoint::Messages => messages::whole(answer),
+        Endpoint::CountTokens => messages::count(),
+        Endpoint::Embeddings => embeddings::whole(request),
     }
 }
 
 /// The headers with the request id, under the dialect's name for it.
-fn head(operation: Operation, serial: u64) -> HeaderMap {
+fn head(operation: Endpoint, serial: u64) -> HeaderMap {
     let name = match operation {
-        Operation::Messages | Operation::CountTokens => HeaderName::from_static("request-id"),
+        Endpoint::Messages | Endpoint::CountTokens => HeaderName::from_static("request-id"),
         _ => HeaderName::from_static("x-request-id"),
     };
     let mut headers = HeaderMap::new();

@@ -20,12 +20,12 @@ const FIRST_DELTAS: usize = 3;
 /// The steps that a response body plays, and its ending.
 #[derive(Debug)]
 pub(super) struct Script {
-    steps: VecDeque<Step>,
+    steps: VecDeque<ScriptStep>,
     ending: Ending,
 }
 
 #[derive(Debug)]
-enum Step {
+enum ScriptStep {
     Wait(Duration),
     Send(Bytes),
 }
@@ -60,12 +60,12 @@ impl Script {
             _ => events.deltas.len(),
         };
 
-        let mut steps: VecDeque<_> = events.prelude.into_iter().map(Step::Send).collect();
+        let mut steps: VecDeque<_> = events.prelude.into_iter().map(ScriptStep::Send).collect();
         if deltas > 0 {
-            steps.extend(events.opening.into_iter().map(Step::Send));
+            steps.extend(events.opening.into_iter().map(ScriptStep::Send));
         }
         for delta in events.deltas.into_iter().take(deltas) {
-            steps.extend([Step::Wait(gap), Step::Send(delta)]);
+            steps.extend([ScriptStep::Wait(gap), ScriptStep::Send(delta)]);
         }
         let ending = match behaviour {
             Behaviour::StallHead | Behaviour::StallStream => Ending::Silence,
@@ -75,7 +75,7 @@ impl Script {
                 frame: events.life,
             },
             _ => {
-                steps.extend(events.closing.into_iter().map(Step::Send));
+                steps.extend(events.closing.into_iter().map(ScriptStep::Send));
                 Ending::Clean
             }
         };
@@ -97,12 +97,12 @@ impl Script {
         let mut steps = VecDeque::new();
         match behaviour {
             Behaviour::Ping => {}
-            _ if matches!(ending, Ending::Clean) => steps.push_back(Step::Send(body)),
+            _ if matches!(ending, Ending::Clean) => steps.push_back(ScriptStep::Send(body)),
             // The wait lets the server flush head and half before the end: an error in the same
             // write would swallow both.
             _ => steps.extend([
-                Step::Send(body.split_to(body.len() / 2)),
-                Step::Wait(delays.gap),
+                ScriptStep::Send(body.split_to(body.len() / 2)),
+                ScriptStep::Wait(delays.gap),
             ]),
         }
         Self { steps, ending }
@@ -133,8 +133,8 @@ impl Body for ScriptBody {
                 this.sleep = None;
             }
             match this.script.steps.pop_front() {
-                Some(Step::Wait(delay)) => this.sleep = Some(Box::pin(sleep(delay))),
-                Some(Step::Send(bytes)) => {
+                Some(ScriptStep::Wait(delay)) => this.sleep = Some(Box::pin(sleep(delay))),
+                Some(ScriptStep::Send(bytes)) => {
                     // Marked with the last frame, because a server need not poll again after
                     // it.
                     if this.is_end_stream() {
@@ -161,7 +161,7 @@ impl Body for ScriptBody {
                     Ending::Repeat { every, frame } => {
                         this.script
                             .steps
-                            .extend([Step::Wait(*every), Step::Send(frame.clone())]);
+                            .extend([ScriptStep::Wait(*every), ScriptStep::Send(frame.clone())]);
                     }
                 },
             }
