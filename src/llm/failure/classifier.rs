@@ -424,6 +424,7 @@ fn class_of_reason(name: &str) -> Option<FailureClass> {
         | "shutdown" | "upstream_failed" => Some(FailureClass::Server),
         "superseded"
         | "turn_cap_reached"
+        | "token_cap_reached"
         | "retry_budget_exceeded"
         | "per_dispatch_errors_exceeded"
         | "consecutive_errors"

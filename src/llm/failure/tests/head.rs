@@ -59,6 +59,7 @@ fn a_reason_that_is_not_ours_is_the_upstream_s_failure_or_the_caller_s_fault() {
     let caller = [
         "superseded",
         "turn_cap_reached",
+        "token_cap_reached",
         "retry_budget_exceeded",
         "per_dispatch_errors_exceeded",
         "consecutive_errors",
