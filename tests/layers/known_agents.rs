@@ -258,6 +258,23 @@ async fn without_a_living_parent_a_sub_agent_has_a_run_of_its_own() {
     assert_eq!(get(&registry, &late).snapshot().parent, None);
 }
 
+/// Its first run completed, so the id begins a new generation, which needs a parent as well.
+#[tokio::test(start_paused = true)]
+async fn a_sub_agent_whose_run_completed_is_a_child_again() {
+    let (registry, mut service, _upstream) = stack();
+    let turn = send(&mut service, None, "one").await.unwrap();
+    let child = send(&mut service, Some("a"), "part").await.unwrap();
+    assert!(get(&registry, &child).end(TerminalReason::Completed));
+
+    assert_eq!(send(&mut service, Some("a"), "part").await.unwrap(), child);
+
+    let again = get(&registry, &child);
+    assert_eq!(again.snapshot().generation, 2);
+    assert_eq!(again.snapshot().parent, Some(turn.clone()));
+    get(&registry, &turn).end(TerminalReason::Aborted);
+    assert_eq!(again.terminal_reason(), Some(TerminalReason::Aborted));
+}
+
 /// A sub-agent of an ended turn does not live on below an earlier turn, which is open until it has
 /// been idle.
 #[tokio::test(start_paused = true)]

@@ -73,8 +73,8 @@ impl RequestRun {
 
     /// Makes a new run the [child](Run::child) of the owner's run of this id.
     ///
-    /// If that run is unknown or over, the new run has no parent. A run that is known already keeps
-    /// the parent with which it was opened.
+    /// If that run is unknown or over, the new run has no parent. A run that lives already, or ended
+    /// other than as completed, keeps the parent with which it was opened.
     #[must_use]
     pub fn child_of(mut self, parent: RunId) -> Self {
         self.parent = Some(ParentRun::Run(parent));

@@ -21,7 +21,7 @@ use crate::{
     error::BoxError,
     headers::X_RUN_ID,
     registry::{Finder, Owner, Uncounted},
-    run::{CallSlot, InvalidRunId, NodeKind, Run, RunId, Settlement, Terminated},
+    run::{CallSlot, InvalidRunId, NodeKind, Run, RunId, Settlement, TerminalReason, Terminated},
     supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
@@ -149,8 +149,11 @@ impl RunLayer {
             }
             (Some(found), _) => here(found.clone()),
             (None, Some(id)) => {
-                // A known run keeps the parent with which it was opened.
-                let parent = parent.filter(|_| registry.get(owner, &id).is_none());
+                // A run that lives, or did not complete, keeps the parent with which it was opened.
+                let parent = parent.filter(|_| {
+                    let known = registry.get(owner, &id);
+                    known.is_none_or(|run| run.terminal_reason() == Some(TerminalReason::Completed))
+                });
                 let parent =
                     parent.and_then(|parent| parent.find(registry, owner, session.as_deref()));
                 // Without a span of its own: each call of the child belongs to its caller's trace.
