@@ -181,6 +181,7 @@ async fn the_program_moves_a_runs_ceiling_once_and_a_later_call_does_not_move_it
     let first = ask();
     sleep(secs(20)).await;
 
+    assert!(!run.extend_once(secs(0)), "that moves nothing");
     assert!(run.extend_once(secs(60)));
     assert!(!run.extend_once(secs(60)), "it was moved");
     first.await.unwrap().whole();

@@ -161,8 +161,8 @@ impl Run {
     /// Moves the deadlines of the nearest run by `by`, once: its ceiling and its timeout.
     ///
     /// Call it for work that must not be cut, such as the compaction of a context. Returns whether
-    /// the deadlines were moved: false if one of them has passed, if they were moved before, or if
-    /// the run is over, closing, or without such a deadline. A deadline that a layer sets on the
+    /// the deadlines were moved: false if one of them has passed, if they were moved before, if `by`
+    /// is zero, or if the run is over, closing, or without such a deadline. A deadline that a layer sets on the
     /// run later is moved as well.
     ///
     /// Deadlines of calls, attempts and tools stay, and so do those that a caller announced.
@@ -182,7 +182,7 @@ impl Run {
     )]
     pub fn extend_once(&self, by: Duration) -> bool {
         let run = self.nearest();
-        run.check(self.now(), TaskId::NONE).is_ok() && run.extend(by)
+        !by.is_zero() && run.check(self.now(), TaskId::NONE).is_ok() && run.extend(by)
     }
 
     /// Waits for the end of this node, and resolves with its reason.
