@@ -21,6 +21,14 @@ pub(crate) struct SubAgentLink {
     followed: Option<(Run, Duration)>,
 }
 
+/// A root that follows the run of another tree.
+struct FollowedParent {
+    root: Run,
+    parent: Run,
+    /// The time that the root's tree has after the end of its parent.
+    grace: Duration,
+}
+
 /// A link to a sub-agent's run that is asked to stop when this run ends.
 pub(crate) type StopOnEnd = Weak<Node<NodeState>>;
 
@@ -88,34 +96,47 @@ impl Run {
         }
     }
 
-    /// Closes this run if the parent that it follows has ended.
+    /// Closes the root of this node's tree if the parent that it follows has ended.
     ///
-    /// The outermost parent is checked first, because [`check`](Node::check) of a run does not
-    /// reach the run that it follows.
+    /// The outermost parent is checked first, because [`check`](Node::check) of a node does not
+    /// reach the run that its root follows.
     pub(in crate::run) fn stop_if_parent_ended(&self) {
-        let Some((parent, _)) = self.followed_parent() else {
+        let Some(first) = self.followed_parent() else {
             return;
         };
         // The parents are walked without recursion: a chain of sub-agents may be deep.
-        let mut path = vec![self.run(), parent];
-        while let Some((parent, _)) = path.last().and_then(Self::followed_parent) {
-            path.push(parent);
+        let mut path = vec![first];
+        while let Some(link) = path.last().and_then(|link| link.parent.followed_parent()) {
+            path.push(link);
         }
-        while let (Some(parent), Some(child)) = (path.pop(), path.last()) {
-            let checked = parent.node().check(parent.now(), TaskId::NONE);
-            if let (Err(end), Some((_, grace))) = (checked, child.followed_parent()) {
-                let now = child.now();
-                let until = now.saturating_add(grace);
-                child.node().close(&end.reason, until, now);
+        while let Some(FollowedParent {
+            root,
+            parent,
+            grace,
+        }) = path.pop()
+        {
+            if let Err(end) = parent.node().check(parent.now(), TaskId::NONE) {
+                let now = root.now();
+                root.node()
+                    .close(&end.reason, now.saturating_add(grace), now);
             }
         }
     }
 
-    /// The parent that this run follows, and the grace after the parent's end; `None` if detached.
-    fn followed_parent(&self) -> Option<(Self, Duration)> {
-        let above = self.run_state().features_if_any()?.above()?;
+    /// The parent that the root of this node's tree follows; `None` if it follows none.
+    #[inline]
+    fn followed_parent(&self) -> Option<FollowedParent> {
+        let mut root = self.node();
+        while let Some(parent) = root.parent() {
+            root = parent;
+        }
+        let above = root.payload.features_if_any()?.above()?;
         let (parent, grace) = above.followed.as_ref()?;
-        Some((parent.run(), *grace))
+        Some(FollowedParent {
+            root: Self::of(Arc::clone(root)),
+            parent: parent.run(),
+            grace: *grace,
+        })
     }
 }
 

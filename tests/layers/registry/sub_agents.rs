@@ -118,6 +118,24 @@ async fn a_parent_whose_ceiling_passed_unseen_is_heeded_before_anything_starts()
     assert_eq!(run.terminal_reason(), Some(reason));
 }
 
+/// A run below a sub-agent's has no parent of its own to follow: its root has.
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_passed_unseen_is_heeded_below_a_sub_agent_too() {
+    let run = Run::open();
+    let upstream = Upstream::script(Script::sse().never());
+    let ceiling = HardCeilingLayer::new(secs(5)).scope(Scope::Run);
+    let attached = run.attach(request());
+    let _unread = ceiling.layer(upstream).oneshot(attached).await.unwrap();
+    let below = run.child_asked(secs(10)).child();
+    assert!(below.check().is_ok());
+    sleep(secs(5)).await;
+
+    let reason = below.check().unwrap_err().reason;
+
+    assert_eq!(reason, TerminalReason::HardCeiling);
+    assert_eq!(run.terminal_reason(), Some(reason));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_childs_turns_and_its_cap_are_its_own() {
     let beside = |run: &Run| run.child_asked(secs(1));
