@@ -141,7 +141,9 @@ use crate::{
 /// Ends a node that makes no progress for a window: see the [module](self).
 #[derive(Clone, Copy, Debug)]
 pub struct StepTimeoutLayer {
-    windows: Option<Windows>,
+    limit: Option<Limit>,
+    resets_on: ResetOn,
+    observes: bool,
     scope: Scope,
 }
 
@@ -164,17 +166,13 @@ impl StepTimeoutLayer {
     /// If `window` is zero.
     #[must_use]
     pub const fn optional(window: Option<Duration>) -> Self {
-        let windows = match window {
+        match window {
             Some(window) => {
                 assert!(!window.is_zero(), "a step window must be longer than zero");
                 let (first, step) = (window, window);
-                Some(Windows::new(Limit::Step { first, step }))
+                Self::limited_by(Some(Limit::Step { first, step }))
             }
-            None => None,
-        };
-        Self {
-            windows,
-            scope: Scope::Found,
+            None => Self::limited_by(None),
         }
     }
 
@@ -183,8 +181,14 @@ impl StepTimeoutLayer {
     /// See the [module](super#local-models).
     #[must_use]
     pub const fn local() -> Self {
+        Self::limited_by(Some(Limit::Heartbeat(HEARTBEAT)))
+    }
+
+    const fn limited_by(limit: Option<Limit>) -> Self {
         Self {
-            windows: Some(Windows::new(Limit::Heartbeat(HEARTBEAT))),
+            limit,
+            resets_on: ResetOn::Content,
+            observes: false,
             scope: Scope::Found,
         }
     }
@@ -203,10 +207,8 @@ impl StepTimeoutLayer {
             !interval.is_zero(),
             "a heartbeat must take longer than zero"
         );
-        if let Some(windows) = &mut self.windows {
-            if let Limit::Heartbeat(every) = &mut windows.limit {
-                *every = interval;
-            }
+        if let Some(Limit::Heartbeat(every)) = &mut self.limit {
+            *every = interval;
         }
         self
     }
@@ -223,15 +225,12 @@ impl StepTimeoutLayer {
     #[must_use]
     pub const fn first(mut self, window: Duration) -> Self {
         assert!(!window.is_zero(), "a first window must be longer than zero");
-        match &mut self.windows {
-            Some(windows) => {
-                if let Limit::Step { first, .. } = &mut windows.limit {
-                    *first = window;
-                }
-            }
+        match &mut self.limit {
+            Some(Limit::Step { first, .. }) => *first = window,
+            Some(Limit::Heartbeat(_)) => {}
             None => {
                 let (first, step) = (window, Duration::MAX);
-                self.windows = Some(Windows::new(Limit::Step { first, step }));
+                self.limit = Some(Limit::Step { first, step });
             }
         }
         self
@@ -240,9 +239,7 @@ impl StepTimeoutLayer {
     /// The events that reset the window; by default [`ResetOn::Content`].
     #[must_use]
     pub const fn resets_on(mut self, resets_on: ResetOn) -> Self {
-        if let Some(windows) = &mut self.windows {
-            windows.resets_on = resets_on;
-        }
+        self.resets_on = resets_on;
         self
     }
 
@@ -254,9 +251,7 @@ impl StepTimeoutLayer {
     /// limit known to be safe, may enforce that limit in the same stack.
     #[must_use]
     pub const fn observe(mut self) -> Self {
-        if let Some(windows) = &mut self.windows {
-            windows.observes = true;
-        }
+        self.observes = true;
         self
     }
 
@@ -269,12 +264,8 @@ impl StepTimeoutLayer {
 
     /// The windows for the first content and for each later one, if they end anything.
     pub(crate) const fn windows(&self) -> Option<(Duration, Duration)> {
-        match self.windows {
-            Some(Windows {
-                limit: Limit::Step { first, step },
-                observes: false,
-                ..
-            }) => Some((first, step)),
+        match self.limit {
+            Some(Limit::Step { first, step }) if !self.observes => Some((first, step)),
             _ => None,
         }
     }
@@ -319,9 +310,19 @@ where
 
     #[inline]
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let StepTimeoutLayer { windows, scope } = self.layer;
-        let Some(windows) = windows else {
+        let StepTimeoutLayer {
+            limit,
+            resets_on,
+            observes,
+            scope,
+        } = self.layer;
+        let Some(limit) = limit else {
             return SupervisedFuture::inert(self.inner.call(request));
+        };
+        let windows = Windows {
+            limit,
+            resets_on,
+            observes,
         };
         let entry = Claim::of(&mut request);
         if scope == Scope::Run {
@@ -354,14 +355,6 @@ enum Limit {
 }
 
 impl Windows {
-    const fn new(limit: Limit) -> Self {
-        Self {
-            limit,
-            resets_on: ResetOn::Content,
-            observes: false,
-        }
-    }
-
     /// The windows for this request: those in its `Limits` extension replace those of the layer.
     /// `None` if the request has no window at all.
     #[inline]

@@ -12,8 +12,8 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, LogCapture, PING, ReadExt, Script, Upstream, call_of, chat, poll_once, reason_of,
-    request, request_of, secs,
+    DONE, LogCapture, Outcome, PING, ReadExt, Script, Upstream, call_of, chat, poll_once,
+    reason_of, request, request_of, secs,
 };
 
 const MINUTE: f64 = 60.0;
@@ -325,4 +325,34 @@ fn a_notice_serialises_its_times_in_milliseconds() {
     assert_eq!(json["kind"], "would_have_ended");
     assert_eq!(json["reason"], "step_timeout");
     assert_eq!(json["limit_ms"], 1500);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shadow_mode_outlives_a_missing_limit() {
+    let run = Run::open();
+    let (request, call) = call_of(&run);
+    let layer = StepTimeoutLayer::optional(None).observe().first(secs(5));
+    let upstream = Upstream::script(Script::before_head().wait(MINUTE).data("{}"));
+
+    Outcome::of(layer.layer(upstream).oneshot(request)).await;
+
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shadow_ceiling_moves_with_the_ceiling_that_the_program_moves() {
+    let run = Run::open();
+    let events = run.subscribe();
+    let upstream = Upstream::script(Script::sse().wait(MINUTE).data(DONE));
+    let shadow = HardCeilingLayer::new(secs(30)).scope(Scope::Run).observe();
+    let enforced = HardCeilingLayer::new(secs(50)).scope(Scope::Run);
+    let service = enforced.layer(shadow.layer(upstream));
+    let answer = service.oneshot(run.attach(request())).await.unwrap();
+
+    assert!(run.extend_once(secs(40)));
+    answer.into_body().read().await.whole();
+    run.end(TerminalReason::Completed);
+
+    let would = |notice: &RunNotice| matches!(notice, RunNotice::WouldHaveEnded { .. });
+    assert!(!notices(events).await.iter().any(would));
 }

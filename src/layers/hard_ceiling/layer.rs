@@ -224,7 +224,9 @@ impl LayerHooks for ObservedCeiling {
         let mut next: Option<Nanos> = None;
         for (reason, slot) in &mut self.limits {
             let Some(limit) = *slot else { continue };
+            let moved = found.in_scope(self.scope).clocks.extension();
             let at = self.opened.saturating_add(limit);
+            let at = at.saturating_add(Duration::from_nanos(moved));
             if at <= now {
                 *slot = None;
                 found.would_end(self.scope, reason, Some(limit));

@@ -230,10 +230,15 @@ impl Clocks {
         };
         let at = cell?.load(Ordering::Acquire);
         let extension = match clock {
-            Clock::Ceiling | Clock::Timeout => rare.map_or(0, RareClocks::extension),
+            Clock::Ceiling | Clock::Timeout => self.extension(),
             Clock::Share | Clock::Drain | Clock::Announced => 0,
         };
         duration(at.saturating_add(extension))
+    }
+
+    /// The time by which the program moved the ceiling and the timeout.
+    pub(crate) fn extension(&self) -> Nanos {
+        self.rare_if_any().map_or(0, RareClocks::extension)
     }
 
     /// The earliest deadline of all clocks of the node; `None` if none is set.
