@@ -198,8 +198,8 @@ impl Run {
     /// Waits until this node has ended and its work is gone, and resolves with the reason.
     ///
     /// When the future resolves, no call, attempt or tool at or below the node is still being
-    /// dropped, no task of a pump drops or drains a call, and
-    /// [`on_end`](crate::RunLayer::on_end) has been called.
+    /// dropped, no task of a pump drops or drains a call, and each
+    /// [`on_end`](crate::RunLayer::on_end) below the node has returned.
     ///
     /// # Cancel safety
     ///

@@ -175,8 +175,9 @@ impl<P: EndHook> Node<P> {
     /// Undoes one [`enter`](Self::enter). The last piece of work that leaves a closing node ends
     /// the node.
     pub(crate) fn leave(&self, now: Duration) {
+        let path = || std::iter::once(self).chain(self.ancestors());
         let mut wakers = Vec::new();
-        for node in std::iter::once(self).chain(self.ancestors()) {
+        for node in path() {
             // The order is `SeqCst`, like that of the drain clock: this thread sees the drain
             // deadline, or `close` sees that no work is left.
             if node.active.fetch_sub(1, Ordering::SeqCst) != 1 {
@@ -185,26 +186,20 @@ impl<P: EndHook> Node<P> {
             if node.is_draining() {
                 node.drained(now);
             }
+            // The hooks of this node run while the nodes above it still count the work: a task
+            // that sees one of those idle sees what the hooks did.
             if node.end.get().is_some() {
+                node.payload.settled(node);
                 node.lock().waiters.collect(false, &mut wakers);
-            }
-        }
-        // The nodes above a node with work have work, too: the thread with the last piece of that
-        // work calls their hooks.
-        let idle = || {
-            let path = std::iter::once(self).chain(self.ancestors());
-            path.take_while(|node| node.is_idle())
-        };
-        for node in idle() {
-            match node.end.get() {
-                Some(_) => node.payload.settled(node),
-                None => node.payload.idle(node),
+            } else {
+                node.payload.idle(node);
             }
         }
         for waker in wakers {
             waker.wake();
         }
-        for node in idle().filter(|node| node.end.get().is_some()) {
+        let idle = path().take_while(|node| node.is_idle());
+        for node in idle.filter(|node| node.end.get().is_some()) {
             node.payload.woken(node);
         }
     }
