@@ -23,7 +23,7 @@ pub(crate) fn chain<'a>(
 
 /// The error for a request that cannot be processed as it is.
 ///
-/// A [`TerminalResponseLayer`](crate::TerminalResponseLayer) answers it with 400.
+/// By default a [`TerminalResponseLayer`](crate::TerminalResponseLayer) answers it with 400.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InvalidRequest {
     message: String,
@@ -49,9 +49,9 @@ impl Error for InvalidRequest {}
 
 /// The error for a caller's request that could not be read to its end.
 ///
-/// The caller went away, or broke off, while it was sending. A service that reads a
-/// request's body wraps a read error in this type, so that the read error does not count
-/// as a failure of the upstream: the call ends as
+/// The caller disconnected, or aborted the upload. A service that reads a request's body
+/// wraps a read error in this type, so that the read error does not count as a failure of
+/// the upstream: the call ends as
 /// [`ClientDisconnect`](crate::TerminalReason::ClientDisconnect).
 ///
 /// ```

@@ -12,9 +12,10 @@ pub(crate) const X_SESSION_ID: HeaderName = HeaderName::from_static("x-session-i
 /// The header with the number of the attempt: sent upstream, and set on the answer.
 pub(crate) const X_ATTEMPT: HeaderName = HeaderName::from_static("x-attempt");
 
-/// The header of an answer with the wire name of the reason that ended the run.
+/// The header of an answer with the wire name of a terminal reason.
 ///
-/// This crate sets it on its answers, and reads it from upstreams' answers.
+/// This crate sets the header on error answers for every reason but `upstream_failed`, and reads
+/// it from upstreams' answers.
 pub(crate) const X_TERMINAL_REASON: HeaderName = HeaderName::from_static("x-terminal-reason");
 
 /// The header of an answer that tells SDKs, as `true` or `false`, whether to retry.
@@ -25,7 +26,9 @@ pub(crate) const X_SHOULD_RETRY: HeaderName = HeaderName::from_static("x-should-
 /// The header in which a caller sends an API key to Anthropic's API.
 pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 
-/// The request headers that may hold a caller's credential; the first one present counts.
+/// The request headers that may hold a caller's credential.
+///
+/// By default the first one present, in this order, names the owner of the run.
 pub(crate) static CREDENTIALS: [HeaderName; 4] = [
     header::AUTHORIZATION,
     X_API_KEY,

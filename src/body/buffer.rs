@@ -15,7 +15,7 @@ use pin_project_lite::pin_project;
 use super::replay::ReplayBody;
 use crate::error::{BoxError, RequestCut, chain};
 
-/// The most bytes that are reserved, at a body's second frame, for the rest that it announces.
+/// The most bytes reserved, at a body's second frame, for the rest that the body announces.
 const MAX_RESERVE: usize = 1024 * 1024;
 
 pin_project! {
@@ -37,10 +37,10 @@ pin_project! {
 /// The data of a body, as far as it has been read.
 #[derive(Default)]
 pub(crate) struct Collected {
-    /// The first frame that is not empty, uncopied: the whole body if no other follows.
+    /// The first non-empty frame, uncopied: the whole body if no other follows.
     first: Bytes,
-    /// The joined data of all frames; empty until the second frame. Unjoined, frames of one
-    /// byte each would take thirty times the limit.
+    /// The joined data of all frames; empty until the second non-empty frame. Unjoined, frames
+    /// of one byte each would take thirty times the limit.
     whole: Vec<u8>,
 }
 
@@ -126,8 +126,9 @@ impl fmt::Debug for Collected {
     }
 }
 
-/// Returns an error as it is if it contains a [`LengthLimitError`]; else wraps it in
-/// [`RequestCut`], because the caller has broken off the upload.
+/// Wraps a read error in [`RequestCut`], because the caller has aborted the upload.
+///
+/// An error that contains a [`LengthLimitError`] is returned unchanged.
 fn read_error(error: BoxError) -> BoxError {
     if chain(&*error).any(|cause| cause.is::<LengthLimitError>()) {
         return error;

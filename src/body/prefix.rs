@@ -24,11 +24,10 @@ const SMALL: usize = 1024;
 /// Without a limit the buffer would grow, and be copied, again and again.
 const JOINED: usize = 16 * 1024;
 
-/// The beginning of a response, held back until its attempt commits or no other can follow.
+/// The first frames of a response body, held until a layer decides to deliver them.
 #[derive(Debug, Default)]
 pub(crate) struct HeldPrefix {
-    // The first held frame. Most responses are held for no more than it, which allocates
-    // nothing.
+    // The first held frame. Most prefixes have no other frame, and so allocate nothing.
     first: Option<Bytes>,
     // The next frames. The queue frees its memory with its last frame, because a body lives much
     // longer than its prefix.
@@ -37,7 +36,7 @@ pub(crate) struct HeldPrefix {
     bytes: usize,
 }
 
-/// The end of a held prefix, behind the frames that it keeps uncopied. Few responses need it.
+/// The end of a held prefix, behind its uncopied frames. Few responses need a tail.
 #[derive(Debug, Default)]
 struct Tail {
     // The small frames that came after `rest`, joined into one buffer.
@@ -195,7 +194,9 @@ mod tests {
         vec![byte; length].into()
     }
 
-    /// The next small frame comes behind as many frames as are held uncopied.
+    /// Returns a prefix with `frames` behind as many frames as a prefix keeps uncopied.
+    ///
+    /// So the prefix joins each small frame in `frames`.
     fn held(frames: &[Bytes]) -> HeldPrefix {
         let mut held = HeldPrefix::default();
         let few = vec![of(b'{', 1); FEW + 1];

@@ -15,9 +15,9 @@ pub(crate) const MAX_BODY: usize = 32 * 1024 * 1024;
 
 /// A whole request body in memory, which can be sent again.
 ///
-/// A clone shares the bytes, and starts at the read position that the original has then. So
-/// take the clone for a later attempt before the body is read. A layer that must send a body
-/// again buffers it into a `ReplayBody` once; it uses a body that already is one unchanged.
+/// A clone shares the bytes, and starts at the current read position of the original. So take
+/// the clone for a later attempt before the body is read. A layer that must send a body again
+/// buffers it into a `ReplayBody` once; a body that already is a `ReplayBody` stays unchanged.
 ///
 /// Reading a `ReplayBody` never waits and never fails, and its length is exact.
 ///
@@ -84,7 +84,7 @@ impl ReplayBody {
         }
     }
 
-    /// Returns the unread bytes of the body; only several pieces are joined in a copy.
+    /// Returns the unread bytes of the body; copies them only to join several pieces.
     pub(crate) fn gathered(&self) -> Bytes {
         if let Some(whole) = self.contiguous() {
             return whole.clone();
@@ -95,7 +95,7 @@ impl ReplayBody {
         whole.into()
     }
 
-    /// Returns the unread bytes of the body; only several pieces are joined in a copy.
+    /// Returns the unread bytes of the body; copies them only to join several pieces.
     pub(crate) fn into_gathered(self) -> Bytes {
         match self.rest {
             None => self.first,

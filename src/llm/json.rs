@@ -1,4 +1,4 @@
-//! A forward scanner of JSON objects that skips the keys it does not need.
+//! A forward scanner of JSON that skips the values it does not need.
 //!
 //! Every valid document gives the same values as with `serde_json`. Skipped values are checked
 //! for structure only, so a broken number or a bad escape in them goes unnoticed. Skipped
@@ -248,7 +248,7 @@ impl<'a> Scanner<'a> {
     /// Reads the value of an `error` key; `true` if it is an object, or a string that is not
     /// empty.
     ///
-    /// An object in which all fields are null is no error: batch jobs send such objects.
+    /// An object that has fields, all of them null, is no error: batch jobs send such objects.
     pub(crate) fn is_error(&mut self) -> Scan<bool> {
         match self.peek()? {
             b'{' => {
@@ -471,7 +471,8 @@ impl<'a> Text<'a> {
 
 /// Decodes the escapes of a JSON string.
 ///
-/// A string with an invalid escape is returned as written, and so equals no known word.
+/// An invalid string, for example one with an unknown escape, is returned as written. Its backslash
+/// makes it unequal to every known word.
 #[cold]
 fn decode(raw: &[u8]) -> Cow<'_, [u8]> {
     let mut quoted = Vec::with_capacity(raw.len() + 2);

@@ -27,7 +27,9 @@ pub(crate) use self::{
     volatile::{PIECE, ShortNumbers, normalise},
 };
 
-/// Returns the first `most` bytes of `text`, in whole characters; `None` if there is none.
+/// Returns the first `most` bytes of `text`, in whole characters.
+///
+/// The result is `None` if `most` is 0 or `text` is empty.
 pub(crate) fn excerpt(text: &[u8], most: usize) -> Option<Arc<str>> {
     if most == 0 || text.is_empty() {
         return None;

@@ -43,7 +43,7 @@ impl Prompt {
         }
     }
 
-    /// As `read`; `text` is the body.
+    /// Reads any body as [`read`](Self::read) does, by `serde_json`; `text` is the body.
     pub(super) fn read_any(body: &Bytes, text: &str) -> Result<Self, InvalidRequest> {
         match text.trim_ascii_start().bytes().next() {
             Some(b'{') => {}
@@ -51,8 +51,8 @@ impl Prompt {
                 return Err(not_json(&"it begins with a byte order mark"));
             }
             _ => {
-                // A type error of the visitor would repeat the caller's value, so test for an
-                // object here.
+                // A type error of the visitor would quote the caller's value in its message, so
+                // test for an object here.
                 serde_json::from_str::<IgnoredAny>(text).map_err(|error| not_json(&error))?;
                 return Err(unusable(&"it is not a JSON object"));
             }
@@ -68,8 +68,9 @@ impl Prompt {
         })
     }
 
-    /// Reads a valid object whose keys, and whose `model`, have no escapes. The others are left to
-    /// `serde_json`, which also says what is wrong with an invalid one.
+    /// Reads a valid object with short keys and a short `model`, all without escapes.
+    ///
+    /// Any other body gives `None`: [`read_any`](Self::read_any) reads it, or says what is wrong.
     pub(super) fn read_plain(body: &Bytes) -> Option<Self> {
         let mut json = Walk::new(body);
         let mut prompt = Self::default();

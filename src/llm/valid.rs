@@ -1,22 +1,29 @@
-//! A walk over JSON that refuses what `serde_json` refuses, and skips long strings faster.
+//! A validating walk over JSON that skips long strings faster than `serde_json` does.
 //!
-//! Beside [`Scanner`](super::json::Scanner), which is lenient in what it skips, the walk checks each
-//! value: control characters, escapes, numbers and brackets. It makes no error: whoever needs one,
-//! or has a document that is nested deeper than the walk goes, asks `serde_json`. Whether the bytes
-//! are UTF-8 is not checked.
+//! The walk refuses every document that `serde_json` refuses to parse as `IgnoredAny`: it checks
+//! control characters, escapes, numbers and brackets also in the values that it skips, unlike
+//! [`Scanner`](super::json::Scanner). The walk also refuses documents that are nested too deeply.
+//! It does not say why it refuses a document: the caller then reads the document with
+//! `serde_json`. The walk does not check that the bytes are UTF-8.
 
-/// The number of levels within a skipped value: one bit for each says if it is an object.
+/// The most non-empty arrays and objects that a skipped value may nest in each other.
+///
+/// [`Walk::skip`] keeps one bit for each of them, set for an object.
 const MAX_DEPTH: usize = u128::BITS as usize;
 
-/// The length of a string from which on it is skipped by blocks. Most strings are shorter, and end
-/// before a block does.
+/// The number of bytes of a string after which [`Walk::string`] skips whole blocks.
+///
+/// Most strings are shorter, and would end within their first block.
 const LONG: usize = 64;
 
-/// The length of a block, and the byte behind it.
+/// The length of a block of a string, in bytes.
 const BLOCK: usize = 64;
+/// The number of bytes of a block that one vector instruction checks.
 const LANES: usize = 16;
 
-/// A walk over the bytes of a document. `None` is invalid JSON, or JSON that is nested too deeply.
+/// A walk over the bytes of a JSON document.
+///
+/// A method returns `None` if the JSON is invalid, or nested too deeply. The walk must end then.
 #[derive(Debug)]
 pub(super) struct Walk<'a> {
     bytes: &'a [u8],
@@ -50,7 +57,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Reads `byte`, and the white space before it, if it comes next.
+    /// Skips white space, and reads the next byte if it is `byte`; returns whether it is.
     #[inline]
     pub(super) fn take(&mut self, byte: u8) -> Option<bool> {
         let found = self.peek()? == byte;
@@ -68,8 +75,10 @@ impl<'a> Walk<'a> {
         self.take(b':')?.then_some(key)
     }
 
-    /// Reads a string from behind its opening quote. The result is the string if it has no escape;
-    /// a long one counts as if it had one.
+    /// Reads a string from behind its opening quote.
+    ///
+    /// The inner result is the string as written, without its quotes; `None` if the string has an
+    /// escape, or at least [`LONG`] bytes.
     #[inline]
     pub(super) fn string(&mut self) -> Option<Option<&'a [u8]>> {
         const ONES: u64 = u64::MAX / 255;
@@ -81,8 +90,8 @@ impl<'a> Walk<'a> {
             if self.at >= blocks_from {
                 self.blocks();
                 plain = false;
-                // After a block that needs a closer look, its bytes are read as those of a short
-                // string are.
+                // `blocks` has stopped at a block that it cannot skip, or at fewer bytes than a
+                // block: this loop reads the next `BLOCK` bytes itself.
                 blocks_from = self.at + BLOCK;
             }
             if let Some(word) = self.bytes[self.at..].first_chunk::<8>() {
@@ -90,8 +99,8 @@ impl<'a> Walk<'a> {
                 let quote = word ^ (ONES * b'"' as u64);
                 let backslash = word ^ (ONES * b'\\' as u64);
                 let control = word.wrapping_sub(ONES * 0x20) & !word;
-                // Only the lowest set bit is reliable: it marks the first byte that stands for more
-                // than itself.
+                // Only the lowest set bit is reliable: it marks the first byte that is a quote, a
+                // backslash or a control character.
                 let hits = (control
                     | quote.wrapping_sub(ONES) & !quote
                     | backslash.wrapping_sub(ONES) & !backslash)
@@ -134,14 +143,14 @@ impl<'a> Walk<'a> {
         Some(())
     }
 
-    /// Skips blocks of a string, as long as they have nothing but characters and common escapes.
+    /// Skips blocks of a string up to the first one that is not [common](is_common).
     #[inline(never)]
     fn blocks(&mut self) {
         while let Some(block) = self.bytes[self.at..].first_chunk() {
             if matches!(block[0], b'"' | ..0x20) || !is_common(block) {
                 break;
             }
-            // The escape that begins with the last byte is part of the next block.
+            // An escape that begins with the last byte is read as the start of the next block.
             self.at += BLOCK + usize::from(block[BLOCK] != b'\\');
         }
     }
@@ -162,7 +171,7 @@ impl<'a> Walk<'a> {
         Some(())
     }
 
-    /// Reads the next byte if it is one of these.
+    /// Reads the next byte if it is in `one_of`; returns whether it is.
     fn next_is(&mut self, one_of: &[u8]) -> bool {
         let next = self.bytes.get(self.at);
         let found = next.is_some_and(|byte| one_of.contains(byte));
@@ -170,7 +179,7 @@ impl<'a> Walk<'a> {
         found
     }
 
-    /// Reads one or more digits, and returns their number.
+    /// Reads one or more digits, and returns how many; `None` if there is no digit.
     fn digits(&mut self) -> Option<usize> {
         let rest = self.bytes[self.at..].iter();
         let len = rest.take_while(|byte| byte.is_ascii_digit()).count();
@@ -214,7 +223,8 @@ impl<'a> Walk<'a> {
                 b'f' => self.literal(b"false")?,
                 _ => self.number()?,
             }
-            // Behind a value: the arrays and objects that end here, and the comma after them.
+            // Behind a value: close the arrays and objects that end here, and read the comma and
+            // the key of the next value.
             loop {
                 if depth == 0 {
                     return Some(());
@@ -240,12 +250,13 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Whether each byte of a block within a string is a character, or part of an escape other than
-/// `\\`, `\u`, `\b`, `\f` and `\/`. Such an escape is one byte behind a backslash, whatever stands
-/// before, so that the bytes are judged all at once. The first byte is judged by the caller.
+/// Whether a block within a string has only characters and the escapes `\n`, `\t`, `\r` and `\"`.
+///
+/// The byte before each byte suffices to check it, because in a block without `\\` every backslash
+/// begins an escape. So all bytes are checked at once. The caller checks the first byte.
 #[inline]
 fn is_common(block: &[u8; BLOCK + 1]) -> bool {
-    // The compiler makes vector instructions of the loop over the lanes.
+    // The compiler turns the inner loop into vector instructions.
     let mut odd = [0_u8; LANES];
     let before = block[..BLOCK].chunks_exact(LANES);
     for (before, bytes) in before.zip(block[1..].chunks_exact(LANES)) {

@@ -1,11 +1,12 @@
-//! Replaces the words of a text that differ between repeats: ids, times, durations, addresses.
+//! Replaces the volatile words of a text: ids, times, durations, addresses.
 //!
-//! Error keys and the results of tool calls are compared without these words.
+//! These words differ when the same error or the same tool result occurs again, so errors and tool
+//! results are compared without them.
 
-/// The byte that stands for a volatile word. UTF-8 never has it, so no message contains it.
+/// The byte that stands for a volatile word. UTF-8 never has this byte, so no text contains it.
 pub(super) const PLACEHOLDER: u8 = 0xfe;
 
-/// Prefixes of ids: a word with such a prefix is volatile even without a digit.
+/// The prefixes of ids. An id behind such a prefix and `-` or `_` is volatile without a digit too.
 #[rustfmt::skip]
 pub(super) const PREFIXES: [&str; 8] = [
     "req", "call", "chatcmpl", "msg", "toolu", "resp", "run", "thread",
@@ -22,26 +23,28 @@ pub(super) const UNITS: [&str; 28] = [
     "minute", "minutes", "h", "hr", "hrs", "hour", "hours", "d", "day", "days",
 ];
 
-/// The treatment of a number that is short and no part of a time.
+/// The treatment of a short number that has no unit and is no part of a time.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum ShortNumbers {
     /// The number is volatile: in an error it is mostly a part of an address or an id.
     Replaced,
-    /// The number stays: in a tool's result a page or a percentage is often the news.
+    /// The number stays: in a tool's result, a page number or a percentage often shows progress.
     Kept,
 }
 
-/// The length from which on a number is an id or a timestamp, and not short.
+/// The length in bytes from which on a number is an id or a timestamp, and not short.
 pub(super) const LONG: usize = 10;
 
-/// What a byte may be in a text; zero is none of these.
+/// A byte that is an ASCII letter.
+///
+/// This constant and the next ones are the classes of bytes. The class of any other byte is zero.
 const LETTER: u8 = 1;
 const DIGIT: u8 = 2;
 /// A byte that joins two digits: `.` or `,`.
 const POINT: u8 = 4;
 /// A byte that joins two letters or digits: `-` or `_`.
 const HYPHEN: u8 = 8;
-/// The first byte of a micro sign, among other characters.
+/// A byte with which a micro sign begins; other characters begin with it too.
 const MICRO: u8 = 16;
 const SPACE: u8 = 32;
 /// Any other byte of a character that is not ASCII.
@@ -66,19 +69,20 @@ const CLASSES: [u8; 256] = {
     classes
 };
 
-/// The most bytes that are passed on at once.
+/// The most bytes that [`normalise`] passes to `emit` at once.
 pub(crate) const PIECE: usize = 8;
 
-/// Passes `text` to `emit` in a form for comparison: trimmed, in lower case, with single spaces,
-/// and with a placeholder for each volatile word and the unit of a volatile number.
+/// Passes a form of `text` for comparison to `emit`, piece by piece.
 ///
-/// `emit` gets pieces, and how many bytes of each count.
+/// The form is trimmed, in lower case, and has single spaces. One [`PLACEHOLDER`] replaces each
+/// volatile word, and the unit behind a volatile number with it. `emit` gets a piece, and the
+/// number of its bytes that count.
 #[inline]
 pub(crate) fn normalise(text: &str, short: ShortNumbers, mut emit: impl FnMut([u8; PIECE], usize)) {
     let text = text.trim();
     let bytes = text.as_bytes();
     let mut at = 0;
-    // Whether the number before, and so the next one, is part of a time such as `10:31:07`.
+    // Whether a `:` joins the last number to the next one, as in the time `10:31:07`.
     let mut in_time = false;
     while let Some(&first) = bytes.get(at) {
         let is_letter = CLASSES[usize::from(first)] == LETTER;
@@ -108,7 +112,7 @@ pub(crate) fn normalise(text: &str, short: ShortNumbers, mut emit: impl FnMut([u
             at = then;
         } else {
             for bytes in bytes[at..end].chunks(PIECE) {
-                // Beside ASCII a word has micro signs only, which are lower case.
+                // Besides ASCII, a word contains only micro signs, which are lower case.
                 let mut lower = [0; PIECE];
                 lower[..bytes.len()].copy_from_slice(bytes);
                 lower.make_ascii_lowercase();
@@ -119,8 +123,10 @@ pub(crate) fn normalise(text: &str, short: ShortNumbers, mut emit: impl FnMut([u
     }
 }
 
-/// The word at `at` in lower case, and its length, if it is at most seven letters; with it goes the
-/// space between it and another word.
+/// Returns the word at `at` in lower case, and its length, if it is one to seven letters.
+///
+/// A space behind the word is included. The result is `None` if the next bytes may be part of the
+/// word or of that white space, or if fewer than eight bytes of the text are left.
 #[inline]
 fn short_letters(bytes: &[u8], at: usize) -> Option<([u8; PIECE], usize)> {
     const ONES: u64 = u64::MAX / 255;
@@ -128,7 +134,7 @@ fn short_letters(bytes: &[u8], at: usize) -> Option<([u8; PIECE], usize)> {
 
     let word = u64::from_le_bytes(*bytes[at..].first_chunk()?);
     let lower = word | (ONES * 0x20);
-    // Sums of seven bits each, so that none carries into the next byte.
+    // Sums of seven-bit numbers, so that none carries into the next byte.
     let low = lower & !HIGH;
     let from_a = low + ONES * (0x80 - b'a' as u64);
     let beyond_z = low + ONES * (0x7f - b'z' as u64);
@@ -136,19 +142,21 @@ fn short_letters(bytes: &[u8], at: usize) -> Option<([u8; PIECE], usize)> {
     if others == 0 {
         return None;
     }
-    // The lowest set bit is reliable, and before the end of the word is no space.
+    // Only the lowest set bit is reliable. A set bit at `ends` is the lowest: letters precede it.
     let spaces = word ^ (ONES * b' ' as u64);
     let spaces = spaces.wrapping_sub(ONES) & !spaces & HIGH;
     let ends = others.trailing_zeros();
     let space = (spaces >> ends & 1) as usize;
     let len = ends as usize / 8 + space;
-    // More space is part of the same space, and these bytes may be part of the word.
+    // A next byte of these classes may belong to the word; behind a space, to the white space.
     let odd = [DIGIT | HYPHEN | MICRO, SPACE | MICRO | WIDE][space];
     (class(bytes, at + len) & odd == 0).then_some((lower.to_le_bytes(), len))
 }
 
-/// Passes on the white space or the one character at the index `at`, where no word is, and returns
-/// the index behind it.
+/// Passes the character at the index `at`, where no word begins, to `emit`.
+///
+/// White space of any length is passed as one space. The result is the index behind the character
+/// or the white space.
 #[inline]
 fn other(text: &str, mut at: usize, first: u8, emit: &mut impl FnMut([u8; PIECE], usize)) -> usize {
     let bytes = text.as_bytes();
@@ -186,9 +194,10 @@ fn class(bytes: &[u8], at: usize) -> u8 {
     bytes.get(at).map_or(0, |&byte| CLASSES[usize::from(byte)])
 }
 
-/// The index at which the word at `start` ends, and the classes of its bytes. A word is ASCII
-/// letters and digits, and the characters that join two of them, as in `1.5`, `1,000` and
-/// `2026-11-03`.
+/// Returns the index behind the word at `start`, and the classes of its bytes.
+///
+/// A word is ASCII letters, digits and micro signs, and the characters that join two of them, as
+/// in `1.5`, `1,000` and `2026-11-03`. If there is no word, the index is `start`.
 #[inline]
 fn word(bytes: &[u8], start: usize) -> (usize, u8) {
     let class = |at| class(bytes, at);
@@ -211,7 +220,7 @@ fn word(bytes: &[u8], start: usize) -> (usize, u8) {
     }
 }
 
-/// Whether a word may differ between two occurrences of one error: a number or an id.
+/// Whether a word may differ between two occurrences of one text: it has a digit, or is an id.
 #[inline]
 fn is_volatile(word: &[u8], classes: u8) -> bool {
     let is_id = || {
@@ -226,7 +235,7 @@ fn is_volatile(word: &[u8], classes: u8) -> bool {
     classes & DIGIT != 0 || classes & HYPHEN != 0 && is_id()
 }
 
-/// The index behind the number that ends at `end`, and behind its unit if one follows.
+/// Returns the index behind the unit of the number that ends at `end`; `end` without a unit.
 fn without_unit(text: &str, end: usize) -> usize {
     let unit_at = text.len() - text[end..].trim_start().len();
     let (unit_end, _) = word(text.as_bytes(), unit_at);

@@ -27,7 +27,7 @@ pub(crate) enum ConversationEvent<'a> {
     },
     /// The event that the user sent a message that contains no result of a tool.
     Said,
-    /// The event that the model sent a message without a tool call: its turn is over.
+    /// The event that the model sent a message without a tool call: the model's turn is over.
     Answered,
 }
 
@@ -263,7 +263,8 @@ fn arguments(span: &[u8]) -> u64 {
 /// Calls `on` for each item of an array; any other value has none.
 pub(super) fn each<'a>(array: Option<&'a [u8]>, mut on: impl FnMut(&Item<'a>)) {
     if let Some(array) = array {
-        // Ignore errors: the span was scanned before, so it is well-formed.
+        // Ignore errors: the scan that found the span has checked no more than strings and
+        // brackets. Of a malformed array the elements before the fault count.
         let _ = Scanner::new(array).array(|json| {
             on(&Item::read(json)?);
             Ok(())
@@ -281,14 +282,16 @@ pub(crate) fn digest(value: impl Hash) -> u64 {
 /// Hashes a JSON text; the order of keys and the white space do not matter.
 ///
 /// Numbers and string values count as written. A text that is not JSON, or nested more than 127
-/// deep, is hashed byte by byte. An empty text equals `{}`, because models send either for a
-/// call without arguments.
+/// levels deep, is hashed as written. An empty text equals `{}`, because models send either for
+/// a call without arguments.
 pub(crate) fn canonical(json: &[u8]) -> u64 {
     canonical_by(json, |span| digest(span))
 }
 
-/// Hashes the result of a tool call, like [`canonical`]. Unless it is `exact`, words in its
-/// strings and numbers that differ between repeats do not matter: ids, times, durations.
+/// Hashes the result of a tool call, like [`canonical`].
+///
+/// Unless `exact` is set, volatile words in strings and numbers do not matter: ids, times,
+/// durations.
 pub(crate) fn result(json: &[u8], exact: bool) -> u64 {
     match exact {
         true => canonical(json),
@@ -296,8 +299,9 @@ pub(crate) fn result(json: &[u8], exact: bool) -> u64 {
     }
 }
 
-/// The length of the beginning of a string in which volatile words are replaced, in bytes. The rest
-/// of a longer string is compared as it is, because that is cheaper.
+/// The number of bytes at the start of a string in which volatile words are replaced.
+///
+/// The rest of a longer string is compared as it is, because that is cheaper.
 const NORMALISED: usize = 8192;
 
 /// Hashes a string or number without its volatile words.

@@ -1,8 +1,8 @@
 //! Reads tool calls and their results from requests and answers.
 //!
-//! An agent's request carries the whole conversation, so it shows all that its run did,
-//! in the formats of OpenAI's chat and Responses and of Anthropic's messages. The three
-//! share no key with different meanings, so one reader serves them all.
+//! An agent's request usually carries the whole conversation, and so each tool call of the
+//! agent, in the format of OpenAI's chat, of OpenAI's Responses or of Anthropic's messages.
+//! No key has different meanings in these formats, so one reader serves them all.
 //!
 //! The module does no I/O. The input is not trusted: a body that is not JSON, or of
 //! unknown shape, yields no events and no error.

@@ -59,7 +59,8 @@ pub(crate) struct History<'a> {
     /// Whether the request has a top-level `system` or `anthropic_version`, as Anthropic's API
     /// has.
     pub(crate) is_anthropic: bool,
-    /// Whether the request has `input`, the conversation's key in the Responses API.
+    /// Whether the request has `input`, the conversation's key in the Responses API; always false
+    /// in the dialects of chat and Anthropic.
     pub(crate) is_responses: bool,
     model: Option<Text<'a>>,
     /// The number of the request's messages that the reader walked, without those before
@@ -77,7 +78,8 @@ impl<'a> History<'a> {
     /// unchanged.
     ///
     /// Only the key that `dialect` uses for the conversation is read, because an upstream
-    /// ignores the other one. The history is `None` if the body has no conversation.
+    /// ignores the other one. If `dialect` does not tell, either key may be read, or both. The
+    /// history is `None` if the body has no conversation.
     pub(crate) fn read(
         dialect: &Dialect,
         body: &'a [u8],
@@ -267,7 +269,8 @@ impl<'a> History<'a> {
     /// Returns the text of the request's last message that is no instruction, if the user sent
     /// it.
     ///
-    /// The text is `None` if the message contains more than text, or is longer than 1 KiB.
+    /// The text is `None` if the message contains more than text, or is longer than 1 KiB, or
+    /// than 8 KiB as written.
     pub(crate) fn said(&self) -> Option<String> {
         let said = self.said?;
         if said.len() > 8 * TEXT {

@@ -18,8 +18,8 @@ const WHOLE: usize = 1024 * 1024;
 
 /// Reads the tool calls of an answer while its bytes pass.
 ///
-/// Memory is bounded: of a stream the reader keeps at most 128 open calls of 64 KiB each, and
-/// of any other answer 1 MiB, which is shared and not copied.
+/// Memory is bounded: of a stream the reader keeps at most one event of 1 MiB and 128 open calls
+/// of 64 KiB each; of any other answer, frames of up to 1 MiB, which are shared until the end.
 #[derive(Debug)]
 pub(crate) struct AnswerReader {
     mode: AnswerMode,
@@ -202,7 +202,7 @@ pub(super) fn push_call(event: ConversationEvent<'_>, calls: &mut Vec<Called>) {
     }
 }
 
-/// Words of events with a part of a tool call. The searchers are built once, not for each event.
+/// Searchers for words in events with a part of a tool call; built once, not for each event.
 static TOOL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"tool_"));
 static FUNCTION_CALL: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"function_call"));
 

@@ -14,7 +14,7 @@ static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 /// The values in a request's body that identify its sender.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SenderIdentity {
-    /// The digest of the user's words so far; it changes with each new message of the user.
+    /// The digest of the user's words so far; each new message with such words changes it.
     pub(crate) words: u64,
     /// The value of `prompt_cache_key`.
     pub(crate) cache_key: Option<String>,

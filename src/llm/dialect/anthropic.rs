@@ -35,7 +35,7 @@ struct Delta<'a> {
     empty: bool,
 }
 
-// One bit per key of a delta whose value is not empty; of two equal keys the last decides.
+// One bit per key of a delta whose value is not empty; of two equal known keys the last decides.
 const TEXT: u32 = 1;
 const THINKING: u32 = 1 << 1;
 const SIGNATURE: u32 = 1 << 2;
@@ -162,7 +162,8 @@ impl<'a> Delta<'a> {
 
 /// Classifies a `content_block_start` event by its `block`.
 ///
-/// An empty text or thinking block is no content, but a tool call is: its name is known.
+/// An empty text or thinking block is no content, but the start of a tool call is: its name is
+/// known.
 fn judge_block(block: &[u8]) -> EventVerdict {
     let Ok([kind, text, thinking]) = Scanner::members(block, [b"type", b"text", b"thinking"])
     else {

@@ -10,7 +10,8 @@ use crate::llm::{
 #[derive(Debug)]
 pub(crate) struct OpenAiChat;
 
-// One bit per key of a delta whose value is not empty; of two equal keys the last decides.
+// One bit per key of a delta or choice whose value is not empty; of two equal known keys the last
+// decides.
 const CONTENT: u32 = 1;
 const REFUSAL: u32 = 1 << 1;
 const TOOL_CALLS: u32 = 1 << 2;

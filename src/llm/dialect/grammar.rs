@@ -1,4 +1,4 @@
-//! The trait by which an API's events are read and its errors written, and the end of a stream.
+//! The trait that reads an API's events and writes its errors, and how complete a stream is.
 
 use std::fmt;
 
@@ -19,8 +19,8 @@ pub trait Grammar: fmt::Debug + Send + Sync {
     /// The stream's reader calls this method once for each event, in order, except for events
     /// named `error`, which are failures in every dialect. If the grammar returns
     /// [`EventKind::Error`](crate::llm::sse::EventKind::Error), it should pass the failure to
-    /// [`StreamState::report_failure`]; else the reader looks for known error formats in the
-    /// event's data.
+    /// [`StreamState::report_failure`]; if it does not, the reader looks for known error formats
+    /// in the event's data.
     ///
     /// An [`oversized`](Event::oversized) event has only its name, and no data.
     fn judge(&self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict;

@@ -1,7 +1,7 @@
 //! The event formats of each API, and the error events for its clients.
 //!
-//! A [`Dialect`] names the API whose [`Grammar`] reads a stream. The name is taken from a request's
-//! path, or detected from a stream's events.
+//! A [`Dialect`] names the API whose [`Grammar`] reads a stream. The dialect is taken from a
+//! request's path, or detected from a stream's events.
 
 mod anthropic;
 mod chat;
@@ -97,8 +97,8 @@ impl Dialect {
     pub(crate) fn raises(self, failure: &StreamFailure) -> bool {
         match self {
             Self::Anthropic => failure.is_named,
-            // The event was too long for its data to be kept; most likely it has an `error`
-            // key.
+            // The event was too long for its data to be kept; most likely the data has an
+            // `error` key.
             Self::OpenAiChat if failure.body.is_empty() => true,
             Self::OpenAiChat => serde_json::from_slice::<Value>(&failure.body)
                 .is_ok_and(|event| !event["error"].is_null()),

@@ -16,12 +16,12 @@ impl GenAiOperation {
         provider: None,
     };
 
-    /// The operation by the last segments of a request's path, and by the dialect of its stream.
+    /// The operation by the last segments of a request's path, or else by the request's dialect.
     pub(crate) fn of(path: &str, dialect: Dialect) -> &'static Self {
         let path = path.strip_suffix('/').unwrap_or(path);
         let (parents, last) = path.rsplit_once('/').unwrap_or(("", path));
         let is_image = parents.ends_with("images");
-        // A known path beats the dialect in the request's extensions.
+        // A known path beats `dialect`, which the program may set for all of its requests.
         match (Dialect::from_path(path), last) {
             (Dialect::Anthropic, "count_tokens") => &Self {
                 name: "count_tokens",

@@ -81,7 +81,7 @@ impl Usage {
     }
 }
 
-/// The token counts of a `usage` object, each if present; no count of cached tokens is 0.
+/// The token counts of a `usage` object; a missing count of cached tokens is 0.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tokens {
     input: Option<u64>,

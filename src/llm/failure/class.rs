@@ -49,13 +49,15 @@ pub enum FailureClass {
     NotReady,
     /// The upstream failed in itself: any other 5xx, `api_error`, `server_error`.
     ///
-    /// The class also covers an HTML page in place of an answer, and an error event of unknown
+    /// The class also covers 499, an HTML page under a good status, and an error event of unknown
     /// type in a stream.
     Server,
     /// The model failed during its answer: 424, `ModelStreamErrorException`.
     ModelFault,
-    /// No credit is left: 402, `insufficient_quota`, `billing_error`, or a used-up daily
-    /// quota. A 402 that asks for a wait of less than an hour is a [`RateLimit`](Self::RateLimit).
+    /// No credit is left: 402, `insufficient_quota`, `billing_error`, or a used-up daily quota.
+    ///
+    /// A 402 without such a name is a [`RateLimit`](Self::RateLimit) if its headers ask for a
+    /// delay, or its message for one of less than an hour.
     Quota,
     /// The credential is not accepted: 401, a bare 403, `authentication_error`,
     /// `invalid_api_key`.
@@ -145,12 +147,14 @@ pub enum TryOther {
     Provider,
     /// Another candidate is worth a try if its context window is larger.
     LargerWindow,
-    /// Any other candidate is worth a try, if the program allows it for requests that are
-    /// at fault themselves.
+    /// Any other candidate is worth a try, if the program allows it for the failure's class:
+    /// the request itself is at fault.
     IfAllowed,
 }
 
 /// How long a candidate cools down after its failure.
+///
+/// A cooldown lasts at least for the delay that the upstream asked for, up to a day.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Cooldown {
@@ -161,7 +165,7 @@ pub enum Cooldown {
     /// The candidate cools down for ten minutes at first, up to a day: a person has to
     /// fix the cause.
     Long,
-    /// The candidate cools down for hours, up to a day, until its quota is renewed.
+    /// The candidate cools down for hours, up to a day: its quota has to be renewed.
     Quota,
 }
 
@@ -247,7 +251,7 @@ pub(super) fn class_of_status(status: StatusCode) -> Option<FailureClass> {
     }
 }
 
-/// The class of a failure with no more known about it than its status, if it has one.
+/// The class of a failure of which only the status is known, or not even that.
 pub(super) fn fallback_class(status: Option<StatusCode>) -> FailureClass {
     match status {
         Some(status) if status.is_client_error() => FailureClass::Caller,

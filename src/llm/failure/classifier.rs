@@ -85,8 +85,10 @@ impl Classifier {
     /// before.
     ///
     /// If a rule returns `None`, the next rule decides; a class that a rule returns is final. A
-    /// rule runs for every answer but those with status 1xx or 3xx, and for every failure event
-    /// of a stream. So it should be quick if the status is good.
+    /// rule runs for every classified answer but those with status 1xx or 3xx, and for every
+    /// failure event of a stream. The layers also classify answers with a good status, unless they
+    /// are event streams, compressed or longer than 256 KiB. So a rule should be quick if the
+    /// status is good.
     #[must_use]
     pub fn rule<F>(mut self, rule: F) -> Self
     where
@@ -176,8 +178,8 @@ impl fmt::Debug for Classifier {
 pub struct Failure {
     /// The class of the failure.
     pub class: FailureClass,
-    /// The status of the failed answer; for an error under 200 or in a stream, the status in
-    /// the error's code.
+    /// The status of the failed answer; for an error under a good status or in a stream, the
+    /// status in the error's code.
     ///
     /// The status is `None` if the failure has neither the status of an answer nor one in
     /// a code.
@@ -213,12 +215,12 @@ impl Failure {
         }
     }
 
-    /// Classifies an answer; the result is `None` for a healthy one.
+    /// Classifies an answer; the result is `None` for a healthy one, and for a 1xx or 3xx.
     ///
     /// `body` is the whole body of an error, or of an answer that is no event stream: some
-    /// upstreams report an error, or a refusal of the model, under 200. A body that was not
-    /// read is empty. Of one that is longer than 64 KiB the classifier only sees whether it is
-    /// an HTML page, or cut JSON; of one that is compressed it sees nothing. `now` is the wall
+    /// upstreams report an error, or a refusal of the model, under 200. Pass an empty slice for a
+    /// body that was not read. Of a body longer than 64 KiB the classifier only sees whether it
+    /// is an HTML page, or cut JSON; of a compressed body it sees nothing. `now` is the wall
     /// clock, for a `retry-after` that is a date.
     ///
     /// A failed answer with a known `x-terminal-reason` comes from a run of another process,
@@ -315,8 +317,9 @@ impl<'a> FailureHead<'a> {
         }
     }
 
-    /// Classifies the failure that `error` reports in `body`; `ruled` is the class of a rule,
-    /// if one applied.
+    /// Classifies the failure that `error` reports in `body`.
+    ///
+    /// `ruled` is the class that a rule, cut JSON or a stop reason has decided already.
     pub(super) fn judge(
         self,
         error: &StreamFailure,
@@ -415,9 +418,9 @@ fn numeric(code: &str) -> Option<StatusCode> {
 
 /// The failure class for the wire name of a terminal reason of another process's run.
 ///
-/// Such a reason does not become the reason of a run here. A timeout or a disconnect there
-/// ended only that run, so the class is `Server`, which allows a retry. A limit there would
-/// stop the same work again, so the class is `Caller`.
+/// A timeout, a cancellation or a failure there ended only that run, so the class is `Server`,
+/// which allows a retry. A limit there would stop the same work again, and a superseded run's
+/// work is no longer wanted, so the class is `Caller`.
 fn class_of_reason(name: &str) -> Option<FailureClass> {
     match name {
         "step_timeout" | "max_turn_time" | "timeout" | "client_disconnect" | "aborted"

@@ -14,9 +14,9 @@ static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error
 
 /// Whether the body of an answer with a good status is an error.
 pub(super) fn is_error(body: &[u8]) -> bool {
-    // This search avoids parsing nearly every answer: only a body with an `error` key goes on.
-    // Text that quotes the key has a backslash before its second quotation mark, and does not
-    // match.
+    // This search avoids parsing nearly every answer: only a body with `error` as a key or as a
+    // whole string is parsed. In a text that quotes the key, a backslash stands before the second
+    // quotation mark, so the text does not match.
     if ERROR.find(body).is_none() {
         return false;
     }
@@ -47,8 +47,9 @@ pub(super) fn is_error(body: &[u8]) -> bool {
     may_fail && error.is_some_and(says_something)
 }
 
-/// Whether a body with the content type JSON is not one complete document, for example cut
-/// short. A compressed body cannot be read, and counts as complete.
+/// Whether a body with the content type JSON is no complete document, for example cut short.
+///
+/// A compressed body cannot be read, and counts as complete.
 pub(crate) fn is_broken_json(headers: &HeaderMap, body: &[u8]) -> bool {
     if !names_json(headers) || !is_plain(headers) {
         return false;

@@ -109,7 +109,7 @@ pub(super) fn is_among(known: &str, names: &[&str]) -> bool {
         .any(|name| bare(name) == known || starts_lower(known, bare(name)))
 }
 
-/// The status that answers with one of these error names have: events of a stream have none.
+/// The status that an answer with one of these error names has; an event has no status.
 pub(super) fn status_of(names: &[&str]) -> Option<StatusCode> {
     if is_among("invalid_request_error", names) || is_among("Validation", names) {
         Some(StatusCode::BAD_REQUEST)

@@ -23,10 +23,10 @@ pub struct Redirected {
     pub status: StatusCode,
 }
 
-/// The error of a complete answer, announced as JSON under a good status, that is no
-/// complete document.
+/// The error of an answer under a good status that is no complete JSON document.
 ///
-/// The body does not begin and end as JSON, or leaves a bracket or a string open.
+/// The answer is announced as JSON and was received to its end, but its body does not begin and
+/// end as JSON, or leaves a bracket or a string open.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IncompleteJson {

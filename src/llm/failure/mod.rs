@@ -8,13 +8,17 @@
 //!
 //! # What counts
 //!
-//! The rules of a [`Classifier`] come first, if the program adds any. Then exact values of
-//! `error.type` and `error.code`, in this order: quota, rate limit, overload, region,
-//! credential, model, context, size, filter. Then the few fields and sentences that providers
-//! use in place of a code, then the status, and at last names such as `invalid_request_error`
-//! that only say which side is at fault. A body that is announced as JSON under a good status
-//! counts as cut if it does not begin and end as JSON, or leaves a bracket or a string open.
-//! Other text in a body is never read: an answer that quotes an error is healthy.
+//! The rules of a [`Classifier`] come first, if the program adds any, then the terminal reason in
+//! `x-terminal-reason`. Then exact values of `error.type` and `error.code`, in this order: quota,
+//! rate limit, overload, an upstream that is not ready, timeout, model fault, region, credential,
+//! model, context, size, filter, session. Then the few fields and sentences that providers use in
+//! place of a code, then names with several causes such as `RESOURCE_EXHAUSTED`, then the status,
+//! and at last names such as `invalid_request_error` that only say which side is at fault.
+//!
+//! Under a good status, a body that is announced as JSON counts as cut if it does not begin and
+//! end as JSON, or leaves a bracket or a string open; and an answer fails if all of its stop
+//! reasons are failures, such as a refusal. Other text in a body is never read: an answer that
+//! quotes an error is healthy.
 //!
 //! # Examples
 //!
@@ -33,7 +37,7 @@
 //! assert_eq!(failure.retry_after, Some(Duration::from_millis(1500)));
 //! assert!(failure.is_worth_repeating());
 //!
-//! // The same status, but waiting does not fill an empty purse.
+//! // The same status, but to wait does not renew a used-up quota.
 //! let body = br#"{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}"#;
 //! let failure = Failure::of_answer(StatusCode::TOO_MANY_REQUESTS, &headers, body, now).unwrap();
 //! assert_eq!(failure.class, FailureClass::Quota);

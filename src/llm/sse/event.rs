@@ -98,22 +98,24 @@ impl From<EventKind> for EventVerdict {
     }
 }
 
-/// The most data bytes of one event that are kept, 1 MiB; of a longer event the data is
-/// dropped, and it is [`Event::oversized`].
+/// The most data bytes of one event that are kept: 1 MiB.
+///
+/// The data of a longer event is dropped, and the event is [`oversized`](Event::oversized).
 pub const MAX_EVENT: usize = 1024 * 1024;
 
 /// The terminator: the bytes of the event after which an OpenAI chat stream is complete.
 pub const DONE: &[u8] = b"data: [DONE]\n\n";
 
-/// The error that a caller receives when a run ends early.
+/// The error that a caller receives in place of an answer, or of the rest of one.
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorInfo<'a> {
-    /// The wire name of the terminal reason, which serves as the error's type and as its
-    /// code.
+    /// The error's type and code: mostly the wire name of the terminal reason.
+    ///
+    /// An error without a terminal reason has another name, such as `invalid_request_error`.
     pub code: &'a str,
-    /// A description of the run's end, for people.
+    /// A description of the error, for people.
     pub message: &'a str,
-    /// The id of the run that ended, if the caller may know it.
+    /// The id of the run, if it is known and the caller may know it.
     pub run_id: Option<&'a str>,
     /// The sequence number of the error event: see
     /// [`StreamReader::next_sequence`](crate::llm::stream::StreamReader::next_sequence).
@@ -121,8 +123,8 @@ pub struct ErrorInfo<'a> {
     /// The id of the answer that the error ends: see
     /// [`StreamReader::response_id`](crate::llm::stream::StreamReader::response_id).
     ///
-    /// The id of the answer is `None` unless the caller got the event that carries the
-    /// id.
+    /// Set the id to `None` unless the caller got the event that carries the id: OpenAI's SDKs
+    /// raise a mismatch, and not this error, for an id that they do not know.
     pub response_id: Option<&'a str>,
 }
 

@@ -42,8 +42,9 @@ enum SseLine {
     /// The line broke off in its field name, of which at most five bytes, the length of
     /// `event`, are kept.
     Name { text: [u8; 5], len: u8 },
-    /// The line broke off behind its colon; `first` says that the optional space may
-    /// still follow.
+    /// The line broke off behind its colon, or in the name of a field that is not read.
+    ///
+    /// `first` says that the optional space behind the colon may still follow.
     Value { field: Field, first: bool },
 }
 
@@ -140,15 +141,18 @@ impl Splitter {
 
     /// The greatest offset so far at which the stream may be cut.
     ///
-    /// Bytes that are appended there parse as a new event. The boundary lies behind a blank
-    /// line, or behind a comment line while no field line is pending. After a blank line that
-    /// ends in CRLF, the boundary lies behind the CR until the LF is read.
+    /// Bytes that are appended there parse as a new event. The boundary lies at the start of the
+    /// stream, behind a byte order mark, behind a blank line, or behind a comment line while no
+    /// field line is pending. After such a line that ends in CRLF, the boundary lies behind the CR
+    /// until the LF is read.
     #[must_use]
     pub const fn boundary(&self) -> u64 {
         self.boundary
     }
 
-    /// Skips the byte order mark at the start of the stream; returns its length within `chunk`.
+    /// Skips the byte order mark at the start of the stream.
+    ///
+    /// The result is the number of bytes of `chunk` that were read.
     fn skip_bom(&mut self, chunk: &[u8]) -> usize {
         for (at, &byte) in chunk.iter().enumerate() {
             if byte != BOM[usize::from(self.bom)] {

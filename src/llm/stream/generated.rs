@@ -17,10 +17,10 @@ const BYTES_PER_TOKEN: u64 = 4;
 /// The most bytes of a string that are kept, to compare it: no known key or type is longer.
 const MAX_WORD: usize = 48;
 
-/// The most bytes of a `usage` that are kept.
+/// The number of bytes of a `usage` after which no further part of it is kept.
 const MAX_USAGE: usize = 4096;
 
-/// The most levels of a document; the reader ignores what follows a deeper one.
+/// The most levels of a document; the reader ignores the rest of a deeper one.
 const MAX_DEPTH: usize = 127;
 
 /// The tokens that these bytes of generated text stand for, rounded up.
@@ -30,8 +30,8 @@ pub(crate) const fn estimated_tokens(bytes: u64) -> u64 {
 
 /// Reads a JSON object in pieces: an event, or an answer that is no stream.
 ///
-/// Of the object it keeps the number of bytes that a model generated, as they stand in JSON
-/// strings, and the top-level `usage`. A document that is no object has neither.
+/// The reader counts the bytes of JSON strings, escapes included, that a model generated, and keeps
+/// the top-level `usage`. For a document that is no object the count is 0, and there is no usage.
 #[derive(Debug, Default)]
 pub(crate) struct GeneratedText {
     levels: Vec<Level>,
@@ -49,7 +49,7 @@ pub(crate) struct GeneratedText {
 #[derive(Debug, Default)]
 struct JsonString {
     is_open: bool,
-    /// Whether a backslash stands before the next byte.
+    /// Whether a backslash escapes the next byte.
     is_escaped: bool,
     len: usize,
     /// The first bytes of the string.
@@ -61,11 +61,11 @@ struct JsonString {
 struct Level {
     is_object: bool,
     is_usage: bool,
-    /// Whether the texts in it are details of the model's reasoning.
+    /// Whether the texts in the level are details of the model's reasoning.
     is_details: bool,
-    /// Whether its type says that its strings are no text of the model.
+    /// Whether the level's `type` says that its strings are no text of the model.
     is_without_text: bool,
-    /// The bytes that the model generated before it.
+    /// The bytes that the model generated before the level.
     before: GeneratedBytes,
 }
 
@@ -81,8 +81,8 @@ enum KeyKind {
 
 /// The channels in which generated text is counted.
 ///
-/// Some upstreams send the same reasoning under several keys, so each of these keys has a channel of
-/// its own. All other text is `Answer`, also Anthropic's thinking.
+/// Some upstreams send the same reasoning under several keys, so each of these keys has a channel
+/// of its own. All other text is `Answer`, also Anthropic's thinking.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Channel {
     Answer,
@@ -100,14 +100,14 @@ impl GeneratedBytes {
         self.0[channel as usize] += bytes as u64;
     }
 
-    /// The sum; of the channels of reasoning the largest counts.
+    /// The sum over the channels; of those of reasoning only the largest counts.
     fn sum(self) -> u64 {
         let [answer, reasoning, content, details] = self.0;
         answer + reasoning.max(content).max(details)
     }
 }
 
-/// Whether the byte, outside of a string, begins or ends something.
+/// Whether the byte, outside of a string, is a bracket, a comma, a colon or a quote.
 const fn is_structure(byte: u8) -> bool {
     matches!(byte, b'{' | b'}' | b'[' | b']' | b',' | b':' | b'"')
 }
@@ -128,14 +128,15 @@ pub(super) fn is_generated(key: &[u8]) -> bool {
     channel(key).is_some()
 }
 
-/// Whether the strings in an object of this type are no text of the model: the result of a tool
-/// that the upstream ran, or sound.
+/// Whether the strings in an object of this type are no text of the model.
+///
+/// They are the result of a tool that the upstream ran, or audio.
 fn is_without_text(kind: &[u8]) -> bool {
     kind.ends_with(b"_tool_result") || kind.ends_with(b"audio.delta")
 }
 
 impl GeneratedText {
-    /// Reads another document, which is whole. Returns the number of bytes that the model generated.
+    /// Reads a new, complete document; returns the number of bytes that the model generated.
     pub(super) fn read(&mut self, document: &[u8]) -> u64 {
         let Self {
             mut levels,
@@ -173,7 +174,7 @@ impl GeneratedText {
                 self.read_structure(piece[at]);
                 at += 1;
                 if !self.levels.is_empty() && !self.string.is_open {
-                    // Numbers and white space: an answer may be a megabyte of numbers.
+                    // Skip numbers and white space at once: an answer may be a megabyte of numbers.
                     let rest = piece[at..].iter();
                     at += rest.take_while(|byte| !is_structure(**byte)).count();
                 }
@@ -232,8 +233,9 @@ impl GeneratedText {
         self.expects_key = is_object;
     }
 
-    /// Reads a part of a string, up to its closing quote or an escape. Returns the length of the
-    /// part.
+    /// Reads a part of a string, which ends with the closing quote or the backslash of an escape.
+    ///
+    /// An escaped byte is a part by itself. The result is the length of the part in bytes.
     fn read_string(&mut self, piece: &[u8]) -> usize {
         if std::mem::take(&mut self.string.is_escaped) {
             self.take(&piece[..1]);

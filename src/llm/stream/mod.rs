@@ -7,30 +7,31 @@
 //!
 //! The module does no I/O and knows no clock. [`Splitter`](crate::llm::sse::Splitter)
 //! finds events, a [`Dialect`](crate::llm::dialect::Dialect) gives their meaning, and
-//! [`StreamReader`] keeps the byte offset of each mark, so that a layer that holds bytes
-//! back knows which marks the caller has reached.
+//! [`StreamReader`] keeps marks, the byte offsets of the events that matter, so that a layer
+//! that holds bytes back knows which of these events the caller has received.
 //!
 //! # What is judged
 //!
 //! Each event has one [`EventKind`](crate::llm::sse::EventKind). Content commits an attempt and
-//! is progress; unknown event types and data that is not JSON are progress; the prelude and
-//! signs of life are neither. An event named `error` is an error in every dialect, whatever its
-//! data. A key counts only at its place in the dialect's format: an answer that quotes an error
-//! is text.
+//! is progress. Unknown event types are progress, and so is data that is not JSON, except for
+//! blank data and chat's `[DONE]`. The prelude and signs of life neither commit nor are progress.
+//! An event named `error` is an error in every dialect, whatever its data. A key counts only at
+//! its place in the dialect's format: an answer that quotes an error is text.
 //!
 //! # When a stream is complete
 //!
-//! A stream is complete once its dialect's terminator was read; see
+//! A stream is complete once its dialect's terminator was read without an error before it; see
 //! [`Finish`](crate::llm::dialect::Finish) for streams without one. As long as the dialect of a
 //! stream is not known, the stream never counts as truncated.
 //!
 //! # Cost
 //!
-//! A content frame is classified without an allocation, in time linear in its bytes, however it
-//! is cut into chunks. If it differs only in its texts from the event before it, its JSON is not
-//! walked again: the first content event of a stream allocates half a kilobyte for that.
-//! Between chunks at most [`MAX_EVENT`](crate::llm::sse::MAX_EVENT) bytes of an event are kept;
-//! a longer event is classified by its name.
+//! An event is classified in time linear in its bytes, however it is cut into chunks. Content
+//! that lies in one chunk as a whole needs no allocation. If it differs only in its texts from
+//! the event before it, its JSON is not walked again: for that, the first content events of a
+//! stream allocate up to half a kilobyte. Between chunks at most
+//! [`MAX_EVENT`](crate::llm::sse::MAX_EVENT) bytes of an event are kept; a longer event is
+//! classified by its name.
 //!
 //! # Examples
 //!
@@ -47,7 +48,7 @@
 //! let seen = judge.push(b"lo\"}}]}\n\ndata: {\"cho");
 //! assert!(seen.content);
 //!
-//! // The upstream goes silent: the error replaces what came of the second event.
+//! // The upstream goes silent: the error replaces the received part of the second event.
 //! assert_eq!(judge.finish(), Finish::Truncated);
 //! assert_eq!(judge.commit(), Some(judge.boundary()));
 //! let error = ErrorInfo {

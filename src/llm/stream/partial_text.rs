@@ -37,7 +37,7 @@ impl Partial {
         }
     }
 
-    /// Returns the text of an incomplete answer; `None` if it is blank.
+    /// Returns the text of an incomplete answer; `None` if it is blank, or the answer complete.
     pub(crate) fn read(&self) -> Option<Arc<str>> {
         self.text().filter(|_| !self.shared.lock().is_whole)
     }
@@ -71,7 +71,8 @@ impl Partial {
 
 /// Reads the parts of the answer's text in an event with content, and passes them to `push`.
 pub(super) fn read_text<'a>(dialect: Dialect, event: &Event<'a>, push: &mut impl FnMut(Text<'a>)) {
-    // Ignore errors: the grammar classified the event as content, so its data is well-formed.
+    // Ignore errors: the grammar classified the event as content, so its data is well-formed; or
+    // its data is blank, and has no text.
     let _ = match dialect {
         Dialect::OpenAiChat => chat(event.data, push),
         Dialect::OpenAiResponses => responses(event, push),

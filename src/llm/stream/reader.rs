@@ -54,8 +54,9 @@ impl StreamReader {
         std::mem::replace(&mut self.marks.has_usage_news, false)
     }
 
-    /// The bytes of text that the model has generated since the upstream last stated the number of
-    /// output tokens; only if [counted](Self::count_generated).
+    /// The bytes of generated text since the upstream last stated the output tokens.
+    ///
+    /// The number has no meaning unless the text is [counted](Self::count_generated).
     pub(crate) const fn unstated_bytes(&self) -> u64 {
         self.marks.unstated
     }
@@ -70,7 +71,7 @@ impl StreamReader {
         self.marks.shape.forget();
     }
 
-    /// The number of events that were read by the shape of the event before them.
+    /// The number of events that were classified by their shape, without a walk over their JSON.
     #[cfg(test)]
     pub(super) const fn shape_hits(&self) -> u64 {
         self.marks.shape.hits
@@ -164,7 +165,7 @@ impl StreamReader {
         self.marks.stream.usage()
     }
 
-    /// The reason why the model stopped, in the upstream's words, at most 1 KiB.
+    /// The reason why the model stopped, in the upstream's words, cut at 1 KiB.
     ///
     /// The stop reason is `finish_reason`, `stop_reason`, or the reason of an incomplete
     /// response.
@@ -176,7 +177,7 @@ impl StreamReader {
     /// The sequence number of an event that would be appended to the stream now.
     ///
     /// In the Responses dialect the number is one more than that of the last event. A custom
-    /// grammar may report numbers too; in any other dialect it is 0.
+    /// grammar may report numbers too; in any other dialect the result is 0.
     #[must_use]
     pub const fn next_sequence(&self) -> u64 {
         self.marks.stream.next_sequence()
@@ -184,8 +185,8 @@ impl StreamReader {
 
     /// The id of the answer, at most 256 bytes.
     ///
-    /// In the Responses dialect the first events carry the id. A custom grammar may report one
-    /// too; in any other dialect it is `None`.
+    /// In the Responses dialect the first events carry the id. A custom grammar may report an id
+    /// too; in any other dialect the result is `None`.
     #[must_use]
     pub fn response_id(&self) -> Option<&str> {
         self.marks.stream.response_id()
@@ -231,9 +232,9 @@ pub(super) struct StreamMarks {
     /// The partial text of the answer, if it is collected.
     pub(super) partial: Option<Partial>,
     pub(super) shape: Shape,
-    /// The reader of what the model generates in an event, if it is counted.
+    /// The reader of the generated text in an event, if that text is counted.
     generated: Option<Box<GeneratedText>>,
-    /// Whether the upstream has stated new numbers of tokens.
+    /// Whether the upstream has stated new numbers of tokens since the last `take_usage_news`.
     has_usage_news: bool,
     /// The bytes that the model has generated since the upstream last stated the output tokens.
     unstated: u64,
@@ -323,7 +324,7 @@ impl StreamMarks {
         self.pings.count += 1;
     }
 
-    /// Classifies an event of another shape than the event before it.
+    /// Classifies an event that does not match the shape, by a walk over its JSON.
     #[inline(never)]
     fn walk(&mut self, event: &Event<'_>) -> EventVerdict {
         let before = self.stream.usage();

@@ -5,10 +5,10 @@
 //!
 //! # Why the verdict is the same
 //!
-//! Outside of its gaps the event equals the walked one byte for byte. A gap is the inside of a
-//! string under one of the keys in [`is_text`]: at every place where a grammar knows such a key,
-//! it asks only whether the value is empty, so a gap is never empty. A gap ends where the
-//! [`Scanner`] ends a string, so a walk would find the same tokens.
+//! A gap is the inside of a string under one of the keys in [`is_text`]. Outside of the gaps the
+//! event equals the recorded event byte for byte. Where a grammar reads such a key, it asks only
+//! whether the value is empty, so a gap is never empty. A gap ends where the [`Scanner`] ends a
+//! string, so a walk would find the same tokens.
 //!
 //! # Why the effects are the same
 //!
@@ -29,7 +29,7 @@ const MAX_BYTES: usize = 448;
 
 const MAX_GAPS: usize = 6;
 
-/// The number of walks in a row after which only every [`RETRY`]th of them records a shape.
+/// The number of content events without a match after which only every [`RETRY`]th is recorded.
 ///
 /// In a stream in which no two neighbors have the same shape, to record each event would double
 /// the cost.
@@ -44,7 +44,7 @@ const MAX_DIGITS: usize = 19;
 pub(super) struct Shape {
     /// The verdict on each event of the shape; `None` if there is no shape.
     verdict: Option<EventVerdict>,
-    /// The walks since the last event that had the shape of the event before it.
+    /// The content events since the last match, modulo 256.
     misses: u8,
     name_len: u16,
     gaps_len: u16,
@@ -59,14 +59,14 @@ pub(super) struct Shape {
 /// A part of an event's data that may differ in another event of the same shape.
 #[derive(Clone, Copy, Debug, Default)]
 struct Gap {
-    /// The offset of the gap in the shape's bytes.
+    /// The offset of the gap in the shape's bytes, counted from behind the event's name.
     at: u16,
     kind: GapKind,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum GapKind {
-    /// The inside of a string.
+    /// The inside of another string that the model generated.
     #[default]
     Text,
     /// The inside of the string that is the answer's text.
@@ -85,12 +85,12 @@ pub(super) struct Match<'a> {
     /// The number of bytes that the model generated: see
     /// [`GeneratedText`](super::generated::GeneratedText).
     pub(super) generated: u64,
-    /// The answer's text, if the recording was told which text that is.
+    /// The answer's text, if [`Shape::record`] was told which text that is.
     pub(super) text: Option<Text<'a>>,
 }
 
 impl Shape {
-    /// Compares an event with the shape; `None` if it has another one.
+    /// Compares an event with the shape; `None` if the event does not match, or no shape is stored.
     #[inline]
     pub(super) fn matches<'a>(&mut self, event: &Event<'a>) -> Option<Match<'a>> {
         let mut found = Match {
@@ -214,8 +214,10 @@ impl<'a> Recorder<'a> {
         Ok(self.generated)
     }
 
-    /// An event has no shape if one of its sequence numbers is not plain digits: of two such
-    /// keys the last decides, and it must be a gap.
+    /// Records a sequence number of the event as a gap; fails unless it is plain digits.
+    ///
+    /// If one of an event's sequence numbers is no gap, the event has no shape: of two such keys
+    /// the last decides, and it must be a gap.
     fn sequence(&mut self, json: &mut Scanner<'a>) -> Scan<()> {
         let number = json.span()?;
         match leading_number(number) {
