@@ -1,8 +1,8 @@
 //! [`Run`] as an extractor: a handler's access to the run of its request.
 //!
-//! A handler must call tools and other models under the run of its request, or they
-//! outlive it. The extractor returns the node that a layer further out put into the
-//! request.
+//! A handler must call tools and other models under the run of its request, or these
+//! calls outlive the run. The extractor returns the node that a layer further out put
+//! into the request.
 //!
 //! # Order
 //!

@@ -2,13 +2,13 @@
 //!
 //! reqwest retries on its own under some protocols, follows redirects with the request's
 //! body, and drops a request's extensions. Under layers that count attempts all three are
-//! wrong: the first repeats calls that were stopped, the second sends a prompt to a host
+//! wrong: the first makes attempts that no layer counts, the second sends a prompt to a host
 //! that the program did not choose, the third loses the run. [`ReqwestService::new`]
-//! switches the first two off, and puts the run into the answer's extensions.
+//! switches the first two off. The service puts the run into the answer's extensions.
 //!
 //! The framing of an HTTP/1.1 answer belongs to its connection: the service removes a
-//! `transfer-encoding`, together with a `content-length` beside it, which the framing
-//! overrides.
+//! `transfer-encoding`, together with a `content-length` beside it, which the
+//! `transfer-encoding` overrides.
 //!
 //! One retry of the client stays: if a reused connection turns out to be closed before a
 //! byte was written, the connection pool sends the request again. The upstream has not
@@ -74,9 +74,9 @@ use crate::{
 #[derive(Clone)]
 pub struct ReqwestService {
     client: Client,
-    // The last URI and the URL made of it. Most requests go where the one before went, and
-    // to parse a URL costs more than the rest of this service. A request parses its URL rather
-    // than wait for the lock.
+    // The last URI and the URL made of it. Most requests have the URI of the request before,
+    // and to parse a URL costs more than the rest of this service. A request parses its URL
+    // rather than wait for the lock.
     last: Arc<Mutex<Option<(Uri, Url)>>>,
 }
 
@@ -95,8 +95,7 @@ impl ReqwestService {
         Ok(Self::from_client(client))
     }
 
-    /// Creates the service with a built client, and leaves its retries, redirects and
-    /// timeouts.
+    /// Creates the service with a built client, whose retries, redirects and timeouts stay.
     ///
     /// The service cannot see the client's settings. The client may repeat upstream calls
     /// that no layer counts, and its own timeout counts as a failure of the upstream.
@@ -248,7 +247,7 @@ impl Body for ReqwestBody {
     }
 }
 
-/// Converts a body for reqwest, which asks for a `Sync` one. A [`ReplayBody`] is `Sync` by itself.
+/// Converts a body for reqwest, which requires a `Sync` body; a [`ReplayBody`] is one already.
 fn wrap<B>(body: B) -> reqwest::Body
 where
     B: Body<Data = Bytes> + Send + 'static,

@@ -1,11 +1,11 @@
-//! Ends a call when its caller goes away before it has got the complete answer.
+//! Ends a call when its caller disconnects before the complete answer is delivered.
 //!
-//! The user closes the tab, and the gateway goes on paying for tokens. Worse, the gateway takes
-//! the cut for a failure, retries, and falls back to a second model, though no caller waits.
-//! hyper drops the response future or the body within a millisecond of a close or reset. This
-//! layer stores [`ClientDisconnect`](crate::TerminalReason::ClientDisconnect) as the reason of
-//! the call at that drop, before it drops the inner future or body, so that code which runs then
-//! can read the reason.
+//! A user closes the tab, and a gateway without this layer goes on paying for tokens. Worse, it
+//! takes the disconnect for a failure, retries, and falls back to a second model, though no caller
+//! waits. hyper drops the response future or the body when it notices a close or reset, mostly
+//! within a millisecond. At that drop this layer stores
+//! [`ClientDisconnect`](crate::TerminalReason::ClientDisconnect) as the reason of the call, before
+//! it drops the inner future or body, so that the `Drop` code of these can read the reason.
 //!
 //! # What is counted
 //!
@@ -13,12 +13,12 @@
 //! body that was not complete, if no reason is stored yet. A server may drop a complete body
 //! without a poll for its end, so that drop is no disconnect. A body is complete if
 //!
-//! - it returned `None`, or its `is_end_stream` is true,
-//! - the caller got as many bytes as the answer announced,
+//! - it returned `None` or an error, or its `is_end_stream` is true,
+//! - the caller got the trailers, or as many bytes as the answer announced,
 //! - the answer has no body (HEAD, 204, 304), or
 //! - the caller got the terminator of the stream's dialect, or the upstream's own error event.
 //!
-//! The layer takes each such drop for a disconnect, also that of an aborted server task. Code
+//! The layer takes every other drop for a disconnect, also the drop by an aborted server task. Code
 //! that drops the future for another reason must store that reason first, with
 //! [`Run::end`](crate::Run::end).
 //!
@@ -30,19 +30,21 @@
 //!
 //! # Same instant
 //!
-//! A reason that is stored before the drop stays; the layer then does not store its own.
+//! A reason that is stored before the drop stays. A deadline that has passed, but that no poll or
+//! check has noticed before the drop, loses to the disconnect.
 //!
 //! # Order
 //!
 //! This layer belongs outside of retry and fallback layers. Inside of a
-//! [`PumpLayer`](crate::PumpLayer) this layer has no effect: the caller's drop reaches the pump,
-//! which stores the reason itself. Outside of a pump that [drains](crate::PumpLayer::drain) the
-//! drop reaches this layer first, which ends the call at once, so the pump drains nothing.
+//! [`PumpLayer`](crate::PumpLayer) this layer has no effect: the caller's drop reaches the pump
+//! first, and the pump ends or drains the call. Outside of a pump that
+//! [drains](crate::PumpLayer::drain) the drop reaches this layer first, and this layer ends the
+//! call at once, so the pump drains nothing.
 //!
 //! # Cancel safety
 //!
-//! A drop ends the node in the request, or with [`scope`](ClientDisconnectLayer::scope) its run,
-//! and drops the inner future or body.
+//! Dropping the future or the body drops the inner one. A drop before the answer is complete also
+//! ends the node in the request, or with [`scope`](ClientDisconnectLayer::scope) the node's run.
 //!
 //! # Examples
 //!

@@ -1,9 +1,9 @@
 //! Ends a run that makes the same tool calls again and again.
 //!
-//! An agent that polls a job which never finishes, or tries the same edit again and again,
-//! looks busy: every step is quick, every answer is good, and the bill grows until a person
-//! notices. No clock detects it, because the run makes progress all the time. The requests
-//! show it: each carries the calls that the model made, and their results.
+//! An agent that polls a job which never finishes, or tries the same edit again and again, looks
+//! busy: every step is quick, every answer is good, and the bill grows until a person notices. No
+//! clock detects the loop, because the run makes progress all the time. The requests show the loop:
+//! each request carries the calls that the model made, and their results.
 //!
 //! # What is counted
 //!
@@ -11,7 +11,7 @@
 //! name and the same arguments, in any order of the keys. Two results of a history are the same if
 //! they differ only in words such as ids, times and durations, unless the layer compares [exact
 //! results](LoopGuardLayer::exact_results). The layer compares the run's last 30 actions, or more
-//! if a limit is larger:
+//! if a limit is larger or a tool [polls](LoopGuardLayer::polls):
 //!
 //! | pattern | notice to observers | end of the run |
 //! |---|---|---|
@@ -22,50 +22,55 @@
 //! | the same call in a row, with any results | at every 10th call | at the 30th call |
 //!
 //! In the first two rows a different result restarts the count. In the third row a result that the
-//! last calls did not have restarts it. In all rows a user's message
-//! restarts it, if the model had finished its turn; a message between two calls does not. A
-//! refused call is no action, and does not change the counts. The run ends as
-//! [`LoopDetected`](crate::TerminalReason::LoopDetected), before the layer sends the request on;
-//! the notice is a [`RunNotice::Loop`](crate::RunNotice::Loop). Actions also count for the [signs
-//! of being stuck](crate::Run::end_when_stuck).
+//! last calls did not have restarts the count. In all rows a user's message restarts the count, if
+//! the model had finished its turn; a message between two calls does not. A call without a result,
+//! such as a refused one, is no action, and changes only the count of undeclared tools. The run
+//! ends as [`LoopDetected`](crate::TerminalReason::LoopDetected), before the layer calls the inner
+//! service; the notice is a [`RunNotice::Loop`](crate::RunNotice::Loop). Actions also count for the
+//! [signs of being stuck](crate::Run::end_when_stuck).
 //!
-//! The layer reads the requests and answers of OpenAI's chat and Responses APIs and of
-//! Anthropic's messages API. In each request it reads only the messages that follow those of the
-//! run's previous request. If the request has changed that history, the layer reads the whole
-//! request, and does not count calls again whose id it knows. The layer reads answers too, because
-//! requests with `previous_response_id` do not repeat the calls whose results they bring. A body
-//! that is not JSON, or is compressed, passes unread.
+//! The layer reads the requests and answers of OpenAI's chat and Responses APIs and of Anthropic's
+//! messages API. In each request it reads only the messages that follow those of the run's previous
+//! request. If the request has changed that history, the layer counts only the calls after the last
+//! call with an id that it knows, or, if it knows none, after the user's last message. The layer
+//! reads answers too, because requests with `previous_response_id` carry results without the calls.
+//! The layer counts nothing in a request that is not JSON, nor in a compressed request or answer.
 //!
-//! Of one request at most the last 512 calls and results count, and each pattern causes at most
-//! one notice.
+//! Of one request at most the last 512 calls, results and messages count, and each pattern causes
+//! at most one notice of each [`LoopVerdict`](crate::LoopVerdict).
 //!
 //! Tools that run in this process can [name their arguments](crate::tool::Tool::arguments); then
-//! the run counts their calls without a history. Such a run ends by the limits of a layer that
-//! one of its model calls has passed, or by [`Run::end_when_looping`]. Without either, observers
-//! get the notice, and the run goes on.
+//! the run counts their calls without a history. Such a run ends by the limits of a layer that one
+//! of its model calls has passed, or by [`Run::end_when_looping`]. Without either, observers get
+//! notices by the default limits, and the run goes on.
 //!
 //! # Which history
 //!
 //! The history that counts is that of the run, over all its requests: see
-//! [`RunLayer`](crate::RunLayer). In the first request of a run only the part after the user's
-//! last message counts, since the part before belongs to another run. A request without a run id
-//! is always the first of its run.
+//! [`RunLayer`](crate::RunLayer). In the first request of a run only the part after the user's last
+//! message counts, since the part before may belong to another run. A request that names no run, by
+//! an id or by a `Run` in its extensions, is always the first of its run.
 //!
 //! # Order
 //!
 //! This layer belongs outside of [`ModelFallbackLayer`](crate::ModelFallbackLayer) and
 //! [`RetryBudgetLayer`](crate::RetryBudgetLayer), so that it reads and buffers each request once,
-//! and not once per attempt; inside of [`RunLayer`](crate::RunLayer). In another place the layer
-//! counts the same. If a request passes two such layers, its actions count once, and the smaller
-//! of each two limits holds. The inner service must be `Clone`, and takes a [`ReplayBody`].
+//! and not once per attempt. Inside of these layers it counts the same. The layer belongs inside of
+//! [`RunLayer`](crate::RunLayer): further out no id is known, and each request would be the first
+//! of its run. If a request passes two layers of this kind, its actions count once. Of two limits
+//! of layers in the same mode, shadow or not, the smaller holds. The inner service must be `Clone`,
+//! and takes a [`ReplayBody`].
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the inner one. The counts stay.
+//! Dropping the future or the body drops the inner one. If this layer opened a run or a call for
+//! the request, or was the first layer to get a call that the program attached, a drop before the
+//! answer is complete also ends that node as aborted. The counts stay.
 //!
 //! # Panics
 //!
-//! A pending poll panics outside of a tokio runtime with its timer enabled.
+//! A pending poll of a call with a deadline panics outside of a tokio runtime with its timer
+//! enabled.
 //!
 //! # Examples
 //!
@@ -163,7 +168,7 @@ impl LoopGuardLayer {
         }
     }
 
-    /// Makes a layer that counts nothing, and passes each request on once its body is buffered.
+    /// Makes a layer that counts nothing, and only buffers the body of each request.
     #[must_use]
     pub const fn off() -> Self {
         let mut layer = Self::new();
@@ -176,7 +181,8 @@ impl LoopGuardLayer {
     /// The number counts the same call with the same result, two calls in turn with unchanged
     /// results, up to four calls without a new result, and the same call in a row with any results;
     /// the first such call is included. Each further multiple of the number causes another notice.
-    /// With 0 there are no notices. Like every limit of this layer, the number is 1000 at most.
+    /// With 0 observers get a notice only at a limit that ends the run, or would in shadow mode. In
+    /// every limit of this layer a number above 1000 counts as 1000.
     #[must_use]
     pub const fn warn(mut self, times: u32) -> Self {
         self.limits.warn = LoopLimits::limit(times);
@@ -195,8 +201,8 @@ impl LoopGuardLayer {
 
     /// The number of calls of undeclared tools that ends the run; 10 by default.
     ///
-    /// These are counted among the run's last 30 calls, or more if a limit is larger. With 0 such
-    /// calls do not end the run.
+    /// Such calls are counted among the run's last 30 calls, or more if a limit is larger or a tool
+    /// [polls](Self::polls). With 0 such calls do not end the run.
     #[must_use]
     pub const fn unknown_tool(mut self, calls: u32) -> Self {
         self.limits.unknown_tool = LoopLimits::limit(calls);
@@ -205,8 +211,8 @@ impl LoopGuardLayer {
 
     /// The number of same calls in a row, with any results, that ends the run; 30 by default.
     ///
-    /// The number also holds for up to four calls, in any order, without a new result. With 0 such
-    /// a row of calls does not end the run.
+    /// The number also holds for up to four calls, in any order, without a new result. With 0
+    /// neither pattern ends the run.
     #[must_use]
     pub const fn any_tool(mut self, calls: u32) -> Self {
         self.limits.any_tool = LoopLimits::limit(calls);
@@ -215,31 +221,32 @@ impl LoopGuardLayer {
 
     /// Names the tools that poll, such as one that waits for a process; none by default.
     ///
-    /// A tool that polls gives the same result many times before it gives another. A loop with such
-    /// a tool is reported and ends the run at three times as many calls: with the default limits
-    /// observers get the first notice at the 30th same call with the same result, and the run ends
-    /// at the 60th. Another result restarts every count of the tool, and its calls are no sign of
-    /// being [stuck](crate::Run::end_when_stuck). A tool may be named by the program, too:
-    /// [`Run::polls`].
+    /// A tool that polls returns the same result many times before it returns another. A loop with
+    /// such a tool is reported and ends the run at three times as many calls: with the default
+    /// limits observers get the first notice at the 30th same call with the same result, and the
+    /// run ends at the 60th. Another result restarts the counts of loops with the tool, and calls
+    /// of the tool are no sign of being [stuck](crate::Run::end_when_stuck). The program may name
+    /// further tools with [`Run::polls`].
     #[must_use]
     pub fn polls<T: Into<Box<str>>>(mut self, tools: impl IntoIterator<Item = T>) -> Self {
         self.polls = Some(tools.into_iter().map(Into::into).collect());
         self
     }
 
-    /// Compares results as they are written, apart from the order of keys and white space.
+    /// Compares results as written, apart from JSON's order of keys and white space.
     ///
-    /// By default a result that differs only in ids, times and durations is not new: words of
-    /// letters and digits, numbers of ten or more digits, numbers with a unit of time, and ids with
-    /// a known prefix are equal. A shorter number, such as a page or a percentage, is compared as
-    /// it is. The first 8 KiB of each string are compared so.
+    /// By default a result that differs only in ids, times and durations is not new: words with
+    /// letters and digits, numbers of ten or more characters, numbers with a unit of time, times
+    /// such as `10:31:07`, and ids with a known prefix count as equal. A shorter number, such as a
+    /// page or a percentage, is compared as it is. Only the first 8 KiB of each string are compared
+    /// so, and the rest as written.
     #[must_use]
     pub const fn exact_results(mut self) -> Self {
         self.exact = true;
         self
     }
 
-    /// Shadow mode: where the run would end, observers get a notice, and the run goes on.
+    /// Turns on shadow mode: where the run would end, observers get a notice instead.
     #[must_use]
     pub const fn observe(mut self) -> Self {
         self.ends = false;
@@ -248,7 +255,8 @@ impl LoopGuardLayer {
 
     /// The largest request body that is buffered, in bytes; 32 MiB by default.
     ///
-    /// A larger body is an error, a [`LengthLimitError`](http_body_util::LengthLimitError).
+    /// A larger body is an error, a [`LengthLimitError`](http_body_util::LengthLimitError), unless
+    /// the body is a [`ReplayBody`] already.
     #[must_use]
     pub const fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;
@@ -385,7 +393,7 @@ impl<A> RequestReader<A> for HistoryReader {
         &self.run
     }
 
-    /// Records the calls and results, which may end the run; `ReadRequest` then checks for that
+    /// Records the calls and results, and may so end the run; `ReadRequest` then checks for that
     /// end.
     fn read(&self, request: &Request<ReplayBody>) -> Option<A> {
         if !self.counts {

@@ -1,4 +1,4 @@
-//! The layers, a module each. Their order is in the [front page](crate#order).
+//! The layers, one module each. The [front page](crate#order) has their order.
 
 pub mod client_disconnect;
 pub mod hard_ceiling;

@@ -1,4 +1,4 @@
-//! Caps the open runs, the hourly turns and the hourly tokens of one caller.
+//! Caps the open runs, hourly turns and hourly tokens of an owner: a caller's key.
 //!
 //! An agent that sends a new run id with each request, or none, escapes a cap on the turns of a
 //! run. The agent cannot choose the owner of its runs, so this layer counts per
@@ -6,35 +6,35 @@
 //!
 //! # What is counted
 //!
-//! - [Open runs](OwnerCaps::max_open_runs): the runs that a request opened and that have not
-//!   ended. A request without an id is one such run while it is in progress.
+//! - [Open runs](OwnerCaps::max_open_runs): the runs that a request opened and that have not ended.
+//!   A request that names no run is one such run while it is in progress.
 //! - [Turns in an hour](OwnerCaps::turns_per_hour): the requests, of all runs, whose path
 //!   [`TurnCapLayer`](crate::TurnCapLayer) counts as a turn by default.
-//!
 //! - [Tokens in an hour](OwnerCaps::tokens_per_hour), and their cost: those of all runs, counted as
 //!   [`TokenCapLayer`](crate::TokenCapLayer) counts them.
 //!
-//! All layers of one registry share one count. Requests of a run that has ended, and calls that
-//! the program attached to a run, pass and are no turns. The tokens of attached calls count from the
-//! first request on with which their run has passed this layer.
+//! All layers of one registry share one count. The layer counts no request of a run that has ended,
+//! and no call that the program attached to a run. The tokens of attached calls count once a
+//! request of their run has passed this layer.
 //!
-//! A request over a cap ends as [`TurnCap`](crate::TerminalReason::TurnCap), or as
-//! [`TokenCap`](crate::TerminalReason::TokenCap), with a message that names the cap; this layer
-//! does not read its body. If the refused request would have opened a run, the registry keeps no
-//! entry of that run; a run that exists already goes on. Count and admission are one step: of many
-//! simultaneous requests no more are admitted than the cap allows, and requests with the same new
-//! id count as one run.
+//! A request over a cap ends as [`TurnCap`](crate::TerminalReason::TurnCap), or, over a cap on
+//! tokens or cost, as [`TokenCap`](crate::TerminalReason::TokenCap), with a message that names the
+//! cap. This layer does not read the request's body. If the refused request would have opened a
+//! run, the registry keeps no entry of that run; a run that exists already goes on. Count and
+//! admission are one step: of many simultaneous requests no more are admitted than a cap on runs or
+//! turns allows, and requests with the same new id count as one run.
 //!
-//! A stream during which its owner exceeds a cap on tokens ends as `TokenCap`, behind the frame
-//! that exceeds it; its run goes on.
+//! A stream ends as `TokenCap` after the first frame at which its owner has exceeded a cap on
+//! tokens or cost, unless the upstream has said by then why it stops. That ends the call, and not
+//! its run.
 //!
-//! The layer counts its refusals. Once a minute, for each owner and cap, it reports the number of
-//! refused requests: as a warning, and as a line of the registry's
+//! The layer counts its refusals. At most once a minute, for each owner and cap, it reports the
+//! number of requests refused since its last report: as a warning, and as a line of the registry's
 //! [`Trajectory`](crate::run::Trajectory).
 //!
-//! By default the owner is the caller's key, so a caller with several keys is several owners.
-//! Unless a layer further out refuses unknown keys, set the owner of each request with
-//! [`RunLayer::owner_by`](crate::RunLayer::owner_by).
+//! By default the owner is the caller's key, so a caller with several keys is several owners, and a
+//! caller that invents keys escapes the caps. Unless a layer further out refuses unknown keys, set
+//! the owner of each request with [`RunLayer::owner_by`](crate::RunLayer::owner_by).
 //!
 //! # Order
 //!
@@ -43,14 +43,14 @@
 //! stop its running agents; outside of all layers that count or call. Without a
 //! `RunLayer` of the same registry further out, this layer counts and refuses no request.
 //!
-//! A new run is in the registry before this layer admits it, but observers get its `Opened`
-//! notice only once it is admitted. If a stack of the same registry lacks this layer, they get
-//! that notice before the run's first other notice, or before its end.
+//! A new run is in the registry before this layer admits the run, but observers get the run's
+//! `Opened` notice only at the admission. If a stack of the same registry lacks this layer,
+//! observers get that notice before the run's first other notice, or before the run's end.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future drops the inner future. The counts stay: a turn counts for an hour, a run
-//! counts until it ends.
+//! Dropping the future or the body drops the inner one. The counts stay: a turn or a token counts
+//! for 60 to 61 minutes, a run counts until it ends.
 //!
 //! # Examples
 //!
@@ -108,13 +108,13 @@ impl OwnerCapLayer {
     /// Makes a layer that caps owners in `registry`.
     ///
     /// Use the registry of the [`RunLayer`](crate::RunLayer) further out, and create this layer
-    /// before the `RunLayer` serves its first request.
+    /// before the `RunLayer` serves its first request: earlier requests are not counted.
     #[must_use]
     pub fn new(registry: RunRegistry, caps: OwnerCaps) -> Self {
         Self::optional(registry, Some(caps))
     }
 
-    /// Makes a layer that caps owners in `registry`; with `None` all requests pass uncounted.
+    /// Makes a layer that caps owners in `registry`; with `None` it sets no cap.
     #[must_use]
     pub fn optional(registry: RunRegistry, caps: Option<OwnerCaps>) -> Self {
         if caps.is_some() {
@@ -193,8 +193,8 @@ where
     fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
         let is_uncounted = request.extensions_mut().remove::<Uncounted>().is_some();
         if is_uncounted {
-            // Without caps, as after a reload that drops them, the run still has to be admitted:
-            // observers learn of it then.
+            // Admit the run also without caps, as after a reload that removes them: at the
+            // admission observers get the run's `Opened` notice.
             let caps = self.layer.caps.unwrap_or_default();
             if let Some(call) = request.extensions().get::<Run>() {
                 self.layer.registry.admit(call, caps, generates(&request));

@@ -1,55 +1,60 @@
-//! Repeats a failed attempt if a budget pays for it, and never in a run that is over.
+//! Repeats a failed attempt within a budget, and never in a run that is over.
 //!
-//! An agent that meets an error tries again, and so do its harness, its client and the gateway
-//! below; a hundred agents that meet the same outage become the outage. And a retry that cannot
-//! distinguish "this attempt failed" from "the run is over" goes on paying for a user who has
-//! left. A [`RetryBudget`] sets three bounds: on the attempts at one candidate within a call, on
-//! the failures that reach the harness within a run, and on the repeats to one candidate by all
-//! runs together. Before each repeat the layer checks first whether the run is over: see
+//! An agent that gets an error tries again, and so do its program, its client library and each
+//! gateway on the way; in an outage the repeats of a hundred agents prolong the outage. And a retry
+//! that cannot distinguish "this attempt failed" from "the run is over" goes on paying for a caller
+//! that has left. A [`RetryBudget`] sets three bounds: on the attempts at one candidate within a
+//! call, on the failures that the caller gets within a run, and on the repeats to one candidate by
+//! all runs together. Before each repeat the layer checks first whether the run is over: see
 //! [`attempt`](crate::attempt).
 //!
 //! # What is repeated
 //!
 //! The layer repeats after failures that [`FailureClass::same`] allows to repeat, unless the
 //! upstream forbids it by `x-should-retry`: broken connections, overload, rate limits, errors of
-//! the server, also as the first event of a stream or in place of its end. An attempt that was
-//! silent for a step window is repeated once if it streams and no other candidate can serve, else
-//! never. Once the caller has got the first content, nothing is repeated. A compressed answer is
-//! classified by its status alone: without a [`ModelFallbackLayer`](crate::ModelFallbackLayer)
-//! outside, which asks for plain answers, set `accept-encoding: identity`. A redirect is never
-//! repeated. Without a candidate that has a base URL the caller gets the redirect like any answer:
-//! the program decides where its own service sends requests.
+//! the server, also an error event or a broken end before a stream's first content. An overloaded
+//! candidate is repeated only if no other candidate can serve. An attempt that was silent for a
+//! step window is repeated once per candidate, if the request is for a stream and no other
+//! candidate can serve, else never. Once the layer has committed to an answer, mostly at the first
+//! content, it repeats nothing. A compressed answer is classified by its head alone: without a
+//! [`ModelFallbackLayer`](crate::ModelFallbackLayer) outside, which asks for plain answers, set
+//! `accept-encoding: identity`. A redirect is never repeated. Without a candidate that has a base
+//! URL the caller gets the redirect like any answer: the program decides where its own service
+//! sends requests.
 //!
-//! If the upstream sends `retry-after`, the layer waits exactly that long; if that is longer than
-//! [`max_retry_after`](crate::RetryBudget::max_retry_after), it does not repeat. Nor does it if
-//! the wait is longer than the budget's first [delay](crate::RetryBudget::delays) and another
-//! candidate can answer at once. Other waits are
-//! [jittered](crate::RetryBudget::delays). Each attempt's request has the number of the attempt
-//! as `x-attempt`.
+//! If the upstream asks for a wait, by `retry-after` or in its error, the layer waits exactly that
+//! long. It does not repeat if that wait is longer than
+//! [`max_retry_after`](crate::RetryBudget::max_retry_after), or is longer than the budget's first
+//! [delay](crate::RetryBudget::delays) while another candidate can answer at once. Other waits are
+//! [jittered](crate::RetryBudget::jitter). Each attempt's request has the number of the attempt as
+//! `x-attempt`.
 //!
 //! # What is counted
 //!
-//! - Within a call: [attempts per candidate](crate::RetryBudget::max_attempts_per_candidate),
-//!   less the retries that the caller's client reports in `x-stainless-retry-count`.
-//! - Within a run: failures [of the same kind](crate::RetryBudget::per_error_key) and [of any
-//!   kind](crate::RetryBudget::per_run) that reach the harness. These are calls that failed after
-//!   all their attempts, even if the caller does not read the failed answer to its end, and tools
-//!   that failed. The kind is an [`ErrorKey`](crate::run::ErrorKey): the candidate, model or tool
-//!   that failed, and the message without its ids, numbers, times and addresses. The first
-//!   failure over a limit ends the run, once the caller has got its answer.
+//! - Within a call: [attempts per candidate](crate::RetryBudget::max_attempts_per_candidate), less
+//!   the retries that the caller's client reports in `x-stainless-retry-count`, but at least one.
+//! - Within a run: failures [of the same kind](crate::RetryBudget::per_error_key), [of any
+//!   kind](crate::RetryBudget::per_run) and, if set, [in a
+//!   row](crate::RetryBudget::consecutive_errors) that the caller gets. These are calls that failed
+//!   after all their attempts, even if the caller does not read the failed answer to its end, and
+//!   tools that failed; if [`count`](crate::RetryBudget::count) says so, failed attempts count too,
+//!   but not in a row. The kind is an [`ErrorKey`](crate::run::ErrorKey): the candidate, model or
+//!   tool that failed, and the message without its ids, numbers, times and addresses. The failure
+//!   that exceeds a limit, or completes the row, ends the run, once the caller has got its answer.
 //! - For all runs: the [shared](crate::RetryBudget::shared) repeats, in a bucket for each of the
 //!   first 256 candidates and one for all others. Each first attempt deposits a fraction of a
 //!   repeat, the ratio, and a floor grants some repeats per second in any case. In an outage the
-//!   attempts at a candidate are at most its first attempts, plus the ratio times these, plus the
-//!   earlier deposits, plus the floor for each second and one second more. Nested layers that
-//!   share the budget deposit once per call.
+//!   attempts at a candidate are at most the candidate's first attempts, plus the ratio times
+//!   these, plus the earlier deposits, plus the floor for each second and one second more. Nested
+//!   layers that share the budget deposit once per call.
 //! - Within a run, if the [idle breaker](crate::RetryBudget::idle_breaker) is set: the number of
 //!   consecutive attempts that were silent for their step window.
 //!
 //! # When the clock runs
 //!
-//! Ceilings run during the wait before a repeat, step windows do not. The layer begins no repeat
-//! if less time is left than the budget requires for an attempt.
+//! Ceilings run during the wait before a repeat, step windows do not. The layer does not repeat if
+//! the next deadline would leave the attempt less time, after the wait, than
+//! [`min_attempt`](crate::RetryBudget::min_attempt).
 //!
 //! # Same instant
 //!
@@ -58,18 +63,21 @@
 //!
 //! # Order
 //!
-//! This layer belongs inside of [`ModelFallbackLayer`](crate::ModelFallbackLayer) and of
-//! the layers that limit the call; outside of those that limit an attempt. The inner
-//! service must be `Clone`, its bodies `Unpin`.
+//! This layer belongs inside of [`ModelFallbackLayer`](crate::ModelFallbackLayer) and of the layers
+//! that limit the call; outside of those that limit an attempt. The inner service must be `Clone`,
+//! and its response bodies `Unpin`.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the attempt in progress, and no attempt follows. A
+//! Dropping the future or the body drops the attempt in progress, and no attempt follows. If this
+//! layer opened a run or a call for the request, or was the first layer to get a call that the
+//! program attached, a drop before the answer is complete also ends that node as aborted. A
 //! [`Permit`] that is dropped before it is spent returns its repeat to the budget.
 //!
 //! # Panics
 //!
-//! A pending poll panics outside of a tokio runtime with its timer enabled.
+//! A pending poll of a call with a deadline, or before a repeat, panics outside of a tokio runtime
+//! with its timer enabled.
 //!
 //! # Examples
 //!
@@ -140,7 +148,7 @@ use crate::{
     run::{ErrorAllowance, Run},
 };
 
-/// Repeats failed attempts if a budget pays for it: see the [module](self).
+/// Repeats failed attempts within a budget: see the [module](self).
 #[derive(Clone, Debug)]
 pub struct RetryBudgetLayer {
     settings: AttemptSettings,
@@ -164,11 +172,11 @@ impl RetryBudgetLayer {
         self
     }
 
-    /// How long the layer may hold back an answer, from the start of its attempt, before it
-    /// commits.
+    /// Limits how long the layer holds back an answer, from the opening of the attempt.
     ///
-    /// By default the layer holds an answer until its first content, for as long as its attempt
-    /// lives. After the commit a stall is an error that the caller gets.
+    /// At this limit the layer commits to an answer that has no content yet. By default the layer
+    /// holds such an answer as long as the attempt lives. After the commit a stall is an error that
+    /// the caller gets.
     #[must_use]
     pub const fn hold(mut self, hold: Duration) -> Self {
         self.settings.hold = Some(hold);
@@ -177,7 +185,8 @@ impl RetryBudgetLayer {
 
     /// The largest request body that is buffered, in bytes; 32 MiB by default.
     ///
-    /// A larger body is an error, a [`LengthLimitError`](http_body_util::LengthLimitError).
+    /// A larger body is an error, a [`LengthLimitError`](http_body_util::LengthLimitError), unless
+    /// the body is a [`ReplayBody`] already.
     #[must_use]
     pub const fn max_body(mut self, bytes: usize) -> Self {
         self.settings.max_body = bytes;
@@ -333,8 +342,8 @@ impl AttemptPolicy for RetryPolicy {
 
     fn request(&mut self, _: &Run, number: u32) -> Result<Request<ReplayBody>, BoxError> {
         if !std::mem::replace(&mut self.has_deposited, true) {
-            // The deposit is here and not in `begin`: a node that has ended makes no attempt to
-            // pay for it.
+            // Deposit here and not in `begin`: a node that ended in between makes no first attempt,
+            // and must deposit nothing.
             self.deposit();
         }
         let request = self.request.as_mut().and_then(|request| {
@@ -400,7 +409,7 @@ impl AttemptPolicy for RetryPolicy {
         allowance: ErrorAllowance,
     ) -> Result<Option<Permit<'static>>, Denial> {
         match allowance {
-            // The limit on failures in a row counts failures that reach the harness, not attempts.
+            // The limit on failures in a row counts failures that the caller gets, not attempts.
             ErrorAllowance::Within | ErrorAllowance::RowSpent => {}
             ErrorAllowance::KeySpent | ErrorAllowance::BothSpent => return Err(Denial::Key),
             ErrorAllowance::RunSpent => return Err(Denial::Run),
@@ -425,7 +434,7 @@ const X_STAINLESS_RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless
 
 /// The number of retries that the caller's client reports for this request; 0 without the header.
 ///
-/// The number lowers the attempts of this layer, and never raises them.
+/// The number lowers the attempts of this layer, to one at the least, and never raises them.
 fn client_retries(headers: &HeaderMap) -> u32 {
     let count = headers.get(X_STAINLESS_RETRY_COUNT);
     let count = count.and_then(|count| count.to_str().ok()?.trim().parse().ok());

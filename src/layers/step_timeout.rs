@@ -1,79 +1,80 @@
 //! Ends a call, an attempt or a run that makes no progress for a while.
 //!
-//! A limit on the total time kills a turn that chains six slow steps, although it makes progress
-//! all the time. And it lets a stream that hangs after its first token hang until the limit. A
-//! step window does neither: it restarts with every step and every delta, and ends the node with
-//! [`StepTimeout`](crate::TerminalReason::StepTimeout) once a whole window passes without one.
+//! A limit on the total time ends a turn that chains six slow steps, although the turn makes
+//! progress all the time. And such a limit lets a stream that stalls after its first token hang
+//! until the limit. A step window does neither: the window restarts with every step and every
+//! delta, and ends the node with [`StepTimeout`](crate::TerminalReason::StepTimeout) once it passes
+//! without either.
 //!
 //! # When the clock runs
 //!
 //! The clock runs only while the layer waits for the upstream: from the first `Pending` of the
-//! response future, so before the head, and from the first `Pending` after a frame. The time
-//! between a frame and the next `Pending` is the reader's, and does not count; nor does a
-//! [`pause`](crate::Run::pause). A frame without progress (a ping, a comment, the prelude) stops
-//! the clock until the next `Pending`, and keeps the time counted so far. The window is exact to
-//! the millisecond of the runtime's timer.
+//! response future, so before the head, and from the first `Pending` after the head or a frame. The
+//! time between a frame and the next `Pending` does not count, because the reader of the body
+//! causes it; nor does a [`pause`](crate::Run::pause). A frame without progress (a ping, a comment,
+//! the prelude) stops the clock until the next `Pending`, and does not reset the time counted so
+//! far. The window is exact to the millisecond of the runtime's timer.
 //!
-//! In an event stream (`text/event-stream`, not compressed) a delta of the dialect is
-//! progress; in any other answer every byte is.
-//! [`resets_on`](StepTimeoutLayer::resets_on) changes what resets the window.
+//! In a successful event stream (`text/event-stream`, not compressed) a delta of the dialect is
+//! progress; in any other answer every byte is. [`resets_on`](StepTimeoutLayer::resets_on) changes
+//! the events that reset the window.
 //!
 //! # Tools
 //!
-//! With [`scope`](StepTimeoutLayer::scope)`(Scope::Run)` the window is one of the run, and also
+//! With [`scope`](StepTimeoutLayer::scope)`(Scope::Run)` the window belongs to the run, and also
 //! measures the run's [tools](crate::Run::tool), once a call of the run has passed through the
-//! layer: a tool that hangs ends the run. Between calls and tools nothing counts. A tool with a
-//! [window of its own](crate::tool::Tool::window), or with that of
-//! [`Run::tool_window`](crate::Run::tool_window), is judged by it alone. While such a tool is in
-//! flight, its window stands in for the windows of the runs above it, which measure nothing.
+//! layer: a tool that hangs ends the run. Between calls and tools no time counts. The [window of a
+//! tool](crate::tool::Tool::window), or that of [`Run::tool_window`](crate::Run::tool_window),
+//! alone measures its tool. While such a tool runs, the windows of the runs above it are stopped.
 //!
 //! # Local models
 //!
 //! A model on a slow machine may take a minute for a token, or for a whole answer: no window for
-//! progress separates a slow model from a dead one. [`StepTimeoutLayer::local`] has no such
-//! window. Until the stream sends its first heartbeat, which is a comment or a ping, this layer
-//! sets no limit while the connection is open. From then on, when no byte comes for twice the
-//! [interval](StepTimeoutLayer::heartbeat), 20 s by default, the node ends with
+//! progress separates a slow model from a dead one. [`StepTimeoutLayer::local`] has no such window.
+//! Until the stream sends its first heartbeat, which is a comment or a ping, this layer sets no
+//! limit while the connection is open. From then on, when no byte comes for twice the
+//! [interval](StepTimeoutLayer::heartbeat) (20 s by default), the node ends with
 //! [`StepTimeout`](crate::TerminalReason::StepTimeout), and the message says that the heartbeats
 //! stopped.
 //!
-//! Deltas, and the bytes of an answer that is no event stream, do not start that clock, because the
-//! upstream need not send more of them in time. Both restart the clock if it runs. The first
-//! ping of an Anthropic stream before its first content does not start it either, as that API
-//! begins every stream with one. A server that sends heartbeats less often needs a longer interval.
+//! Deltas do not start that clock, because the upstream need not send more of them in time; any
+//! byte restarts a running clock. An answer that is no event stream starts no clock. Nor does the
+//! first ping of an Anthropic stream before its first content, as that API begins every stream with
+//! a ping. A server that sends heartbeats less often needs a longer interval.
 //!
 //! # Shadow mode
 //!
-//! A limit that is too short ends work that was fine, which shows only afterwards. With `observe`
-//! a layer measures and ends nothing. Each time that the window passes, observers get a
-//! [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded). If the node completes after that, they
-//! get a [`FalsePositive`](crate::RunNotice::FalsePositive), which is also logged as a warning.
+//! A limit that is too short ends work that was fine, which shows only afterwards. With `observe` a
+//! layer measures and ends nothing. The first time that the window passes on a node, observers get
+//! a [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded). If the node completes after that,
+//! observers get a [`FalsePositive`](crate::RunNotice::FalsePositive), also logged as a warning.
 //! [`RunRegistry::shadow`](crate::RunRegistry::shadow) counts both. A second layer, with a limit
 //! known to be safe, may enforce that limit in the same stack.
 //!
 //! # Same instant
 //!
-//! A stored reason wins. Then a ready frame or answer wins over every clock. Of several nodes
-//! with a passed clock the outermost ends; on one node the ceiling wins over the step window, and
-//! that over the caller's deadline. An error of the inner service comes last.
+//! A stored reason wins. Then a ready frame or answer wins over every clock, but for the absolute
+//! deadlines at each 16th ready frame in a row. Of several nodes with a passed clock the outermost
+//! ends; on one node the ceiling wins over the step window, and the step window over the caller's
+//! deadline. An error of the inner service comes last.
 //!
 //! # Order
 //!
-//! Outside of a retry or fallback layer this layer measures the call; inside of one it
-//! measures an attempt, which another may follow. Use both, the outer window the longer one: if it
-//! is not, it ends the call before another attempt can follow a silent one, and the first such end
-//! is logged as a warning. On servers, the layer belongs inside of a
+//! Outside of a retry or fallback layer this layer measures the call; inside of one it measures an
+//! attempt, and another attempt may follow. Use both, and make the outer window longer: an outer
+//! window that is not longer ends the call before another attempt can follow a silent one, and the
+//! first such end is logged as a warning. On servers, the layer belongs inside of a
 //! [`PumpLayer`](crate::PumpLayer).
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the inner one; if this layer opened the run, the drop
-//! also ends the run as aborted. When the window passes, the layer drops the inner future or body
-//! in the same poll.
+//! Dropping the future or the body drops the inner one. If this layer opened the run, or was the
+//! first layer to get a call that the program attached, a drop before the answer is complete also
+//! ends that node as aborted. The poll that finds the window passed drops the inner future or body.
 //!
 //! # Panics
 //!
-//! A pending poll panics outside of a tokio runtime with its timer enabled.
+//! A pending poll panics outside of a tokio runtime with its timer enabled, if a clock runs.
 //!
 //! # Examples
 //!
@@ -152,14 +153,15 @@ impl StepTimeoutLayer {
     ///
     /// # Panics
     ///
-    /// If `window` is zero; use [`optional`](Self::optional) to leave it out.
+    /// If `window` is zero; [`optional`](Self::optional) makes a layer without a window.
     #[must_use]
     pub const fn new(window: Duration) -> Self {
         Self::optional(Some(window))
     }
 
-    /// Makes a layer that allows at most `window` of silence; with `None` all requests pass
-    /// unlimited.
+    /// Makes a layer that allows at most `window` of silence; `None` sets no window.
+    ///
+    /// A layer without a window limits no request, and ignores [`Limits`](crate::Limits).
     ///
     /// # Panics
     ///
@@ -178,7 +180,7 @@ impl StepTimeoutLayer {
 
     /// Makes a layer for slow local models: it limits the time between heartbeats, not progress.
     ///
-    /// See the [module](super#local-models).
+    /// See the [module](self#local-models).
     #[must_use]
     pub const fn local() -> Self {
         Self::limited_by(Some(Limit::Heartbeat(HEARTBEAT)))
@@ -215,9 +217,9 @@ impl StepTimeoutLayer {
 
     /// Sets another window for the time until the first content.
     ///
-    /// For an answer that is no event stream this window covers the whole wait. A layer without
-    /// another window limits that time alone. The setting has no effect on a
-    /// [local](Self::local) layer.
+    /// For an answer that is no event stream, this window lasts until the first byte of the body.
+    /// After [`optional(None)`](Self::optional) the layer limits only the time until the first
+    /// content. The setting has no effect on a [local](Self::local) layer.
     ///
     /// # Panics
     ///
@@ -237,18 +239,22 @@ impl StepTimeoutLayer {
     }
 
     /// The events that reset the window; by default [`ResetOn::Content`].
+    ///
+    /// The setting has no effect on a layer without a window. A [local](Self::local) layer uses it
+    /// only for requests with a [`Limits::step`](crate::Limits::step).
     #[must_use]
     pub const fn resets_on(mut self, resets_on: ResetOn) -> Self {
         self.resets_on = resets_on;
         self
     }
 
-    /// Shadow mode: the layer measures, and ends nothing.
+    /// Turns on shadow mode: the layer measures, and ends nothing.
     ///
-    /// When the window passes, observers get a
+    /// The first time that the window passes on a node, observers get a
     /// [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded). If the node completes after that,
-    /// they get a [`FalsePositive`](crate::RunNotice::FalsePositive). A second layer, with a
-    /// limit known to be safe, may enforce that limit in the same stack.
+    /// observers get a [`FalsePositive`](crate::RunNotice::FalsePositive). A second layer, with a
+    /// limit known to be safe, may enforce that limit in the same stack. The setting has no effect
+    /// on a layer without a window.
     #[must_use]
     pub const fn observe(mut self) -> Self {
         self.observes = true;
@@ -262,7 +268,8 @@ impl StepTimeoutLayer {
         self
     }
 
-    /// The windows for the first content and for each later one, if they end anything.
+    /// The windows until the first content and after it; `None` if the layer has none, is local, or
+    /// only observes.
     pub(crate) const fn windows(&self) -> Option<(Duration, Duration)> {
         match self.limit {
             Some(Limit::Step { first, step }) if !self.observes => Some((first, step)),
@@ -357,6 +364,8 @@ enum Limit {
 impl Windows {
     /// The windows for this request: those in its `Limits` extension replace those of the layer.
     /// `None` if the request has no window at all.
+    ///
+    /// Also sets the window of tools on `found`, if the extension has one.
     #[inline]
     fn for_request<B>(mut self, request: &Request<B>, found: &Run) -> Option<Self> {
         let Some(limits) = Limits::of(request.extensions()) else {
@@ -385,7 +394,7 @@ impl Windows {
         Some(self)
     }
 
-    /// Gives the run of `found` the windows of its tools.
+    /// Adds the step window to the run of `found`, for its tools; a local layer adds none.
     fn limit_tools(self, found: &Run) {
         if let Limit::Step { step, .. } = self.limit {
             found.add_window(step, self.resets_on, self.observes);

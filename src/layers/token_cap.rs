@@ -1,53 +1,55 @@
-//! Ends a run that has used up its tokens, or what they may cost.
+//! Ends a run that has used up its caps on tokens or on their cost.
 //!
-//! A cap on turns does not bound what a run costs: one turn may send 200 kB of history, and one
-//! answer may go on for an hour. The invoice shows it a month later. This layer counts tokens
-//! while an answer streams, and ends the run in mid-stream.
+//! A cap on turns does not bound the cost of a run: one turn may send 200 kB of history, and one
+//! answer may go on for an hour. The invoice shows that cost a month later. This layer counts
+//! tokens while an answer streams, and ends the run in mid-stream.
 //!
 //! # What is counted
 //!
 //! The tokens that upstreams state, of all attempts of the run and of its sub-agents: also of
-//! attempts that failed, and of streams that were cut. A run is compared with its caps at each
-//! request and at each frame of a stream, its own and those of its sub-agents; of several runs
-//! above each other the outermost ends first. Each run has the caps of the layer that its own
-//! requests pass. A run whose sub-agents alone make requests has none.
+//! attempts that failed, and of streams that were cut. The layer compares a run with its caps at
+//! each request and at each frame of a stream, also at those of sub-agents; of a run and its
+//! sub-agents over a cap, the outermost ends. Each run has the caps of the layer that its own
+//! requests pass. A run whose sub-agents alone make requests has no caps.
 //!
 //! - Output: the tokens of answers, with those of reasoning and of tool calls.
-//! - Input: the tokens of prompts. Those that an upstream read from its cache count only if
-//!   [asked](TokenCaps::count_cached_input); their cost counts if they have a
+//! - Input: the tokens of prompts. Tokens that an upstream read from its cache count only [on
+//!   request](TokenCaps::count_cached_input); their cost counts if they have a
 //!   [price](crate::run::Price::cached_input).
 //! - Cost: the tokens times the [price](crate::Candidate::price) of the candidate that was asked.
 //!
 //! # Estimates
 //!
-//! Some upstreams state the tokens of an answer at its end, and some never. Until they do, four
-//! bytes of generated text, as they stand in the JSON of the stream, count as one token, rounded up
-//! for each answer. Each number that the upstream states replaces the estimate. An answer that is
-//! no stream is counted at its end; if it states no usage, the text in its JSON is estimated. Of
-//! reasoning that stands under several keys the longest counts once. Prompts are never estimated.
-//! The message of an end that rests on an estimate says `estimated`, and so does
-//! [`Terminated::is_estimated`](crate::Terminated::is_estimated).
+//! Some upstreams state the tokens of an answer at its end, and some never. Until an upstream
+//! states them, four bytes of generated text, as they stand in the JSON of the stream, count as one
+//! token, rounded up for each answer. Each number that the upstream states replaces the estimate.
+//! An answer that is no stream is counted at its end; if it states no usage, the text in its JSON
+//! is estimated. Of reasoning that stands under several keys the longest counts once. Prompts are
+//! never estimated. If an end rests on an estimate, its message says `estimated`, and
+//! [`Terminated::is_estimated`](crate::Terminated::is_estimated) is true.
 //!
 //! A compressed answer is not counted, as no layer reads it, so no cap cuts it. A
 //! [`ModelFallbackLayer`](crate::ModelFallbackLayer) asks for plain answers; without one, set
-//! `accept-encoding: identity` on a request whose client asks for others.
+//! `accept-encoding: identity` on a request whose client accepts compressed answers.
 //!
 //! The layer changes no request: it adds neither `stream_options` nor `max_tokens`.
 //!
 //! # When a run ends
 //!
-//! A stream that exceeds a cap ends the run as [`TokenCap`](crate::TerminalReason::TokenCap),
-//! behind the frame that exceeds it; so do all calls in progress. A stream whose upstream has said
-//! why it stops, for each choice of a chat answer, is handed on to its end, unless another call
-//! ends the run. A request of a run that has used a whole cap ends the run too: the inner service
-//! does not get that request. Calls that are in progress at the same time may use more than the
-//! cap, as an answer that is no stream shows its tokens at its end.
+//! A stream that exceeds a cap ends the run as [`TokenCap`](crate::TerminalReason::TokenCap), after
+//! the frame that exceeds the cap, and with the run all calls in progress. A stream whose upstream
+//! has said why it stops, for each choice of a chat answer, is delivered to its end, unless another
+//! call ends the run. A request of a run that has used a whole cap ends the run too: the inner
+//! service does not get that request. Calls that are in progress at the same time may use more than
+//! the cap, as an answer that is no stream shows its tokens at its end.
 //!
-//! With [`ask_at`](TokenCapLayer::ask_at) a person is asked before: see there.
+//! With [`ask_at`](TokenCapLayer::ask_at) observers get a notice before a cap, so that the program
+//! can ask a person.
 //!
 //! # Same instant
 //!
-//! A stored reason wins, then a passed clock, then the cap.
+//! A stored reason wins. At a request a passed clock then wins over the cap; at a frame the cap
+//! wins, because a ready frame wins over a clock.
 //!
 //! # Order
 //!
@@ -56,8 +58,9 @@
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the inner one; if this layer opened the run, the drop
-//! also ends the run as aborted. The tokens of a dropped stream stay counted.
+//! Dropping the future or the body drops the inner one. If this layer opened the run, or was the
+//! first layer to get a call that the program attached, a drop before the answer is complete also
+//! ends that node as aborted. The tokens of a dropped stream stay counted.
 //!
 //! # Examples
 //!
@@ -108,14 +111,14 @@ use crate::{
     supervise::{Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture},
 };
 
-/// Ends a run that has used up its tokens or their cost: see the [module](self).
+/// Ends a run that has used up its caps on tokens or on their cost: see the [module](self).
 #[derive(Clone, Copy, Debug)]
 pub struct TokenCapLayer {
     of_run: RunTokenCaps,
 }
 
 impl TokenCapLayer {
-    /// Makes a layer with these caps for each run; without a cap it counts nothing.
+    /// Makes a layer with these caps for each run; if none is set, it counts nothing.
     #[must_use]
     pub const fn new(caps: TokenCaps) -> Self {
         let of_run = RunTokenCaps { caps, ask_at: None };
@@ -170,7 +173,7 @@ pub type TokenCapFuture<F> = SupervisedFuture<F>;
 /// The response body of [`TokenCap`].
 pub type TokenCapBody<B> = SupervisedBody<B>;
 
-/// The hooks that compare a run's tokens with its caps at each frame and at the end.
+/// The hooks that check a run's caps at each frame, and send the notice at the end too.
 #[derive(Debug)]
 struct Capping(RunTokenCaps);
 
@@ -182,7 +185,7 @@ impl LayerHooks for Capping {
         }
     }
 
-    /// The tokens of an answer that is no stream are known now.
+    /// Sends the notice if it is due: the tokens of an answer that is no stream are known now.
     fn release(&mut self, run: &Run) {
         run.ask_at_cap(&self.0);
     }

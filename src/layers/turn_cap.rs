@@ -13,30 +13,31 @@
 //! paths, embeddings, counts of tokens and lists of models are no turns; a request with an
 //! unknown path is one. [`counts`](TurnCapLayer::counts) replaces this rule.
 //!
-//! The count belongs to the nearest run, so it holds across all requests with its id
-//! ([`RunLayer`](crate::RunLayer)); a sub-agent's run has a count of its own. A call counts once,
-//! even if it passes several layers of this kind; each compares the count with its own cap. A cap
-//! of n admits the first n turns, also if they come at the same time. Turn n + 1 ends the run as
-//! [`TurnCap`](crate::TerminalReason::TurnCap): the inner service does not get that request,
-//! [`at_turn`](crate::Terminated::at_turn) is n, and calls that are in progress end too.
+//! The count belongs to the nearest run, so it holds across all requests with the run's id
+//! ([`RunLayer`](crate::RunLayer)); a sub-agent's run has a separate count. A call counts once,
+//! even if it passes several layers of this kind; each layer compares the number of the turn with
+//! its cap. A cap of n admits the first n turns, also if they come at the same time. Turn n + 1
+//! ends the run as [`TurnCap`](crate::TerminalReason::TurnCap): the inner service does not get that
+//! request, [`at_turn`](crate::Terminated::at_turn) is n, and calls that are in progress end too.
 //!
-//! A request without an id that a [`RunLayer`](crate::RunLayer) knows is a run of its own, and so
-//! always has one turn. [`OwnerCapLayer`](crate::OwnerCapLayer) limits how many such runs a
-//! caller may have.
+//! A request that names no run, by an id that a [`RunLayer`](crate::RunLayer) reads or by a `Run`
+//! in its extensions, is a separate run, and so always has one turn.
+//! [`OwnerCapLayer`](crate::OwnerCapLayer) limits how many such runs a caller may have.
 //!
 //! # The last call
 //!
-//! With [`finaliser`](TurnCapLayer::finaliser) a run that has used up its turns does not end at
-//! once: it closes. The layer refuses the call beyond the cap, and every other new call and tool.
+//! With [`finaliser`](TurnCapLayer::finaliser) a run that has used up its turns does not end at the
+//! call beyond the cap: the run closes, and refuses that call and every other new call and tool.
 //! The program may then make one more call with [`Run::finaliser`], for example to have the model
-//! sum up; that call and its attempts are admitted. The run ends as `TurnCap` when that call was
-//! answered and no other work is in progress, or when the limit of `finaliser` has passed, which
-//! calls through this layer check. Ceilings go on.
+//! sum up; the run admits that call and its attempts. The run ends as `TurnCap` when that call was
+//! answered and no other work is in progress, or when the limit of `finaliser` has passed. As with
+//! a ceiling, that end comes with a poll of a call of the run, [`Run::check`], [`Run::wait`], or a
+//! check by the registry. Ceilings go on.
 //!
 //! # Same instant
 //!
-//! A stored reason wins, then a passed clock of any layer, then the cap. If a clock passes in the
-//! same instant as the limit of `finaliser`, the clock wins too.
+//! A stored reason wins, then a passed clock of any layer, then the cap. If another clock of the
+//! run passes in the same instant as the limit of `finaliser`, that clock wins too.
 //!
 //! # Order
 //!
@@ -47,8 +48,9 @@
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the inner one; if this layer opened the run, the drop
-//! also ends the run as aborted. A dropped turn still counts.
+//! Dropping the future or the body drops the inner one. If this layer opened the run, or was the
+//! first layer to get a call that the program attached, a drop before the answer is complete also
+//! ends that node as aborted. A dropped turn still counts.
 //!
 //! # Examples
 //!
@@ -124,7 +126,7 @@ impl TurnCapLayer {
     ///
     /// # Panics
     ///
-    /// If `turns` is zero; use [`optional`](Self::optional) to leave it out.
+    /// If `turns` is zero; [`optional`](Self::optional) makes a layer without a general cap.
     #[must_use]
     pub const fn new(turns: u32) -> Self {
         Self::optional(Some(turns))
@@ -176,8 +178,8 @@ impl TurnCapLayer {
 
     /// Lets a run that has used up its turns make one more call, within `limit`.
     ///
-    /// The program makes that call with [`Run::finaliser`]. The run is closing until it ends: no
-    /// other call or tool starts, and those in progress go on.
+    /// The program makes that call with [`Run::finaliser`]. Until the run ends, no other call or
+    /// tool starts, and the calls and tools in progress go on.
     ///
     /// # Panics
     ///
@@ -259,7 +261,11 @@ impl TurnCapLayer {
     }
 }
 
-/// Counts the request as a turn, unless it has a number already; fails if the run refuses it.
+/// Counts the request as a turn, unless a layer further out has counted it.
+///
+/// # Errors
+///
+/// If the run is over, or refuses the request because it is closing or at its cap.
 #[allow(
     clippy::result_large_err,
     reason = "the cold path, and the type of every layer"

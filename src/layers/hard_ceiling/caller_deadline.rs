@@ -20,11 +20,11 @@ pub(super) struct CallerDeadline {
     deadline: Option<Announcement>,
     /// The limit on the silence of the body; `None` before the head, and if none was announced.
     silence: Option<SilenceLimit>,
-    /// The slot of the request; `None` without a response layer that writes to a waiting caller.
+    /// The slot that counts writes of a response layer further out; `None` without such a layer.
     slot: Option<CallSlot>,
-    /// The number of that layer's writes that these limits have seen.
+    /// The value of that count at the last [`follow_writes`](Self::follow_writes).
     writes: u64,
-    /// Whether the caller has a head, be it an early one.
+    /// Whether the caller has a head: that of the answer, or an early one.
     has_head: bool,
 }
 
@@ -32,14 +32,14 @@ pub(super) struct CallerDeadline {
 #[derive(Debug)]
 struct SilenceLimit {
     longest: Nanos,
-    /// The time of the first `Pending` since the last frame; `None` between a frame and that
-    /// `Pending`, as the delay is then the caller's own.
+    /// The time of the first `Pending` since the head or the last frame; `None` until that
+    /// `Pending`, because the caller causes the delay until then.
     since: Option<Nanos>,
     window: Option<Arc<IdleWindow>>,
 }
 
-/// The node that the announced limits end: `found`, or the call or one-call run that the attempt
-/// `found` belongs to.
+/// The node that the announced limits end: the call or one-call run to which an attempt `found`
+/// belongs; `found` itself if it is no attempt, or belongs to no call.
 fn call_of(found: &Run) -> Run {
     let mut node = found.clone();
     while let (NodeKind::Attempt, Some(above)) = (node.kind(), node.parent()) {
@@ -68,7 +68,7 @@ impl CallerDeadline {
     }
 
     /// Replaces the announced deadline on the call's clocks by `limit` after the call's opening;
-    /// `None` removes it.
+    /// `None` only removes the deadline.
     fn set_deadline(&mut self, limit: Option<Duration>) {
         let clocks = &self.call.node().clocks;
         if let Some(deadline) = self.deadline.take() {
@@ -91,7 +91,10 @@ impl CallerDeadline {
         });
     }
 
-    /// Updates the limits for the response layer's writes to the caller since the last call.
+    /// Updates the limits if the response layer has written to the caller since the last update.
+    ///
+    /// While the caller has no head, a write is the early head of a stream; later it ends the
+    /// silence.
     fn follow_writes(&mut self) {
         let writes = self.slot.as_ref().map_or(0, CallSlot::writes);
         if std::mem::replace(&mut self.writes, writes) == writes {
@@ -127,7 +130,7 @@ impl LayerHooks for CallerDeadline {
             self.withdraw();
             return;
         }
-        // Behind the early head of a stream no other answer is possible.
+        // After an early head the answer can only be a stream.
         self.has_answered(self.has_head || names_events(headers));
     }
 
@@ -214,15 +217,15 @@ pub(crate) struct CallerLimits {
 }
 
 impl CallerLimits {
-    /// Reads the limits from a caller's headers; `None` if they announce none.
+    /// Reads the limits from a caller's headers; `None` if no header announces one.
     ///
     /// An unreadable value counts as absent: a value that no SDK sends must neither end a call
     /// nor refuse it. If one header has several values, the shortest counts, since a caller may
     /// only tighten.
     pub(super) fn of(headers: &HeaderMap) -> Option<Self> {
         let silence = shortest(headers, &SILENCE, seconds);
-        // Anthropic's SDK for Python sends its read timeout under both names: it limits the
-        // silence only.
+        // Anthropic's SDK for Python sends its read timeout under both names: then the value is no
+        // limit on the answer.
         let answer = shortest(headers, &ANSWER, seconds).filter(|answer| Some(*answer) != silence);
         let total = shortest(headers, &TOTAL, grpc);
         let announced = Self {

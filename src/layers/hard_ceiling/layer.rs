@@ -1,6 +1,6 @@
-//! The builder and the service of the hard ceiling, and the hooks that enforce its deadlines.
+//! The builder and the service of the hard ceiling, and its hooks for shadow mode.
 //!
-//! In shadow mode a hook reports which deadlines would have ended the node.
+//! The limits stand as deadlines on the node, and the supervisor enforces them.
 
 use std::{
     task::{Context, Poll},
@@ -34,7 +34,7 @@ impl HardCeilingLayer {
     ///
     /// # Panics
     ///
-    /// If `limit` is zero; use [`optional`](Self::optional) to leave it out.
+    /// If `limit` is zero; [`optional`](Self::optional) makes a layer without a ceiling.
     #[must_use]
     pub const fn new(limit: Duration) -> Self {
         Self::optional(Some(limit))
@@ -81,20 +81,20 @@ impl HardCeilingLayer {
     /// Sets whether limits in the caller's headers end the call too; false by default.
     ///
     /// See the [module](super#what-a-caller-announces). An announced limit can only end a call
-    /// earlier than the other limits. The deadline ends the call, never its run, in any
-    /// [`scope`](Self::scope). The setting also works in a layer without a ceiling.
+    /// earlier than the other limits. The deadline ends the call, never a run that spans calls, in
+    /// any [`scope`](Self::scope). The setting also works in a layer without a ceiling.
     #[must_use]
     pub const fn caller_deadline(mut self, honoured: bool) -> Self {
         self.caller_deadline = honoured;
         self
     }
 
-    /// Shadow mode: the layer measures, and ends nothing.
+    /// Turns on shadow mode: the layer measures, and ends nothing.
     ///
     /// When a limit passes, observers get a [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded).
-    /// If the node completes after that, they get a
-    /// [`FalsePositive`](crate::RunNotice::FalsePositive). A second layer, with a limit known to
-    /// be safe, may enforce that limit in the same stack.
+    /// If the node completes after that, observers get a
+    /// [`FalsePositive`](crate::RunNotice::FalsePositive). A second layer, with a limit known to be
+    /// safe, may enforce that limit in the same stack.
     ///
     /// In shadow mode the layer does not read the caller's headers.
     #[must_use]
@@ -110,7 +110,7 @@ impl HardCeilingLayer {
         self
     }
 
-    /// The limit that passes first, if it ends anything.
+    /// The shorter of the ceiling and the timeout; `None` without either, and in shadow mode.
     pub(crate) fn earliest(&self) -> Option<Duration> {
         let limits = [self.limits.ceiling, self.limits.timeout];
         let earliest = limits.into_iter().flatten().min();
@@ -172,8 +172,8 @@ where
         let announced = caller_deadline.then(|| CallerLimits::of(request.headers()));
         let announced = announced.flatten();
         if announced.is_some() && entry.run.is_of_many() {
-            // The announced limits hold for this call, so it gets a node of its own; the layer's
-            // own limits stay on the run in the request.
+            // The announced limits hold for this call alone, so the call gets a separate node. The
+            // layer's limits stay on the run in the request.
             request = entry.run.attach(request);
             entry = Claim::of(&mut request);
             scope = Scope::Run;
@@ -250,7 +250,7 @@ impl CeilingLimits {
         self.ceiling.is_none() && self.timeout.is_none()
     }
 
-    /// Sets the limits on the node in `scope`, as deadlines after its opening.
+    /// Sets the limits as deadlines on the node in `scope`, unless earlier ones are set.
     #[inline]
     fn tighten(self, found: &Run, scope: Scope) {
         let node = found.in_scope(scope);
@@ -270,7 +270,8 @@ impl CeilingLimits {
         }
     }
 
-    /// The limits for this request: those in its `Limits` extension replace those of the layer.
+    /// The limits for this request: those in its `Limits` extension replace those of the layer, and
+    /// a zero removes one.
     #[inline]
     pub(super) fn for_request<B>(mut self, request: &Request<B>) -> Self {
         if let Some(limits) = Limits::of(request.extensions()) {

@@ -1,17 +1,19 @@
 //! Ends a call, an attempt or a run at an absolute limit.
 //!
 //! A stream that trickles for ever, and a turn that goes from tool to tool without an end, both
-//! make progress, hold a connection and cost tokens. No event resets the ceiling.
+//! make progress, hold a connection and cost tokens, so no step window ends them. The ceiling does:
+//! no event resets it.
 //!
 //! # When the clock runs
 //!
-//! The clock runs from the opening of the node, through waits, backoff, body and pauses. The
-//! layer compares the clock at every `Pending`, and with at least every 16th frame of a stream
-//! that is always ready. A [`timeout`](HardCeilingLayer::timeout) is a second absolute limit with
-//! a reason of its own: the total time that the program allows its callers.
+//! The clock runs from the opening of the node, through waits, backoff, body and pauses. The layer
+//! checks the clock at every `Pending`, and at every 16th frame in a row of a stream that is always
+//! ready. A [`timeout`](HardCeilingLayer::timeout) is a second absolute limit with a separate
+//! reason: the total time that the program allows its callers.
 //!
-//! Of two layers on one node the earlier deadline holds. The program's [`Limits`](crate::Limits)
-//! in a request's extensions replace the limits that the layer was built with.
+//! Of two layers on one node the earlier deadline holds. The program's [`Limits`](crate::Limits) in
+//! a request's extensions replace the limits that the layer was built with. A layer with neither a
+//! limit nor [`caller_deadline`](HardCeilingLayer::caller_deadline) ignores them.
 //!
 //! # What a caller announces
 //!
@@ -27,15 +29,15 @@
 //! | `x-stainless-read-timeout`, seconds | the time until the head; then the longest silence between any two bytes |
 //! | `grpc-timeout`, up to eight digits and one of `H`, `M`, `S`, `m`, `u`, `n` | the time until the end of the answer, stream or not |
 //!
-//! All limits but the silence count from the opening of the call, and the earliest deadline wins.
-//! The silence counts only while the layer waits for the upstream, from the first `Pending` after
-//! the head or after a frame, so a slow reader does not use it up. Every frame ends the silence,
-//! also a ping. A [`pause`](crate::Run::pause) does not stop the count, because the caller does
-//! not know of the pause.
+//! The times until the head and until the end count from the opening of the call, and the earliest
+//! deadline wins. The silence counts only while the layer waits for the upstream, from the first
+//! `Pending` after the head or after a frame, so a slow reader does not use up the limit. Every
+//! frame ends the silence, also a ping. A [`pause`](crate::Run::pause) does not stop the count,
+//! because the caller does not know of the pause.
 //!
-//! An announced limit can only end a call earlier. Such a limit ends the call, never its run, in
-//! any scope: if the node in the request is a run, the layer opens a call in it. Inside of a retry
-//! layer too it is the deadline of the call, not of the attempt.
+//! An announced limit can only end a call earlier. In any scope the limit ends the call, never a
+//! run that spans calls: if the node in the request is such a run, the layer opens a call in it.
+//! Inside of a retry layer too, the limit is a deadline of the call, not of the attempt.
 //!
 //! The layer ignores a value that is unreadable, not a number or not above zero, and logs it at
 //! debug level: such a value neither refuses nor ends the call. If one header has several values,
@@ -51,7 +53,7 @@
 //!   for a JSON answer, whose head mostly comes with its body. If a JSON answer trickles after an
 //!   early head, this layer ends the call, though the SDK would wait.
 //! - The layer counts the time until the head from the opening of the call, even while the client
-//!   still sends its prompt; a client that starts its timer after that has waited less.
+//!   still sends its prompt; a client that starts its timer after the prompt has waited less.
 //! - The SDKs for Python send `x-stainless-read-timeout` with every request, 600 by default: the
 //!   longest time between two reads of their HTTP client, before the head and in the body. A
 //!   client without a timeout does not send it. Anthropic's SDK sends the same number as
@@ -60,18 +62,19 @@
 //!
 //! # Shadow mode
 //!
-//! A limit that is too short ends work that was fine, which shows only afterwards. With `observe`
-//! a layer measures and ends nothing. Each time that a limit passes, observers get a
-//! [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded). If the node completes after that, they
-//! get a [`FalsePositive`](crate::RunNotice::FalsePositive), which is also logged as a warning.
-//! [`RunRegistry::shadow`](crate::RunRegistry::shadow) counts both. A second layer, with a limit
-//! known to be safe, may enforce that limit in the same stack.
+//! A limit that is too short ends work that was fine, which shows only afterwards. With `observe` a
+//! layer measures and ends nothing. When a limit passes on a node, observers get a
+//! [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded). If the node completes after that,
+//! observers get a [`FalsePositive`](crate::RunNotice::FalsePositive), which is also logged as a
+//! warning. [`RunRegistry::shadow`](crate::RunRegistry::shadow) counts both. A second layer, with a
+//! limit known to be safe, may enforce that limit in the same stack.
 //!
 //! # Same instant
 //!
-//! A stored reason wins, then the end of the body. Of several nodes with a passed clock the
-//! outermost ends; on one node the ceiling wins over the step window, and that over the caller's
-//! deadline. An error of the inner service comes last.
+//! A stored reason wins. Then a ready answer, frame or end of the body wins over the clock, but for
+//! each 16th ready frame in a row. Of several nodes with a passed clock the outermost ends; on one
+//! node the ceiling wins over the step window, and the step window over the caller's deadline. An
+//! error of the inner service comes last.
 //!
 //! # Order
 //!
@@ -89,13 +92,13 @@
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the inner one; if this layer opened the run, the drop
-//! also ends the run as aborted. When the limit passes, the layer drops the inner future or body
-//! in the same poll.
+//! Dropping the future or the body drops the inner one. If this layer opened the run, or was the
+//! first layer to get a call that the program attached, a drop before the answer is complete also
+//! ends that node as aborted. The poll that finds the limit passed drops the inner future or body.
 //!
 //! # Panics
 //!
-//! A pending poll panics outside of a tokio runtime with its timer enabled.
+//! A pending poll panics outside of a tokio runtime with its timer enabled, if a clock runs.
 //!
 //! # Examples
 //!

@@ -23,7 +23,7 @@ use crate::{
     run::{Role, Run},
 };
 
-/// The response body: the held frames, then the rest; probes the upstream while it is silent.
+/// The response body: the held frames, then the rest; probes a silent upstream.
 #[derive(Debug)]
 pub struct ProbedBody<B> {
     pub(super) held: HeldPrefix,
@@ -116,8 +116,7 @@ impl Silence {
         }
     }
 
-    /// Ends the silence, because the upstream has sent something; the next `Pending` starts
-    /// another.
+    /// Ends the silence; the next `Pending` starts another.
     #[inline]
     pub(super) fn reset(&mut self) {
         if self.since.take().is_some() {
@@ -125,9 +124,9 @@ impl Silence {
         }
     }
 
-    /// Handles a `Pending` of the upstream; a dead upstream ends the node.
+    /// Handles a `Pending` of the upstream; ends the node if the probes find the upstream dead.
     ///
-    /// Otherwise the method registers the task for the next probe.
+    /// Otherwise the task wakes when the probes have to start or to go on.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
         let since = *self.since.get_or_insert_with(Instant::now);
         if self.probes.is_none() && self.poll_start(since + self.after, cx).is_ready() {
@@ -163,8 +162,9 @@ impl fmt::Debug for Silence {
     }
 }
 
-/// Polls a timer outside of tokio's coop budget: a `Sleep` that is `Pending` for lack of budget has
-/// not registered its waker.
+/// Polls a timer outside of tokio's coop budget.
+///
+/// A `Sleep` that is `Pending` for lack of budget has not registered its waker.
 pub(super) fn poll_timer(timer: &mut Pin<Box<Sleep>>, cx: &mut Context<'_>) -> Poll<()> {
     Pin::new(&mut unconstrained(timer)).poll(cx)
 }

@@ -1,4 +1,4 @@
-//! The gate of one upstream, and the subscriptions of waiting calls to its probes.
+//! The gate of one upstream, and the subscriptions of waiting and silent calls to its probes.
 
 use std::{
     fmt,
@@ -50,7 +50,7 @@ impl GateSettings {
         }
     }
 
-    /// Whether the request goes to the upstream that the gate watches; always, if none is set.
+    /// Whether the request goes to the gate's upstream; true if no upstream is set.
     pub(super) fn applies<B>(&self, request: &Request<B>) -> bool {
         let Some(expected) = &self.upstream else {
             return true;
@@ -68,8 +68,8 @@ impl GateSettings {
 
 /// Whether both authorities name the same host and port; user names are ignored.
 ///
-/// A missing port is the default of the scheme. If the scheme is not known, a missing port matches
-/// both 80 and 443.
+/// A missing port is the default of the scheme; `http` and `https` alone have one. Without a scheme
+/// a missing port matches both 80 and 443.
 fn is_same(expected: &Authority, given: &Authority, scheme: Option<&Scheme>) -> bool {
     let defaults: &[u16] = match scheme.map(Scheme::as_str) {
         Some("http") => &[80],
@@ -121,7 +121,8 @@ impl Gate {
 
     /// Closes the gate, and waits for a healthy probe, for up to `patience`; true if one came.
     ///
-    /// The first probe is due after one interval.
+    /// The first probe is due after one interval, unless another subscriber has scheduled it for
+    /// an earlier time.
     pub(super) fn wait(self: &Arc<Self>, patience: Duration) -> Probing<bool> {
         let due = Instant::now() + self.settings.every;
         let mut probes = ProbeSubscription::new(Arc::clone(self), true, due);
@@ -131,8 +132,10 @@ impl Gate {
         })
     }
 
-    /// Waits until the upstream of a silent call has failed so many probes in a row that it counts
-    /// as dead. The first probe is due at once.
+    /// Waits until [`DEAD`] probes in a row have failed.
+    ///
+    /// The first probe is due at once, but not within one interval after the start of the last
+    /// finished one.
     pub(super) fn find_dead(self: &Arc<Self>) -> Probing<()> {
         let mut probes = ProbeSubscription::new(Arc::clone(self), false, Instant::now());
         Box::pin(async move {
@@ -160,7 +163,7 @@ struct ProbeSubscription {
     gate: Arc<Gate>,
     key: u64,
     waits: bool,
-    /// The number of probes of the gate that had finished at the last result, or at first.
+    /// The number of recorded results at this subscription's last result, or at its creation.
     seen: u64,
 }
 
@@ -199,7 +202,7 @@ impl ProbeSubscription {
                 (changed, _) => changed.map(|()| None),
             });
             let result = timeout_at(until, result).await.unwrap_or(Some(false));
-            // The probe is dropped before the others learn its result.
+            // The probe is dropped before the other subscribers learn its result.
             if let (Some(healthy), true) = (result, probe.take().is_some()) {
                 shared.change(|schedule| schedule.record_result(key, healthy, now + every));
             }

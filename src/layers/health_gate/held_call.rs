@@ -28,13 +28,13 @@ use crate::{
     supervise::Upload,
 };
 
-/// The number of failures, each after a wait that a healthy probe ended, that ends the waiting.
+/// The number of waits ended by a healthy probe after which a failed call gives up.
 ///
-/// A probe that is healthy each time does not cover the failure: the upstream is not restarting.
+/// A probe that succeeds each time does not detect the failure: the upstream is not restarting.
 const CONTRADICTED: u32 = 3;
 
 pin_project! {
-    /// The future of a call: buffers and sends the request, and sends it again after each wait.
+    /// The future of a call: buffers the request, sends it, and sends it again after a wait.
     #[must_use = "futures do nothing unless polled"]
     pub struct HeldCall<S, Q, B>
     where
@@ -79,7 +79,7 @@ type Peeked<B> = Box<PeekedAnswer<ProbedBody<B>>>;
 /// The state of a call that survives from one sending of its request to the next.
 struct HeldState<S, B> {
     service: S,
-    /// Whether the service was polled ready, and has not been called since.
+    /// Whether `service` was polled ready, and was neither called nor replaced since.
     is_ready: bool,
     gate: Arc<Gate>,
     run: Run,
@@ -91,8 +91,8 @@ struct HeldState<S, B> {
     waited: Duration,
     /// The number of waits that a healthy probe ended.
     healthy_waits: u32,
-    /// The failure for which the call waits, and which it returns if it gives up; `None` once the
-    /// request is sent again.
+    /// The failure for which the call waits, and which it returns if it gives up; `None` before the
+    /// first failure, and once the request is sent again.
     last: Option<Result<Peeked<B>, BoxError>>,
     silence: Option<Silence>,
 }
@@ -276,7 +276,7 @@ impl<S, B> HeldState<S, B> {
         patience.saturating_sub(self.waited)
     }
 
-    /// Releases the capacity that a ready service has reserved, by a clone that is not ready.
+    /// Replaces a ready service by a clone that is not ready, to release reserved capacity.
     fn yield_service(&mut self)
     where
         S: Clone,
@@ -307,9 +307,9 @@ impl<S, B> HeldState<S, B> {
         }
     }
 
-    /// The next step after an error of the service: wait if it refused the connection, else fail.
+    /// The next step after an error: wait if the upstream refused the connection, else fail.
     fn broken(&mut self, error: BoxError, task: TaskId) -> GateStep<B> {
-        // A `Terminated` is the end of a node below, even if a refused connection is its source.
+        // A `Terminated` reports the end of a node, even if a refused connection is its source.
         let refused = TransportError::is_refused(&*error) && Terminated::find(&*error).is_none();
         if self.applies && refused {
             return self.failed(Err(error), task);
@@ -333,7 +333,7 @@ impl<S, B> HeldState<S, B> {
     fn waited(&mut self, is_healthy: bool, time: Duration) -> GateStep<B> {
         self.waited += time;
         self.healthy_waits += u32::from(is_healthy);
-        // Without a failure to return, the call was never sent.
+        // Without a failure to return, the request was never sent: send it once.
         match is_healthy || self.last.is_none() {
             true => GateStep::Call,
             false => self.give_up(),
@@ -356,7 +356,7 @@ impl<S, B> HeldState<S, B> {
         node.is_closing().then(|| self.give_up())
     }
 
-    /// The final step: returns the failure for which the call waited.
+    /// The final step: returns the last failure; without one, a [`Terminated`].
     fn give_up(&mut self) -> GateStep<B> {
         match self.last.take() {
             Some(Ok(answer)) => self.hand_on_read(*answer),

@@ -32,7 +32,7 @@ use crate::{
     supervise::{Claim, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
-/// The shortest setting, the resolution of tokio's timer: a shorter one counts as 1 ms.
+/// The shortest interval, timeout and silence: the resolution of tokio's timer.
 const SHORTEST: Duration = Duration::from_millis(1);
 
 /// The longest setting, 30 days, so that sums of instants do not overflow.
@@ -53,8 +53,8 @@ impl<P> HealthGateLayer<P> {
     ///
     /// The probe is a `Service<(), Response = bool>`, such as a
     /// [`service_fn`](https://docs.rs/tower/latest/tower/fn.service_fn.html); `true`
-    /// means healthy, and an error counts as `false`. The service is cloned for each
-    /// probe. The service and its futures must be `Send`, because a waiting call runs them.
+    /// means healthy, and an error counts as `false`. The service is cloned for each probe. The
+    /// service and its futures must be `Send`, because a waiting or silent call runs them.
     #[must_use]
     pub fn new(probe: P) -> Self {
         Self {
@@ -66,7 +66,8 @@ impl<P> HealthGateLayer<P> {
 
     /// Sets the interval between the starts of two probes; 5 s by default.
     ///
-    /// If no probe is scheduled yet, the first starts one interval after a call has failed.
+    /// If no probe is scheduled yet, the first starts one interval after a call has failed. A probe
+    /// that takes longer than the interval delays the next one.
     ///
     /// # Panics
     ///
@@ -93,10 +94,11 @@ impl<P> HealthGateLayer<P> {
         self
     }
 
-    /// Sets how long one call may wait in total; by default its ceilings alone bound the wait.
+    /// Sets how long one call may wait in total; unlimited by default.
     ///
-    /// After that time the call returns the failure that made it wait, unchanged. A call that
-    /// waited before it was ever sent is then sent once, and returns that outcome.
+    /// Ceilings and the caller's deadlines bound the wait in any case. After `limit` the call
+    /// returns the failure that made it wait, unchanged. A call that waited before it was ever sent
+    /// is then sent once, and returns that outcome.
     #[must_use]
     pub fn patience(mut self, limit: Duration) -> Self {
         self.settings.patience = Some(limit.min(LONGEST));
@@ -118,11 +120,12 @@ impl<P> HealthGateLayer<P> {
         self
     }
 
-    /// Limits the gate to calls to this host and port; other calls pass.
+    /// Limits the gate to calls to this host and port; other calls never wait.
     ///
     /// The layer compares host and port with the request's URI, or with its `host` header if the
     /// URI has no authority. By default the gate applies to all calls. A missing port is the
-    /// scheme's default. The letter case of the host and a user name before it are ignored.
+    /// scheme's default; without a scheme it matches both 80 and 443. The letter case of the host
+    /// and a user name before it are ignored.
     #[must_use]
     pub fn upstream(mut self, authority: Authority) -> Self {
         self.settings.upstream = Some(authority);
@@ -132,7 +135,8 @@ impl<P> HealthGateLayer<P> {
     /// Sets the rules by which the layer classifies failed answers.
     ///
     /// A call waits if `judgement` classifies its answer as
-    /// [`NotReady`](crate::llm::failure::FailureClass::NotReady).
+    /// [`NotReady`](crate::llm::failure::FailureClass::NotReady). The rules run for an answer of
+    /// 4xx or 5xx that no layer further in has classified.
     #[must_use]
     pub fn judgement(mut self, judgement: Classifier) -> Self {
         self.settings.judgement = judgement;
@@ -141,8 +145,9 @@ impl<P> HealthGateLayer<P> {
 
     /// The largest request body that the layer buffers, in bytes; 32 MiB by default.
     ///
-    /// A larger body is an error, a
-    /// [`LengthLimitError`](http_body_util::LengthLimitError).
+    /// A call with a larger body fails with a
+    /// [`LengthLimitError`](http_body_util::LengthLimitError). A body that is a
+    /// [`ReplayBody`](crate::ReplayBody) already has no limit.
     #[must_use]
     pub fn max_body(mut self, bytes: usize) -> Self {
         self.settings.max_body = bytes;

@@ -21,8 +21,8 @@
 //! own polls, [every](HealthGateLayer::every) five seconds, the first time after five seconds. If
 //! that call is dropped, or is not polled in time, another call takes over. When a probe
 //! succeeds, all waiting calls are sent, with the same request, on the same node: there is no new
-//! attempt, no budget is charged, and no cooldown begins. When the last waiting call is dropped,
-//! the gate opens again, and the next call is sent at once.
+//! attempt, no budget is charged, and no cooldown begins. When the last waiting call is dropped or
+//! stops waiting, the gate opens again, and the next call is sent at once.
 //!
 //! A probe may succeed although the model is dead. A call that has failed three times, each time
 //! after a successful probe, stops waiting: its failure goes to the retries and candidates
@@ -35,7 +35,7 @@
 //! one call waits here, the run's window does not notice the silence of a sibling or of the run
 //! itself. The upload of a request is also a pause, bounded only by ceilings and the caller's
 //! deadlines. [`patience`](HealthGateLayer::patience) also bounds the wait; when it is used up,
-//! the call returns its failure unchanged.
+//! the call returns its failure unchanged, or is sent once if it was never sent.
 //!
 //! With [`watch_silence`](HealthGateLayer::watch_silence) the layer also probes the upstream of a
 //! call or body that has been silent for a while, in the polls of that call. Two failed probes in
@@ -66,7 +66,7 @@
 //! # Panics
 //!
 //! Polling panics outside of a tokio runtime with its timer enabled, as soon as the
-//! layer has to wait.
+//! layer sets a timer.
 //!
 //! # Examples
 //!
@@ -98,8 +98,8 @@
 //! # }
 //! ```
 //!
-//! A llama.cpp beside other candidates. Its HTTP client also sends the probes, which the layer
-//! makes while the server restarts or a call is silent too:
+//! A gate for a llama.cpp server beside other candidates. An HTTP client sends the probes, while
+//! the server restarts and while a call is silent:
 //!
 //! ```
 //! use std::time::Duration;

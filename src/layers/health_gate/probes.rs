@@ -1,4 +1,4 @@
-//! Decides when a gate is probed, and which of its waiting or silent calls runs the probe.
+//! Decides when an upstream is probed, and which waiting or silent call runs the probe.
 
 use tokio::{
     sync::Notify,
@@ -16,9 +16,10 @@ pub(super) struct SharedProbes {
 }
 
 impl SharedProbes {
-    /// Changes the state; wakes all subscribers if a probe is due sooner or the prober is gone.
+    /// Changes the state; wakes all subscribers if the due time changed or the prober is gone.
     ///
-    /// The method wakes all of them, because a single woken one may be dropped before it is polled.
+    /// The method wakes all of them: a wake of one alone would be lost if its call is dropped
+    /// before the next poll.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut ProbeSchedule) -> T) -> T {
         let mut schedule = self.schedule.lock();
         let ProbeSchedule { due, prober, .. } = *schedule;
@@ -37,22 +38,22 @@ impl SharedProbes {
     }
 }
 
-/// The state of the probes of one gate: one probe at a time, for all its calls.
+/// The state of the probes of one gate, which serve all its calls.
 ///
 /// The probes have no task of their own: one of the subscribed calls, the prober, runs them in its
-/// own polls. If that call is dropped, or is not polled in time, another one takes over.
+/// polls. If that call is dropped, or is not polled in time, another subscriber takes over.
 #[derive(Debug, Default)]
 pub(super) struct ProbeSchedule {
     /// Whether the gate is closed, because the upstream seems down.
     is_closed: bool,
-    /// The number of probes that have finished on this gate.
+    /// The number of recorded probe results.
     finished: u64,
     healthy: bool,
     /// The time at which the next probe is due; `None` before any was scheduled.
     due: Option<Instant>,
     /// The earliest time of the next probe: one interval after the start of the last finished one.
     earliest: Option<Instant>,
-    /// The subscriber that runs the probes, and the time from which another one may replace it.
+    /// The key of the prober, and the time from which another subscriber may replace it.
     prober: Option<(u64, Instant)>,
     /// The key of the newest subscriber.
     last_key: u64,
@@ -76,9 +77,10 @@ pub(super) enum ProbeStep {
 impl ProbeSchedule {
     /// Subscribes a call to probe results, and schedules a probe at `due`.
     ///
-    /// The probe is made no earlier than one interval after the start of the last one. A
-    /// subscriber that `waits` closes the gate. The method returns the subscriber's key, and the
-    /// number of finished probes.
+    /// A probe that another subscriber has scheduled for an earlier time stays. No probe is due
+    /// earlier than one interval after the start of the last finished one. A subscriber that
+    /// `waits` closes the gate. The method returns the subscriber's key, and the number of recorded
+    /// results.
     pub(super) fn subscribe(&mut self, waits: bool, due: Instant) -> (u64, u64) {
         let due = self.earliest.map_or(due, |earliest| earliest.max(due));
         // Other subscribers may have scheduled an earlier probe.
@@ -91,10 +93,10 @@ impl ProbeSchedule {
         (self.last_key, self.finished)
     }
 
-    /// Returns the result of a probe that finished after `seen`, else the subscriber's next step.
+    /// Returns the latest result if it is newer than `seen`, else the subscriber's next step.
     ///
-    /// The subscriber becomes the prober if there is none, or if the prober is more than
-    /// `max_delay` late.
+    /// The subscriber becomes the prober if there is none, or if the prober is `max_delay` late or
+    /// more.
     pub(super) fn next_step(
         &mut self,
         key: u64,

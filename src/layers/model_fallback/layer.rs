@@ -30,13 +30,13 @@ pub struct ModelFallbackLayer {
 }
 
 impl ModelFallbackLayer {
-    /// Makes a layer that tries the candidate that the request names as its `model`, then the
-    /// others.
+    /// Makes a layer that tries the candidate that the request names, then the others.
     ///
-    /// The others follow in the order of the list, each at most once per call. Candidates with
-    /// the same name, model, base URL, dialect, headers and account count as one. If different
-    /// candidates share the name that the request has, the first of them goes first. Without
-    /// candidates requests pass unchanged.
+    /// The request names a candidate as its `model`. The others follow in the order of the list,
+    /// each at most once per call. Candidates with the same name, model, base URL, dialect, headers
+    /// and account count as one. If different candidates share the name that the request has, the
+    /// first that accepts the request's dialect goes first. Without candidates the layer adds
+    /// `x-attempt` to the request, and makes one attempt.
     #[must_use]
     pub fn new(candidates: impl IntoIterator<Item = Candidate>) -> Self {
         let mut known: Vec<Arc<Candidate>> = Vec::new();
@@ -65,16 +65,17 @@ impl ModelFallbackLayer {
 
     /// Sets the budget that must allow each step to another candidate.
     ///
-    /// The budget applies its minimum time for an attempt, its hook, and its limits on the
-    /// failures of a run. Share the budget with the [`RetryBudgetLayer`](crate::RetryBudgetLayer)
-    /// inside. The default budget only requires that 100 ms are left.
+    /// The layer applies the budget's minimum time for an attempt, its hooks, its idle breaker, and
+    /// its limits on the failures of a run. Share the budget with the
+    /// [`RetryBudgetLayer`](crate::RetryBudgetLayer) inside. The default budget only requires that
+    /// 100 ms are left.
     #[must_use]
     pub fn budget(mut self, budget: RetryBudget) -> Self {
         self.settings.attempts.budget = budget;
         self
     }
 
-    /// Sends no request to a candidate for a while after it has failed.
+    /// Sends no request but probes to a candidate for a while after it has failed.
     ///
     /// By default every call tries a failed candidate again. While all candidates that could
     /// serve are in a cooldown, the layer sends no request, and its error is a
@@ -88,10 +89,11 @@ impl ModelFallbackLayer {
 
     /// Sets whether the requests of a session go first to the candidate that served it last.
     ///
-    /// This holds while the session asks for the same model and the candidate is not in a
-    /// cooldown. By default each request starts at the candidate that it names. The
-    /// [`RunLayer`](crate::RunLayer) defines the session; the setting does not affect a run
-    /// without one. Clones of the layer share the sessions, and remember at least the last 4,096.
+    /// This holds while the session asks for the same model, the candidate is not in a cooldown,
+    /// and a [`CandidateOrder`](crate::CandidateOrder) does not leave it out. By default each
+    /// request starts at the candidate that it names. The [`RunLayer`](crate::RunLayer) defines the
+    /// session; the setting affects neither a run without one nor a request with a form. Clones of
+    /// the layer share the sessions, and remember at least the last 4,096.
     #[must_use]
     pub fn sticky(mut self, sticky: bool) -> Self {
         self.settings.sessions = sticky.then(Arc::default);
@@ -101,7 +103,8 @@ impl ModelFallbackLayer {
     /// Sets the operation of requests at a path that ends in no known operation, such as `/chat`.
     ///
     /// `operation` is the end of the path at a provider, such as `chat/completions`. A candidate
-    /// with a base URL gets these requests there; without the setting it cannot serve them.
+    /// with a base URL gets these requests at that path below it; without the setting the candidate
+    /// cannot serve them.
     ///
     /// # Panics
     ///
@@ -114,9 +117,10 @@ impl ModelFallbackLayer {
         self
     }
 
-    /// Refuses a request whose body is empty or a form, as that body names no model.
+    /// Refuses a request whose body is empty or a form, as the layer reads no model from it.
     ///
-    /// By default such a request goes to the first candidate only, unchanged.
+    /// By default the layer leaves such a body unchanged, and sends a form to the first candidate
+    /// only.
     #[must_use]
     pub const fn json_only(mut self) -> Self {
         self.settings.json_only = true;
@@ -134,7 +138,7 @@ impl ModelFallbackLayer {
         self
     }
 
-    /// Classifies failed answers by the program's own rules, then by the known errors of providers.
+    /// Classifies answers by the program's own rules, then by the known errors of providers.
     ///
     /// Give the same classifier to every layer that makes further attempts.
     #[must_use]
@@ -156,7 +160,9 @@ impl ModelFallbackLayer {
 
     /// The largest request body that is buffered, in bytes; 32 MiB by default.
     ///
-    /// A larger body is an error, a [`LengthLimitError`](http_body_util::LengthLimitError).
+    /// A call with a larger body fails with a
+    /// [`LengthLimitError`](http_body_util::LengthLimitError). A body that is a
+    /// [`ReplayBody`](crate::ReplayBody) already has no limit.
     #[must_use]
     pub const fn max_body(mut self, bytes: usize) -> Self {
         self.settings.attempts.max_body = bytes;

@@ -1,4 +1,4 @@
-//! Moves a call to another model when an attempt fails, and never in a run that is over.
+//! Moves a call to another model when an attempt fails, unless the run is over.
 //!
 //! A second model helps when the first one is down, overloaded, too small or gone. A second model
 //! does harm when no caller waits: a gateway that sees an error without its reason goes on to the
@@ -15,20 +15,21 @@
 //! before all of them. A candidate that does not accept the request's dialect is skipped.
 //! The failure decides which candidates remain: after a refused key those with another
 //! credential, after an overflow of the context those with a larger window, after a bad
-//! request none; see [`FailureClass::other`](crate::llm::failure::FailureClass::other).
+//! request none by default; see
+//! [`FailureClass::other`](crate::llm::failure::FailureClass::other).
 //!
 //! A request that is marked by [`SideEffects`](crate::attempt::SideEffects), or whose attempt
 //! [marks it](crate::Run::mark_side_effects), goes to no other candidate. An attempt can check
 //! whether [it is at the last one](crate::Run::is_final_attempt). The layer logs each step from
 //! one candidate to another as an event `model_fallback`, with both names, the cause, and the
 //! model that the caller requested. An event `model_served`, at debug level, names the candidate
-//! that served.
+//! that serves.
 //!
 //! # Cooldowns
 //!
-//! With [`Cooldowns`] the layer sends a failed candidate no call for a while: no call at all if
-//! the model is down, no call on the same account if its key was refused. The failure of a
-//! caller's own key affects that caller only. While all candidates that could serve are in a
+//! With [`Cooldowns`] the layer sends a failed candidate no call but probes for a while: no other
+//! call at all if the model is down, none on the same account if its key was refused. The failure
+//! of a caller's own key affects that caller only. While all candidates that could serve are in a
 //! cooldown, the layer sends no request, and its error is a
 //! [`CoolingDown`](crate::llm::failure::CoolingDown), which becomes a 503 with `retry-after`.
 //! There is no cooldown after an attempt that the caller, a limit of the call or an end from
@@ -36,30 +37,31 @@
 //!
 //! # What a candidate is sent
 //!
-//! A candidate is sent the original request. The layer changes only the bytes of the top-level
-//! `model`, the length, and the headers that belong to one upstream. A candidate with an upstream
-//! of its own gets none of the caller's `authorization`, `x-api-key`, `api-key`,
-//! `x-goog-api-key`, `x-amz-security-token` and `cookie`, and no `key`, `api_key`, `api-key`,
-//! `apikey` and `access_token` of the query. Other headers and the rest of the query are sent, so
-//! a layer further out must remove a secret in one of them. Only trusted candidates get the run's
-//! id. The layer refuses a body that is not JSON; a multipart form goes to the first candidate
-//! only, unchanged.
+//! A candidate is sent the original request. The layer changes only the URL, the bytes of the
+//! top-level `model`, the length, `accept-encoding`, `x-attempt`, and the headers that belong to
+//! one connection or one upstream. A candidate with an upstream of its own gets none of the
+//! caller's `authorization`, `x-api-key`, `api-key`, `x-goog-api-key`, `x-amz-security-token` and
+//! `cookie`, and no `key`, `api_key`, `api-key`, `apikey` and `access_token` of the query, unless
+//! it [forwards credentials](crate::Candidate::forward_credentials). Other headers and the rest of
+//! the query are sent, so a layer further out must remove a secret in one of them. Only trusted
+//! candidates get the run's id. A multipart form goes to the first candidate only, unchanged. The
+//! layer refuses any other body that is neither empty nor a JSON object.
 //!
 //! These rules also hold for embeddings and images.
 //!
 //! # The commit
 //!
-//! The layer holds an answer back until its first content. After that it tries no other
-//! candidate, and the caller gets the failure: see [`attempt`](crate::attempt).
+//! The layer holds an answer back until its first content. After that the layer tries no other
+//! candidate, and the caller gets a later failure: see [`attempt`](crate::attempt).
 //!
 //! # What the caller is sent
 //!
 //! The caller is sent the answer of the candidate that served, without the headers of the
 //! upstream's connection, and with `x-served-model` and `x-attempt`. Unless the candidate
 //! is [trusted](crate::Candidate::trusted), the layer removes the headers that speak for
-//! the upstream's server: `x-terminal-reason`, `x-run-id`, `set-cookie`, `alt-svc`,
-//! `strict-transport-security`, `clear-site-data`, `nel`, `report-to`,
-//! `reporting-endpoints`. Otherwise a server further out would take the first two for this
+//! the upstream's server: `x-terminal-reason`, `x-run-id`, `x-attempt`, `set-cookie`,
+//! `set-cookie2`, `alt-svc`, `strict-transport-security`, `clear-site-data`, `nel`, `report-to`,
+//! `reporting-endpoints`. Otherwise a server further out would take the first three for this
 //! server's, and a browser would apply the others to the program's origin. No caller gets
 //! redirects of a candidate's own upstream, or incomplete JSON documents: see
 //! [attempt](crate::attempt#what-no-caller-is-handed).
@@ -68,8 +70,8 @@
 //!
 //! Each attempt but the one at the last candidate gets a share of the time that is left until the
 //! earliest deadline of the attempt, its call or their run: that time divided by the number of
-//! candidates left. Without a deadline there is no share. The share limits the attempt until its
-//! commit. Layers inside limit the attempt, layers outside the call.
+//! candidates left, without those in a cooldown. Without a deadline there is no share. The share
+//! limits the attempt until its commit. Layers inside limit the attempt, layers outside the call.
 //!
 //! # Same instant
 //!

@@ -21,7 +21,7 @@ use crate::{
 
 const X_SERVED_MODEL: HeaderName = HeaderName::from_static("x-served-model");
 
-/// An extension of an answer: this layer, or one further in, has set `x-served-model`.
+/// An extension of an answer: a fallback layer has set or removed `x-served-model`.
 #[derive(Clone, Copy, Debug)]
 struct Served;
 
@@ -93,7 +93,7 @@ impl AttemptPolicy for FallbackPolicy {
             self.request = PreparedRequest::Plain(request);
             return Ok(());
         }
-        // Removed, because a fallback layer further in has candidates of other names.
+        // Remove the order: a fallback layer further in has candidates of other names.
         let listed = request.extensions_mut().remove::<CandidateOrder>();
         let listed = listed.map(|order| order.find(candidates)).transpose()?;
         let original = OriginalRequest::read(request, self.settings.operation)?;
@@ -110,7 +110,7 @@ impl AttemptPolicy for FallbackPolicy {
 
     fn request(&mut self, attempt: &Run, number: u32) -> Result<Request<ReplayBody>, BoxError> {
         let has_others = self.able().next().is_some();
-        // With cooldowns the head stays: the keys of a cooldown are made of it after the attempt.
+        // With cooldowns the head stays: after the attempt, cooldown keys are made from it.
         let is_last = self.settings.cooldowns.is_none() && !has_others;
         let candidate = self.route.at(self.current);
         let candidate = candidate.and_then(|at| self.settings.candidates.get(at));
@@ -212,7 +212,7 @@ impl AttemptPolicy for FallbackPolicy {
         failure: &Failure,
         allowance: ErrorAllowance,
     ) -> Result<Option<Permit<'static>>, Denial> {
-        // `KeySpent` does not deny: the key is that of the failed candidate, and another one
+        // `KeySpent` does not deny: the key is that of the failed candidate, and another candidate
         // follows.
         if matches!(
             allowance,

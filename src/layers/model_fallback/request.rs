@@ -48,8 +48,8 @@ impl OriginalRequest {
         };
         let operation = Operation::from_path(head.uri.path()).or(operation);
         undress(&mut head.headers);
-        // Not the version of the caller's connection: a client that gets a request with HTTP/2
-        // fails at an upstream without it.
+        // Drop the version of the caller's connection: a client that gets a request with HTTP/2
+        // fails at an upstream that does not support it.
         head.version = Version::default();
         Ok(Self {
             operation,
@@ -60,7 +60,7 @@ impl OriginalRequest {
         })
     }
 
-    /// Checks that the body names its model.
+    /// Checks that the body is JSON: neither empty nor a form.
     pub(super) fn check_json(&self) -> Result<(), InvalidRequest> {
         let is = match self.content {
             Content::Json(_) => return Ok(()),
@@ -73,7 +73,7 @@ impl OriginalRequest {
 
     /// Sets the number of the next attempt, and whether no other can follow it.
     ///
-    /// The last attempt's request takes the head.
+    /// The last attempt's request takes the head without a clone.
     pub(super) fn prepare(&mut self, number: u32, is_last: bool) {
         self.template.set_attempt(number);
         self.is_last = is_last;
@@ -83,7 +83,8 @@ impl OriginalRequest {
         self.operation
     }
 
-    /// The caller's head, without the headers of its connection.
+    /// The caller's head, without the headers of its connection; empty once the last attempt's
+    /// request has taken it.
     pub(crate) const fn head(&self) -> &Parts {
         self.template.head()
     }
@@ -96,14 +97,14 @@ impl OriginalRequest {
         }
     }
 
-    /// Whether the layer can write another model into the request's body; false for a form.
+    /// Whether candidates other than the first may get the request; false for a form.
     ///
-    /// A form names its model itself, so only the first candidate may get it.
+    /// The layer cannot replace the model that a form names.
     pub(crate) const fn patchable(&self) -> bool {
         !matches!(self.content, Content::Form)
     }
 
-    /// The error if the path is no known operation, so that no URL under a base URL can be made.
+    /// The error for a path of no known operation, to which a base URL cannot be joined.
     ///
     /// The server has to be configured, so this is no [`InvalidRequest`] of the caller.
     pub(crate) fn unknown(&self) -> BoxError {
@@ -179,7 +180,7 @@ fn is_form(headers: &HeaderMap) -> bool {
     kind.is_some_and(|(kind, _): (&[u8; 10], _)| kind.eq_ignore_ascii_case(b"multipart/"))
 }
 
-/// The error for a body that cannot be parsed because it is compressed; `None` if it is not.
+/// The error for a body that cannot be parsed because it is compressed; `None` for a plain body.
 fn encoded(headers: &HeaderMap) -> Option<InvalidRequest> {
     let coding = headers.get(header::CONTENT_ENCODING)?.to_str().ok()?;
     (!is_plain(headers)).then(|| {

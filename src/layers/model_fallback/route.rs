@@ -73,10 +73,11 @@ impl Route {
 
 /// The candidates that one request may go to, in order; an extension of the request.
 ///
-/// The program sets it. The candidate that the request names as its `model` still goes first, even
-/// if the list lacks it. With [no name](Self::none) the request goes to the named candidate only;
-/// if it names none that can serve, to the first that can. A name that no candidate has is an
-/// error, an [`InvalidRequest`](crate::error::InvalidRequest).
+/// The program sets the extension. The candidate that the request names as its `model` goes before
+/// the listed ones, even if the list lacks it. With an [empty list](Self::none) the request goes to
+/// the named candidate only; if the request names none that accepts its dialect, to the first
+/// candidate that does. A name that no candidate has fails the call with an
+/// [`InvalidRequest`](crate::error::InvalidRequest).
 ///
 /// ```
 /// use tower_agent::CandidateOrder;
@@ -154,7 +155,7 @@ struct Generations {
 impl StickySessions {
     /// The digest of the run's session with the requested model; `None` without a session.
     ///
-    /// A session that asks for another model has another digest, so it leaves its candidate.
+    /// A session that asks for another model has another digest, and so no candidate yet.
     pub(super) fn of(&self, own: &Run, model: Option<&str>) -> Option<u64> {
         let run = &own.nearest().payload;
         let identity = run.identity()?;

@@ -23,7 +23,7 @@ use crate::{
 const MAX_LOGGED: usize = 256;
 
 impl FallbackPolicy {
-    /// Sets the route: the candidate of the session, the named one, then the listed or all others.
+    /// Sets the route: the session's candidate, the named one, then the listed or all others.
     pub(super) fn plan(&mut self, own: &Run, listed: Option<Vec<usize>>) {
         let Some(original) = self.original() else {
             return;
@@ -42,7 +42,7 @@ impl FallbackPolicy {
             _ => all.find(is_named),
         };
         let sessions = self.settings.sessions.as_ref();
-        // The model in a form is not read, so the requests of a form are not sticky.
+        // The layer does not read the model in a form, so a form is not sticky.
         let sessions = sessions.filter(|_| original.patchable());
         let session = sessions.and_then(|sessions| sessions.of(own, model));
         let served = sessions.and_then(|sessions| sessions.find(session?));
@@ -96,7 +96,7 @@ impl FallbackPolicy {
             .filter(|stop| *stop > self.current && !self.is_host_lost(*stop))
     }
 
-    /// Whether a candidate at the same host showed in this call that the host cannot serve it.
+    /// Whether an earlier failure in this call showed that the stop's host cannot serve the call.
     fn is_host_lost(&self, stop: usize) -> bool {
         self.lost_hosts.iter().any(|lost| {
             let pair = self.candidate(*lost).zip(self.candidate(stop));
@@ -151,7 +151,8 @@ impl FallbackPolicy {
             })
     }
 
-    /// The cooldowns, and the keys of the candidate at a stop; `None` if no window is stored.
+    /// The cooldowns, and the keys of the candidate at a stop; `None` if the layer has no cooldowns
+    /// or no window is stored.
     fn cooling_keys(&self, stop: usize) -> Option<(&Cooldowns, Keys)> {
         let cooldowns = &self.settings.cooldowns.as_ref()?.handle;
         if cooldowns.is_empty() {
@@ -234,7 +235,7 @@ impl FallbackPolicy {
             .map(|own| tracing::field::display(own.id()))
     }
 
-    /// Whether the layer can write another model into the request's body.
+    /// Whether candidates other than the first may get the request; false for a form.
     fn is_patchable(&self) -> bool {
         self.original().is_some_and(OriginalRequest::patchable)
     }

@@ -1,4 +1,4 @@
-//! A pumped call: its reader polls it, and a waker drops it when its node ends.
+//! The future and the body of a pumped call, which a caller and a waker share.
 
 use std::{
     fmt,
@@ -24,12 +24,12 @@ use crate::{
 
 /// The state that the reader of a call shares with a waker at the call's node.
 ///
-/// The node calls the waker when it ends, and a timer calls it at the node's earliest deadline. The
-/// waker spawns a task, which drops the work if the node has ended: so the work is dropped although
-/// its reader does not poll. A call needs no task until the waker is called.
+/// The node calls the waker at its end, and a timer calls the waker at the node's earliest
+/// deadline. The waker spawns a task, which drops the work if the node has ended: so the work is
+/// dropped even if no reader polls. A call needs no task until the waker is called.
 struct PumpSlot {
     run: Run,
-    /// Whether the work goes on for a while after its reader has left.
+    /// Whether a task may drain the work after the reader was dropped.
     drains: bool,
     runtime: Handle,
     span: Span,
@@ -73,8 +73,8 @@ impl PumpSlot {
             }
             return;
         }
-        // Counted under the lock: once that is released, the reader may leave the node, and the
-        // node must not settle before this task has dropped the work.
+        // Count this task under the lock: once the lock is released, the node may stop counting the
+        // call, and must not settle before this task has dropped the work.
         let counted = state
             .work
             .is_some()
@@ -83,8 +83,8 @@ impl PumpSlot {
         drop(counted);
     }
 
-    /// Registers the waker for the end of the node, and for its earliest deadline, also if that
-    /// becomes earlier. Only the first call has an effect.
+    /// Registers the waker for the end of the node, for its earliest deadline, and for changes that
+    /// make this deadline earlier. Only the first call has an effect.
     fn watch(self: &Arc<Self>, watched: &mut bool, timer: &mut TaskTimer) {
         if !std::mem::replace(watched, true) {
             self.run.node().watch();
@@ -100,7 +100,7 @@ impl PumpSlot {
         let mut cx = Context::from_waker(&waker);
         timer.wait(&scope, &self.run, deadline, &mut cx);
         if node.next_deadline() != deadline {
-            // The deadline changed before the waker was registered.
+            // The deadline may have changed before the waker was registered.
             waker.wake_by_ref();
         }
     }
@@ -145,7 +145,7 @@ impl Future for PumpedCall {
 
     /// # Panics
     ///
-    /// If it is polled again after it was ready.
+    /// If the future is polled again after it returned a response.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(reader) = &self.0 else {
             panic!("a response future was polled after it was ready")
@@ -157,7 +157,7 @@ impl Future for PumpedCall {
 }
 
 impl PumpedBody {
-    /// Polls the call for its head, and keeps the body that follows.
+    /// Polls the call for its head, and stores the body in place of the call.
     fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Parts, BoxError>> {
         let shared = &self.0;
         let mut state = shared.state.lock();
@@ -202,8 +202,8 @@ impl Body for PumpedBody {
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let mut state = self.0.state.lock();
         let Some(Pumped::Body(body)) = &mut state.work else {
-            // The node ended after the enforcer of this poll had checked it, and the task of the
-            // waker has dropped the work.
+            // The node ended after this poll had checked it, and the task of the waker has dropped
+            // the work.
             return Poll::Ready(Some(Err(self.0.run.to_terminated().into())));
         };
         let polled = Pin::new(body).poll_frame(cx);

@@ -1,4 +1,4 @@
-//! Drains a call after its caller has left.
+//! Reads a call to its end after its caller has left, to learn the usage.
 
 use std::{
     future::{Future, poll_fn},
@@ -25,7 +25,7 @@ pub(super) struct Drain {
     timer: TaskTimer,
     discarded: u8,
     work: Pumped,
-    // Declared last, so that the task leaves the node after the call or the body is dropped.
+    // Declared last, so that the node counts the task until the call or the body is dropped.
     _task: TaskGuard,
 }
 

@@ -21,9 +21,9 @@ use crate::{
     supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
-/// Ends each call at its deadlines although its caller does not read.
+/// Ends each call at its deadlines even if its caller does not read.
 ///
-/// The layer also ends a call with its caller: see the [module](super).
+/// The layer also ends or drains a call when its caller leaves: see the [module](super).
 #[derive(Clone, Copy, Debug, Default)]
 pub struct PumpLayer {
     drain: Option<Duration>,
@@ -38,7 +38,8 @@ impl PumpLayer {
 
     /// Sets how long a call goes on after its caller has left, to learn the usage.
     ///
-    /// With `None`, the default, a drop by the caller ends the call, and drops its attempt at once.
+    /// With `None`, the default, a drop by the caller ends the call, and drops the inner future or
+    /// body at once.
     ///
     /// # Panics
     ///
@@ -105,8 +106,8 @@ where
             if !drains {
                 return PumpedCall::new(Pumped::new(inner.call(request)), run, drains);
             }
-            // The work has an observer of its own: after the caller has left, the observer of the
-            // layer is gone, and this one learns the usage.
+            // The inner call has a second observer. The caller drops the first one together with
+            // the response, and then the second one learns the usage.
             let settings = LayerSettings::passive().reading().untold();
             let within = Claim {
                 run: run.clone(),
@@ -119,7 +120,7 @@ where
     }
 }
 
-/// Closes the node when the caller drops the response; then a task drains it for at most this time.
+/// Closes the node when the caller drops the response; a task then drains it for at most this time.
 #[derive(Debug)]
 struct CloseOnDrop(Duration);
 

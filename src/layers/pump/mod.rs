@@ -1,10 +1,10 @@
-//! Ends a call at its deadlines although its caller does not read.
+//! Ends a call at its deadlines even if its caller does not read.
 //!
 //! A server stops polling a body when the socket takes no more bytes. So a client that stops
 //! reading stops every clock inside the body, and can hold the upstream connection without limit.
-//! The caller polls a pumped call as any other, but the pump keeps the call where a waker finds it
-//! too. When the node of the call ends or a deadline passes, the waker spawns a task that drops the
-//! call, whether the caller polls or not. Until then the call needs no task.
+//! The caller polls a pumped call as any other, but the pump shares the call with a waker. When the
+//! node of the call ends or a deadline passes, the waker spawns a task that drops the call, whether
+//! the caller polls or not. Until then the call needs no task.
 //!
 //! # When the clock runs
 //!
@@ -12,7 +12,7 @@
 //! `Pending` of the call or from the head of its answer on. A deadline that becomes earlier counts
 //! at once. A deadline of an attempt below the node is checked only when the caller polls. Step
 //! windows do not run while the caller does not read, because the call then does not wait for the
-//! upstream. The pump reads nothing ahead of its caller.
+//! upstream. The pump reads nothing ahead of its caller: only a [drain](#draining) reads on.
 //!
 //! # Same instant
 //!
@@ -22,16 +22,17 @@
 //! # Order
 //!
 //! The pump belongs inside of [`RunLayer`](crate::RunLayer), outside of the timed layers. The pump
-//! does the work of a [`ClientDisconnectLayer`](crate::ClientDisconnectLayer), so none is needed;
-//! one further out ends a call that the pump would drain. The pump is for servers only.
+//! does the work of a [`ClientDisconnectLayer`](crate::ClientDisconnectLayer), so that layer is not
+//! needed; further out it ends a call that the pump would drain. The pump is for servers only.
 //!
 //! # Cancel safety
 //!
 //! Dropping the future or an incomplete body stores
 //! [`ClientDisconnect`](crate::TerminalReason::ClientDisconnect), unless a reason is stored, and
-//! drops the upstream at once. If the node ends otherwise, the upstream is dropped in the next
-//! poll by the caller, or in one turn of the scheduler. A task of the pump runs on the runtime,
-//! and in the tracing span, in which the call was made.
+//! drops the inner future or body at once, unless the pump [drains](#draining). If the node ends
+//! otherwise, the next poll by the caller drops the inner future or body, or a task of the pump,
+//! within one turn of the scheduler. A task of the pump runs on the runtime, and in the tracing
+//! span, in which the call was made.
 //!
 //! # Draining
 //!
@@ -40,15 +41,16 @@
 //! retry, no other candidate, no call and no tool starts at or below its node, and the attempt in
 //! progress goes on in a task, with its frames discarded. The call ends as `ClientDisconnect` once
 //! no work of it is left, and at the limit at the latest, even if its answer ended well, because
-//! the caller did not get it. Deadlines and ends from outside still hold, and win. If the caller
-//! leaves before the call began, in the wait before a retry, or while the service is not ready,
-//! there is no usage to learn, and the call ends at once.
+//! the caller did not get the answer. Deadlines and ends from outside still hold, and win. If the
+//! caller leaves before the first poll, in the wait before a retry, or while the service is not
+//! ready, there is no usage to learn, and the call ends at once.
 //! [`RunLayer::on_end`](crate::RunLayer::on_end) is called after that end.
 //!
 //! # Panics
 //!
-//! `call` panics outside of a tokio runtime. A panic of the inner service reaches the caller that
-//! polls; that of a body which a task drops ends this task alone.
+//! `call` panics outside of a tokio runtime, and a poll of a call with a deadline panics in a
+//! runtime without its timer. A panic of the inner service reaches the caller that polls; a panic
+//! in a task of the pump, which drops or drains a call, ends that task alone.
 //!
 //! # Examples
 //!

@@ -1,4 +1,4 @@
-//! The work of a pumped call: the call before its head, and its body from then on.
+//! The work of a pumped call, with boxed body and error.
 
 use std::{
     future::Future,

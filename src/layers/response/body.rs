@@ -145,7 +145,7 @@ fn set_stream_headers(headers: &mut HeaderMap) {
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
 }
 
-/// Removes a `Content-Length` that is not the exact size of the body.
+/// Removes a `transfer-encoding`, and a `Content-Length` that is not the exact size of the body.
 ///
 /// A server sends that header unchecked: an upstream's bytes beyond the length would count as the
 /// answer to the caller's next request.
@@ -344,7 +344,7 @@ impl Refused {
         B: Body<Data = Bytes>,
         B::Error: Into<BoxError>,
     {
-        // A successful answer has no error in its body, so that body is not read.
+        // Only the body of a failed answer is expected to hold an error message.
         while !self.status.is_success() {
             match ready!(body.as_mut().poll_frame(cx)) {
                 Some(Ok(frame)) => {

@@ -1,4 +1,4 @@
-//! The decision whether a caller expects an event stream, and may so get an early head.
+//! Decides whether a caller expects an event stream, and so may get an early head.
 
 use std::any::Any;
 
@@ -36,7 +36,7 @@ fn accepts_events_alone(parts: &Parts) -> bool {
     accepts(&["text/event-stream"]) && !accepts(&["application/json", "application/*", "*/*"])
 }
 
-/// The `stream` flag of the body; `None` if it is no `ReplayBody` with a JSON object.
+/// The `stream` flag of the body; `None` if it is no `ReplayBody` in one piece with a JSON object.
 fn says_stream<B: 'static>(body: &B) -> Option<bool> {
     let body = (body as &dyn Any).downcast_ref::<ReplayBody>()?;
     let prompt = Prompt::read(body.contiguous()?).ok()?;

@@ -114,7 +114,7 @@ impl fmt::Display for Causes<'_> {
     }
 }
 
-/// Whether the log tells this error in a field or line of its own.
+/// Whether the log shows this error in another field or line.
 fn is_elsewhere(error: &(dyn Error + 'static)) -> bool {
     error.is::<CallFailed>() || attempt::is_logged(error)
 }

@@ -58,7 +58,7 @@ pub(super) struct KeepAlive {
     /// The time of the early head; `None` before the first `Pending`, and without a head to come.
     head_at: Option<Duration>,
     working: Option<WorkingNotices>,
-    /// The time of the first `Pending` since the caller got bytes; `None` before that `Pending`.
+    /// The time of the first `Pending` between events since the last bytes; `None` before it.
     since: Option<Duration>,
     /// Whether the task has yielded at the instant in which something is due.
     has_yielded: bool,
@@ -74,7 +74,7 @@ pub(super) enum Write {
 }
 
 impl KeepAlive {
-    /// Reads a request, and puts the slot for its call into it; `None` if all settings are off.
+    /// Puts the slot for the call into a request; `None` if all settings are off.
     pub(super) fn of<B: 'static>(
         settings: &KeepAliveSettings,
         mut request: Request<B>,
@@ -144,7 +144,10 @@ impl KeepAlive {
         self.suggest_notices();
     }
 
-    /// Ends the call as failed with `class`, unless it is over: its answer is dropped unread.
+    /// Ends the call as failed with `class`, because the layer drops the call's answer.
+    ///
+    /// The method does nothing if the call has ended, or if the node is a tool or a run of many
+    /// calls.
     pub(super) fn fail(&self, class: FailureClass) {
         let call = self.call().filter(|call| call.terminal_reason().is_none());
         if let Some(call) = call.filter(|it| !it.is_of_many() && it.kind() != NodeKind::Tool) {
@@ -175,7 +178,8 @@ impl KeepAlive {
         }
         let is_due = self.next(between).is_some_and(|at| at <= now);
         if is_due && !std::mem::replace(&mut self.has_yielded, true) {
-            // Another task, such as a pump's, may end the call at this instant: it goes first.
+            // Another task, such as a pump's, may end the call at this instant: let that task run
+            // first.
             cx.waker().wake_by_ref();
             return None;
         }
@@ -237,7 +241,8 @@ impl KeepAlive {
 
     /// Whether the call is live; checks its deadlines at this instant, which may end the call.
     ///
-    /// So a call that ends at this instant gets no notice that it goes on.
+    /// So a call that ends at this instant gets no notice that it goes on. An unknown call counts
+    /// as live.
     fn is_live(&self) -> bool {
         let call = self.call();
         call.is_none_or(|call| call.node().check(call.now(), TaskId::NONE).is_ok())

@@ -76,7 +76,7 @@ impl TerminalResponseLayer {
     /// Has the layer report slow calls to the observers of their runs; off by default.
     ///
     /// The times hold for the layer's calls, and for the tools of their runs, unless the program
-    /// or another layer has set [some](crate::Run::notices).
+    /// or another layer has set [others](crate::Run::notices) for these tools.
     #[must_use]
     pub const fn notices(mut self, notices: ProgressNotices) -> Self {
         self.keep_alive.notices = Some(notices);
@@ -94,12 +94,12 @@ impl TerminalResponseLayer {
 
     /// Sends an early head if a request for a stream has no answer after `after`.
     ///
-    /// The time starts at the first `Pending`; with zero the layer sends the head at once then.
+    /// The time starts at the first `Pending`; with zero the layer sends the head right after it.
     ///
-    /// If the request's body is a [`ReplayBody`](crate::ReplayBody) with a JSON object, its
-    /// `"stream"` flag decides whether the request is for a stream. The layer does not read other
-    /// bodies: then a request is for a stream if it accepts `text/event-stream` and no JSON,
-    /// because clients that take either accept both. See [`streams_by`](Self::streams_by).
+    /// If the request's body is a [`ReplayBody`](crate::ReplayBody) in one piece with a JSON
+    /// object, its `"stream"` flag decides whether the request is for a stream. The layer does not
+    /// read other bodies: then a request is for a stream if it accepts `text/event-stream` and no
+    /// JSON, because clients that take either accept both. See [`streams_by`](Self::streams_by).
     #[must_use]
     pub const fn early_head(mut self, after: Duration) -> Self {
         self.keep_alive.early_head = Some(after);
@@ -232,7 +232,8 @@ pin_project! {
         Inline { #[pin] call: F },
         // Boxed, because after an early head the body continues the call.
         Boxed { call: Option<Pin<Box<F>>> },
-        // The inner service was not ready for the call. `None` once the future was ready.
+        // The inner service was not ready for the call. With `None`, the state of any future that
+        // was ready.
         Unready { error: Option<BoxError> },
     }
 }

@@ -1,4 +1,4 @@
-//! Turns an error or the end of a run into an HTTP answer, or into an error event of its stream.
+//! Turns errors and ends of runs into HTTP answers, or into error events of streams.
 //!
 //! A client must be able to distinguish a cut answer from a finished one. Official SDKs take a
 //! stream that ends cleanly without its terminator for a success. SDKs also retry a 504 twice,
@@ -10,22 +10,24 @@
 //! # What is changed
 //!
 //! - An error becomes an answer: a [`Terminated`](crate::Terminated) with the status of its
-//!   reason, a body over its limit 413, an unusable id or an
-//!   [`InvalidRequest`](crate::error::InvalidRequest) 400, a failed transport 502, a cooldown of
-//!   all candidates or an inner service that is not ready 503, any other error 500. Only answers
-//!   with a terminal reason other than `upstream_failed` have `x-terminal-reason` and
-//!   `x-should-retry`.
-//! - An event stream loses its `Content-Length`, because an error event may follow. The caller
-//!   gets it in whole events: the layer holds back the start of an incomplete event, up to 1 MiB.
+//!   reason, a body over its limit 413, an upload that broke off, an unusable id or an
+//!   [`InvalidRequest`](crate::error::InvalidRequest) 400, a failed transport, a redirect or a
+//!   truncated answer 502, a cooldown of all candidates or an inner service that is not ready 503,
+//!   any other error 500. Of these answers, only those with a terminal reason other than
+//!   `upstream_failed` have `x-terminal-reason` and `x-should-retry`.
+//! - An event stream loses its `Content-Length`, because an error event may follow, and gets
+//!   `cache-control: no-cache` and `x-accel-buffering: no`, so that no proxy holds events back. The
+//!   caller gets whole events: the layer holds back the start of an incomplete event, up to 1 MiB.
 //!   If the stream is cut, the error event replaces the held bytes. An upstream's own error event
 //!   passes unchanged, and no other follows it, unless it is in another dialect, which the
-//!   caller's SDK would ignore: then the layer adds its own. A chat stream that ends without
-//!   `[DONE]` gets it if all its choices have finished.
+//!   caller's SDK would ignore: then the layer adds an error event in the caller's dialect. If a
+//!   chat stream ends without `[DONE]` although all its choices have finished, the layer adds
+//!   `[DONE]`.
 //! - A cut body that is no event stream ends with a body error, never cleanly.
-//! - The layer removes a `transfer-encoding`, and a `Content-Length` that is not the exact size
-//!   of the body. Answers to HEAD and a 304 keep theirs, the length of a body that is not sent.
-//!   If a server sent more bytes than the length, an upstream could forge the answer to the
-//!   caller's next request.
+//! - The layer removes a `transfer-encoding`, and a `Content-Length` that is beside it or is not
+//!   the exact size of the body. Otherwise answers to HEAD and a 304 keep theirs, the length of a
+//!   body that is not sent. If a server sent more bytes than the length, an upstream could forge
+//!   the answer to the caller's next request.
 //!
 //! Everything else passes unchanged.
 //!
@@ -48,17 +50,18 @@
 //!   Content that the caller gets postpones the next notice.
 //! - [`early_head`](TerminalResponseLayer::early_head): a 200 of this layer, for proxies that
 //!   limit the wait for a head, if the call has not answered a request for a stream in time. The
-//!   body then drives the call, and every later failure is its error event: an end, a transport
-//!   error, and any answer that is no event stream, with its status and message. The headers and
-//!   extensions of the late answer are lost. On an attempt, so inside of a layer that retries,
-//!   there is no early head: the retry layer needs the upstream's own head to decide.
+//!   body then drives the call, and every later failure becomes an error event in it: the end of
+//!   a node, a transport error, and any answer that is no event stream, with its status and
+//!   message. The headers and extensions of the late answer are lost. There is no early head for a
+//!   HEAD request, nor on an attempt, so inside of a layer that retries: the retry layer needs the
+//!   upstream's own head to decide.
 //!
 //! Comments stand between events only, in a `text/event-stream` without compression, and never
 //! after its terminator or its error event. The layer inserts nothing while the upstream is
 //! silent within an event, or after a CR that a LF may complete. Comments are no progress: they
 //! reset no step window. For the limits that a caller
-//! [announces](crate::layers::hard_ceiling#what-a-caller-announces) they are bytes, and an early
-//! head is a head.
+//! [announces](crate::layers::hard_ceiling#what-a-caller-announces) a comment counts as bytes, and
+//! an early head counts as a head.
 //!
 //! # Same instant
 //!
@@ -67,9 +70,9 @@
 //!
 //! # Order
 //!
-//! This layer is the outermost, and opens no run. The layer that opens the call names it in the
-//! extensions of the request, or else the answer or its error does; before that, notices go to
-//! the log alone.
+//! This layer is the outermost, and opens no run. The layer that opens the call names it by the
+//! extensions of the request, or else by those of the answer; before that, notices go to the log
+//! alone.
 //!
 //! # Uploads
 //!

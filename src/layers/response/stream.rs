@@ -19,7 +19,7 @@ use crate::{
 /// The maximum number of bytes of an incomplete event that the layer holds back.
 const MAX_HELD: usize = 1024 * 1024;
 
-/// An event stream for the caller: whole events, and an error event if the upstream cut it.
+/// An event stream for the caller: whole events, and an error event if it is cut.
 #[derive(Debug)]
 pub(super) struct Events {
     dialect: Dialect,
@@ -43,9 +43,8 @@ pub(super) struct Events {
 enum EventSource {
     /// The marks, and the boundaries, come from a layer further in, which observes the stream.
     Marks(ResponseMarks),
-    /// The marks come from a layer further in, but this layer finds the boundaries itself. The
-    /// layer does so once that layer has read another number of bytes, or an event was too long to
-    /// be held.
+    /// The marks come from a layer further in, but this layer finds the boundaries itself: the two
+    /// layers have read different numbers of bytes, or an event was too long to be held.
     Split(ResponseMarks, Box<Splitter>),
     /// This layer observes the stream itself.
     Own(Box<Stream>),
@@ -61,7 +60,7 @@ impl EventSource {
 }
 
 impl Events {
-    /// Creates the stream for a caller; `answer` has the extensions of its head, if it has come.
+    /// Creates the stream for a caller; `answer` has the extensions of the caller's head.
     pub(super) fn new(dialect: Dialect, answer: &Extensions) -> Self {
         Self {
             dialect,
@@ -108,8 +107,10 @@ impl Events {
         self.out.is_empty()
     }
 
-    /// Counts a frame that can go to the caller unchanged, and returns true; false if the frame is
-    /// not whole events, or if other bytes must go before it.
+    /// Counts a frame that can go to the caller unchanged, and returns true.
+    ///
+    /// The result is false if the frame is empty or not whole events, if other bytes must go before
+    /// it, or if no layer further in marks the boundaries.
     pub(super) fn pass(&mut self, data: &Bytes) -> bool {
         let EventSource::Marks(marks) = &self.source else {
             return false;
@@ -124,7 +125,7 @@ impl Events {
         passes
     }
 
-    /// The boundary of the first `received` bytes of the stream, the last of which are `data`.
+    /// The last boundary of events in the first `received` bytes, which end with `data`.
     fn boundary(&mut self, received: u64, data: &[u8]) -> u64 {
         match &mut self.source {
             EventSource::Marks(marks) => {
@@ -248,8 +249,10 @@ impl Events {
         }
     }
 
-    /// Ends the stream, which `error` cut: adds an error event, unless the caller already has the
-    /// terminator, or an error event of the upstream that the caller's SDK raises.
+    /// Ends a stream that `error` cut: adds an error event, unless the caller needs none.
+    ///
+    /// The caller needs none if it has the terminator, or an error event of the upstream that its
+    /// SDK raises.
     pub(super) fn fail(&mut self, error: &BoxError) {
         if self.is_complete() {
             // The caller has the upstream's own error event, or the complete answer.

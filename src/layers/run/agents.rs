@@ -1,4 +1,4 @@
-//! The runs of agents that send no `x-run-id`, from what they do send.
+//! Finds the runs of agents that send no `x-run-id`, from other headers and the body.
 
 use std::{error::Error, fmt};
 
@@ -22,17 +22,17 @@ use crate::{
 /// | Claude Code | `x-claude-code-session-id` | the user's words | `x-claude-code-agent-id`, child of `x-claude-code-parent-agent-id` |
 /// | OpenCode | `x-opencode-session` | the user's words | |
 /// | clients of LiteLLM | `x-litellm-session-id`, `x-litellm-trace-id` | the user's words | |
-/// | Anthropic's API | `metadata.user_id`: its `session_id`, or what follows `_session_` | the user's words | |
+/// | Anthropic's API | `metadata.user_id`: its `session_id`, or the text after `_session_` | the user's words | |
 /// | OpenAI's APIs | `prompt_cache_key`, if it is a UUID | the user's words | |
 ///
-/// The first row that fits counts. The words of the user are the texts in the user's messages; a
-/// text such as `<system-reminder>..</system-reminder>` is the agent's own note, and a tool's
-/// result is none. A request with `x-run-id` or `x-session-id` names its run itself, so nothing is
-/// found. A `prompt_cache_key` that is no UUID may be the same for all users of a program, so it is
-/// no session.
+/// The first row that fits counts. The words of the user are the texts in the user's messages. A
+/// text such as `<system-reminder>..</system-reminder>` is a note of the agent, and does not count;
+/// nor does a tool's result. A request with `x-run-id` or `x-session-id` names its run itself, so
+/// nothing is found. A `prompt_cache_key` that is no UUID may be the same for all users of a
+/// program, so it is no session.
 ///
-/// Callers choose these values freely, so a cap on such a run is no protection: owners have caps of
-/// their own.
+/// Callers choose these values freely, so a cap on such a run does not bound a caller: the caps of
+/// an [`OwnerCapLayer`](crate::OwnerCapLayer) do.
 ///
 /// ```
 /// use http::Request;
@@ -81,8 +81,9 @@ static SESSIONS: [HeaderName; 3] = [
     HeaderName::from_static("x-litellm-trace-id"),
 ];
 
-/// The bytes of the longest part of an id that is not replaced by its digest; three such parts and
-/// two colons fit into an id.
+/// The maximum length in bytes of a part of an id; a digest replaces a longer part.
+///
+/// Three such parts and two colons fit into an id.
 const LONGEST: usize = 40;
 
 impl Default for KnownAgents {
@@ -150,11 +151,11 @@ impl KnownAgents {
             let (session, turn) = (agent.session_in(parts)?, agent.turn.as_ref()?);
             Some(agent.run(parts, session, &part(text(parts, turn)?)))
         });
-        // An agent of the program's own whose turn is in the body comes first, too.
+        // An agent that the program added comes first even if its turn is in the body.
         own.or_else(|| (self.built_in && !self.is_own(parts)).then(|| codex(parts))?)
     }
 
-    /// Whether an agent of the program's own sent the request.
+    /// Whether an agent that the program added sent the request.
     fn is_own(&self, parts: &Parts) -> bool {
         self.own.iter().any(|it| it.session_in(parts).is_some())
     }
@@ -287,12 +288,12 @@ fn part(text: &str) -> String {
     }
 }
 
-/// The id of parts that [`part`] made, which has only characters of an id.
+/// The id that consists of parts that [`part`] made; such an id always parses.
 fn id(parts: &str) -> RunId {
     parts.parse().unwrap_or_else(|_| RunId::made(digest(parts)))
 }
 
-/// The value of a header, trimmed; `None` if it is empty, or has a byte that is not visible ASCII.
+/// The value of a header, trimmed; `None` if it is empty, or is not visible ASCII, spaces and tabs.
 fn text<'a>(parts: &'a Parts, name: &HeaderName) -> Option<&'a str> {
     let value = parts.headers.get(name)?.to_str().ok()?;
     Some(value.trim()).filter(|value| !value.is_empty())

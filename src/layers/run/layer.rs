@@ -51,7 +51,7 @@ impl RunLayer {
 
     /// Takes the run's id from the result of `read`, in place of a header.
     ///
-    /// If `read` returns `None`, the request is a run of its own.
+    /// If `read` returns `None`, the request has no id, as without the header.
     #[must_use]
     pub fn id_by(
         mut self,
@@ -82,7 +82,8 @@ impl RunLayer {
     ///
     /// By default the owner is a digest of the key in the first present header of
     /// `authorization`, `x-api-key`, `api-key` and `x-goog-api-key`. A scheme before the key,
-    /// such as `Bearer`, is not part of the digest.
+    /// such as `Bearer`, is not part of the digest. Without any of these headers the owner is
+    /// [`Owner::anonymous`].
     #[must_use]
     pub fn owner_by(mut self, read: impl Fn(&Parts) -> Owner + Send + Sync + 'static) -> Self {
         self.owner = OwnerSource::By(Arc::new(read));
@@ -116,9 +117,9 @@ impl RunLayer {
         self
     }
 
-    /// Lets a [`Watchdog`](crate::Watchdog)'s checker read up to `max_bytes` of each action and of
-    /// the task of a run: see [`Run::keep_excerpts`](crate::Run::keep_excerpts).
+    /// Lets a [`Watchdog`](crate::Watchdog)'s checker read excerpts of a run's actions and task.
     ///
+    /// An excerpt has up to `max_bytes`: see [`Run::keep_excerpts`](crate::Run::keep_excerpts).
     /// Nothing is kept by default.
     #[must_use]
     pub const fn keep_excerpts(mut self, max_bytes: usize) -> Self {
@@ -190,7 +191,7 @@ impl OwnerSource {
                 let mut found = CREDENTIALS
                     .iter()
                     .filter_map(|name| parts.headers.get(name));
-                // Not the default owner, which is that of the program's own runs.
+                // The default owner is that of the program's own runs, so it is not used here.
                 found
                     .next()
                     .map_or_else(Owner::anonymous, |value| Owner::of(key_in(value)))

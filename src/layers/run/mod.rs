@@ -13,11 +13,13 @@
 //! own, under a generated id. The response has the run id as `x-run-id`.
 //!
 //! A layer outside may name the run of a request without `x-run-id`, by a [`RequestRun`] in the
-//! request's extensions. [`KnownAgents`] makes one from what agents in the field send.
+//! request's extensions. [`KnownAgents`] makes one from the headers and the body that known agents
+//! send.
 //!
-//! A response never completes a run with a given id. Such a run ends by a limit or an abort, by
-//! [`Run::end`](crate::Run::end), or as completed once it has been [`idle`](RunLayer::idle) for
-//! that long.
+//! A response never completes a run with a given id. Such a run ends by a limit, a clock, an abort
+//! or the end of its parent, by [`Run::end`](crate::Run::end), or as completed after the
+//! [`idle`](RunLayer::idle) time without work. A run whose requests were all refused before an
+//! upstream was asked may complete [at once](crate::registry#runs-that-were-never-used).
 //!
 //! # The summary of a call
 //!
@@ -29,15 +31,16 @@
 //! This layer is the outermost, except for
 //! [`TerminalResponseLayer`](crate::TerminalResponseLayer).
 //! [`OwnerCapLayer`](crate::OwnerCapLayer), further in, caps the runs of one owner. This layer
-//! also works inside of a layer that opened a run. If that outer run is in a registry already, it
-//! keeps its id, and the call belongs to it. Otherwise the outer run gets the request's id, if no
-//! other run has that id. If another run has it, the call belongs to that one, and also ends when
-//! the outer run does.
+//! also works inside of a layer that opened a run. If that outer run is in a registry already, the
+//! outer run keeps its id, and the call belongs to it. Otherwise the outer run gets the request's
+//! id, if no other run has that id. If another run has the id, the call belongs to that other run,
+//! and also ends when the outer run does. If the request carries a call that the program
+//! [attached](crate::Run::attach), this layer opens no call, and the request's id has no effect.
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body ends the call as aborted, unless a reason is stored already. A
-//! run with a given id goes on.
+//! Dropping the future or the body ends the call as aborted, unless the answer is complete or a
+//! reason is stored already. A run with a given id goes on.
 //!
 //! # Examples
 //!

@@ -5,10 +5,10 @@ use crate::{
     run::{Run, RunId},
 };
 
-/// The run of a request that names none itself, for the request's extensions.
+/// An extension that names the run of a request without a run id.
 ///
-/// A [`RunLayer`](crate::RunLayer) reads it if the request has no id of its own, such as
-/// `x-run-id`.
+/// A [`RunLayer`](crate::RunLayer) reads the extension if its source of ids, such as `x-run-id`,
+/// has none for the request.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_agent::BoxError> {
@@ -20,7 +20,7 @@ use crate::{
 ///
 /// let registry = RunRegistry::new();
 /// let service = ServiceBuilder::new()
-///     // A program's own rule: what its users send in one minute is one run.
+///     // The program's own rule: all requests of a user in one minute are one run.
 ///     .map_request(|mut request: Request<()>| {
 ///         let run = RequestRun::new("user-7:12h05".parse().unwrap()).session("user-7".parse().unwrap());
 ///         request.extensions_mut().insert(run);

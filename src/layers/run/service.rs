@@ -138,7 +138,7 @@ impl RunLayer {
                     return here(found.clone());
                 }
                 match id {
-                    // The id belongs to another run already.
+                    // Another run has the id already, or the registry is shut down.
                     Some(id) => Resolved {
                         run: registry.enter(owner, id, session, idle),
                         outer: Some(found),
@@ -156,12 +156,13 @@ impl RunLayer {
                 });
                 let parent =
                     parent.and_then(|parent| parent.find(registry, owner, session.as_deref()));
-                // Without a span of its own: each call of the child belongs to its caller's trace.
+                // The child gets no span: each of its calls belongs to the trace of its caller.
                 if let Some(child) = parent.map(|parent| parent.open_below(NodeKind::Run)) {
                     if adopt(&child, Some(id.clone())) {
                         return here(child);
                     }
-                    // A concurrent request has opened the run: this child never was one.
+                    // A concurrent request has opened the run, or the registry is shut down: drop
+                    // the child, which no request has seen.
                 }
                 Resolved {
                     run: registry.enter(owner, id, session, idle),
@@ -201,7 +202,7 @@ where
         };
         let found = request.extensions().get::<Run>().cloned();
         let (call, owns) = match found {
-            // The node in the request is a call that the program opened in one of its own runs.
+            // The program, or a layer further out, has opened this node below a run: open no call.
             Some(call) if call.kind() != NodeKind::Run => {
                 let owns = call.node().payload.settlement.claim();
                 if owns {
@@ -260,9 +261,10 @@ impl LayerHooks for RunHeader {
     }
 }
 
-/// The error of a call that failed, although its run did not end.
+/// The error of a call that failed, with the id of its run.
 ///
-/// The error names the run, and its source is the failure.
+/// The source is the failure. The end of a node of the run's tree is no such error, but a
+/// [`Terminated`].
 #[non_exhaustive]
 #[derive(Debug)]
 pub struct CallFailed {

@@ -34,7 +34,7 @@ impl StopPhraseLayer {
     /// [`RunLayer`](crate::RunLayer) further out.
     ///
     /// `"/stop"` is a good phrase. The layer ignores phrases without a letter or a digit; without
-    /// any phrase it passes all requests.
+    /// any other phrase it only buffers the body of each request.
     #[must_use]
     pub fn new(registry: RunRegistry, phrases: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         Self {
@@ -46,8 +46,8 @@ impl StopPhraseLayer {
 
     /// The largest request body that the layer buffers, in bytes; 32 MiB by default.
     ///
-    /// A larger body is an error, a
-    /// [`LengthLimitError`](http_body_util::LengthLimitError).
+    /// A larger body is an error, a [`LengthLimitError`](http_body_util::LengthLimitError), unless
+    /// the body is a [`ReplayBody`] already.
     #[must_use]
     pub const fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;

@@ -6,18 +6,19 @@
 //!
 //! # What a stop phrase is
 //!
-//! A request is a stop phrase if its last message has the role of the user, is text alone, and as
-//! a whole is one of the layer's phrases. Letter case and punctuation do not count on either
-//! side, so `STOP!!!` matches `/stop`, and `please stop` does not. The layer reads requests of
-//! OpenAI's chat and Responses and of Anthropic's messages. Without phrases it passes all
-//! requests.
+//! A request is a stop phrase if its last message has the role of the user, is text alone, and as a
+//! whole is one of the layer's phrases. Letter case and punctuation count neither in the phrase nor
+//! in the message, so `STOP!!!` matches `/stop`, and `please stop` does not. The layer reads
+//! requests of OpenAI's chat and Responses and of Anthropic's messages. Every other request goes to
+//! the inner service, and so does each request if the layer has no phrases.
 //!
-//! The request needs a session, see [`RunLayer`](crate::RunLayer); without one it passes. The layer
-//! ends all other live runs of that session with the same owner, as
-//! [`Aborted`](crate::TerminalReason::Aborted). The layer answers the request itself with 200 and
-//! one assistant message, in the request's dialect, as a stream if the request asked for one. It
-//! makes no inner call, and the run of the request goes on. Where owners have caps, the stop phrase
-//! opens no run and is no turn.
+//! The request also needs a session, see [`RunLayer`](crate::RunLayer), and a known dialect: under
+//! an unknown path, a body with `input` may belong to any dialect, and goes to the inner service.
+//! The layer ends all other live runs of that session with the same owner, as
+//! [`Aborted`](crate::TerminalReason::Aborted). The layer answers the request with 200 and one
+//! assistant message, in the request's dialect, as a stream if the request asked for one. It makes
+//! no inner call, and does not abort the run of the request. With an
+//! [`OwnerCapLayer`](crate::OwnerCapLayer) further in, the stop phrase opens no run and is no turn.
 //!
 //! # Order
 //!
@@ -30,12 +31,14 @@
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the inner one. Ended runs stay ended.
+//! Dropping the future or the body drops the inner one. If this layer opened the run, or was the
+//! first layer to get a call that the program attached, a drop before the answer is complete also
+//! ends that node as aborted. Ended runs stay ended.
 //!
 //! # Panics
 //!
-//! Polling panics outside of a tokio runtime with its timer enabled, as soon as the
-//! layer has to wait.
+//! A pending poll of a call with a deadline panics outside of a tokio runtime with its timer
+//! enabled.
 //!
 //! # Examples
 //!

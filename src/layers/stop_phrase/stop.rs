@@ -36,7 +36,7 @@ impl Stop {
         }
     }
 
-    /// Answers a stop phrase after it ended the other runs; `None` for any other request.
+    /// Answers a stop phrase, once the session's other runs are ended; `None` for other requests.
     fn answer(&self, request: &Request<ReplayBody>) -> Option<Response<Full<Bytes>>> {
         if self.phrases.is_empty() || self.run.session().is_none() {
             return None;
@@ -74,7 +74,7 @@ impl<B> RequestReader<Response<B>> for Stop {
 
     fn read(&self, request: &Request<ReplayBody>) -> Option<Self::Answer> {
         let answer = self.answer(request)?;
-        // Remove the request's own run, so that the stop phrase does not count as a run.
+        // Withdraw a run that the request has opened: a stop phrase must not count for its owner.
         self.registry.withdraw(&self.run);
         Some(answer.map(Either::Right))
     }
@@ -86,8 +86,9 @@ impl<B> RequestReader<Response<B>> for Stop {
 
 /// The dialect in which to answer the request.
 ///
-/// The path decides; if it is unknown, the `anthropic-version` header or a key of the body that
-/// only one dialect has. A bare `input` may belong to any dialect.
+/// The path decides, else the dialect in the request's extensions. Without either, a body with
+/// `input` may belong to any dialect, the `anthropic-version` header or a key that only Anthropic
+/// has decides for Anthropic, and any other body is chat.
 fn spoken(request: &Request<ReplayBody>, history: &History<'_>) -> Dialect {
     let anthropic = request.headers().contains_key("anthropic-version") || history.is_anthropic;
     match dialect_of(request) {
@@ -140,8 +141,8 @@ fn plain(text: &str) -> String {
 
 /// The assistant message that answers a stop phrase; `None` for a dialect without a known format.
 ///
-/// The ids in it are made from `number`. `model` is the one that the request names. `text` has no
-/// characters that JSON escapes.
+/// The message's ids are made from `number`, and `model` is the model that the request names.
+/// `text` must have no characters that JSON escapes.
 fn reply(
     dialect: Dialect,
     streams: bool,
@@ -168,7 +169,7 @@ fn reply(
         true => (events, "text/event-stream"),
         false => (document.trim_end(), "application/json"),
     };
-    // The model comes last: it is the caller's text, and may contain another placeholder.
+    // Insert the model last: it is the caller's text, and may contain another placeholder.
     let body = template
         .replace("{id}", &format!("{number:016x}"))
         .replace("{text}", text)

@@ -29,7 +29,7 @@ use crate::{
     run::TerminalReason,
 };
 
-/// The cooldowns of failed candidates: during a window, no call but a probe goes to one.
+/// The cooldowns of failed candidates: during a window, a candidate gets probes only.
 ///
 /// | [class of the failure](FailureClass::cool) | lengths of consecutive windows |
 /// |---|---|
@@ -38,8 +38,10 @@ use crate::{
 /// | an exhausted quota | 5 h, doubling to a day |
 ///
 /// A window is never shorter than the wait that the upstream asked for, up to a day. A failure
-/// during a window does not extend it. Two windows are consecutive if the second begins before the
-/// first has been over for its own length. A call that was served to its end resets the row.
+/// during a window does not extend it; but a refused key or an exhausted quota replaces a rate
+/// limit of the account. Two windows of one line of this table are consecutive if the second begins
+/// before the first has been over for its own length. The next failure begins a new sequence after
+/// a call that began no earlier than the last window was served to its end.
 ///
 /// | failure | what cools down |
 /// |---|---|
@@ -48,6 +50,8 @@ use crate::{
 /// | a refused key, an exhausted quota | the account |
 /// | an untrusted certificate, a refused region | the host |
 /// | any other | the model, on all accounts |
+///
+/// A refused region without a message begins no window, as it may concern one prompt alone.
 ///
 /// In the last two minutes of a window the candidate gets one call as a probe every 30 s; the first
 /// probe comes 30 s after the last failure, or later.
@@ -120,14 +124,14 @@ impl Cooldowns {
         self
     }
 
-    /// Sets the length of the first window after a failure that a person has to fix; it doubles.
+    /// Sets the first window after failures that a person has to fix; later ones double.
     #[must_use]
     pub const fn long(mut self, first: Duration) -> Self {
         self.backoff.long = first;
         self
     }
 
-    /// Sets the length of the first window after an exhausted quota; it doubles.
+    /// Sets the first window after an exhausted quota; later ones double.
     #[must_use]
     pub const fn quota(mut self, first: Duration) -> Self {
         self.backoff.quota = first;
@@ -143,7 +147,7 @@ impl Cooldowns {
 
     /// Sets when one call may probe a candidate that is in a cooldown.
     ///
-    /// At most one probe is made in each time `every`, the first at least `every` after the last
+    /// A candidate gets at most one probe per `every`, the first at least `every` after the last
     /// failure, and only while at most `margin` of the window is left. With a `margin` of zero
     /// there are no probes.
     #[must_use]
@@ -152,7 +156,7 @@ impl Cooldowns {
         self
     }
 
-    /// The number of stored windows, which includes ended ones that may still continue a row.
+    /// The number of stored windows; an ended one stays until a later failure or success.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shared.known.load(Ordering::Acquire)
@@ -166,8 +170,8 @@ impl Cooldowns {
 
     /// The cooldowns that run now, the one that ends first at the front.
     ///
-    /// Each names the candidate whose failure began it; it may hold calls back from others on the
-    /// same account or host.
+    /// Each names the candidate whose failure began it. A cooldown may also hold calls back from
+    /// other candidates on the same account or host.
     ///
     /// ```
     /// use tower_agent::Cooldowns;
@@ -183,11 +187,11 @@ impl Cooldowns {
         self.shared.windows.lock().list(self.now())
     }
 
-    /// Ends the cooldowns of the candidate with this [label](Candidate::label), and of its account
-    /// and host; returns how many were running.
+    /// Ends the cooldowns of the candidate with this [label](Candidate::label).
     ///
-    /// Calls go to the candidate at once, and its next failure begins a new row. A cooldown of a
-    /// caller's own account ends only if a failure of this candidate began it.
+    /// The method also ends those of the candidate's account and host, and returns how many were
+    /// running. Calls go to the candidate at once, and its next failure begins a new row. A
+    /// cooldown of a caller's own account ends only if a failure of this candidate began it.
     #[allow(clippy::must_use_candidate, reason = "callers may not need the count")]
     pub fn clear(&self, candidate: &str) -> usize {
         let known = self.shared.candidates.lock();
@@ -240,7 +244,7 @@ impl Cooldowns {
         self.note(keys, failure.class, failure.retry_after);
     }
 
-    /// Ends the windows that began no later than `began`, when an attempt from that time serves.
+    /// Ends the windows that began no later than `began`, the start of an attempt that serves.
     fn lift(&self, keys: &Keys, began: Duration) {
         if !self.is_empty() {
             let now = self.now();
@@ -365,7 +369,7 @@ impl CooldownIdentity {
         let base_url = candidate.base_url.as_ref().map(ToString::to_string);
         let account = match &candidate.credential {
             Some(id) => Some(cooldowns.digest(("account", id))),
-            // This upstream gets no caller's account, so all callers share one cooldown.
+            // The account is not the caller's, so all callers share one cooldown; but see `keys`.
             None if candidate.has_own_account() || candidate.is_sent_no_account() => {
                 let key = candidate.api_key.as_ref().map(ApiKey::as_bytes);
                 Some(cooldowns.digest((origin, key, account(&candidate.headers))))
@@ -407,7 +411,7 @@ impl CooldownIdentity {
     }
 }
 
-/// The values of the request headers that name the account: credentials, then its parts.
+/// The values of the headers that name the account: credentials, then organization and project.
 fn account(headers: &HeaderMap) -> [Option<&[u8]>; 6] {
     let value = |name| headers.get(name).map(HeaderValue::as_bytes);
     let [bearer, key, plain, google] = CREDENTIALS.each_ref().map(value);

@@ -5,7 +5,9 @@ use crate::llm::failure::{Cooldown, Cooling, FailureClass};
 /// The maximum number of stored cooldown windows, running or ended.
 const MAX_WINDOWS: usize = 256;
 
-/// The cooldown windows by key. The type reads no clock: all times are since its creation.
+/// The cooldown windows by key.
+///
+/// The type reads no clock: all times count from `SharedCooldowns::opened`.
 #[derive(Debug, Default)]
 pub(crate) struct CooldownWindows {
     entries: HashMap<CooldownKey, CooldownEntry>,
@@ -21,7 +23,8 @@ struct CooldownEntry {
     until: Duration,
     /// The time of the last recorded failure or of the last claimed probe, whichever is later.
     asked: Duration,
-    /// The value of `asked` before the last claimed probe; `None` once a failure came.
+    /// The value of `asked` before the last claimed probe; `None` without a probe, and once a
+    /// failure came or the probe was given back.
     asked_before_probe: Option<Duration>,
     /// The label of the candidate that failed.
     candidate: Arc<str>,
@@ -64,7 +67,8 @@ impl CooldownWindows {
         self.entries.len()
     }
 
-    /// Records a failure: begins a window, or, if one is running, delays only its next probe.
+    /// Records a failure: begins a window, or delays the next probe of the one that is running.
+    ///
     /// Returns whether a window begins.
     pub(crate) fn fail(
         &mut self,
@@ -74,7 +78,7 @@ impl CooldownWindows {
         backoff: &CooldownBackoff,
         now: Duration,
     ) -> bool {
-        // A failure after that time begins a new row.
+        // A failure at or after the `forgotten` time of a window begins a new row.
         self.entries.retain(|_, entry| entry.forgotten() > now);
         let mut begins = self.begin(keys.of(class), keys, class, asked, backoff, now);
         match class {
@@ -106,8 +110,8 @@ impl CooldownWindows {
         }
     }
 
-    /// Begins the window of `key`, and returns true; false if one is running, or if a failure of
-    /// this class begins none.
+    /// Begins the window of `key`, and returns true; false if a running window stays, or if a
+    /// failure of this class begins none.
     fn begin(
         &mut self,
         key: CooldownKey,
@@ -118,7 +122,7 @@ impl CooldownWindows {
         now: Duration,
     ) -> bool {
         let strikes = match self.entries.get_mut(&key) {
-            // A rate limit of the account must not hide a refused key or an empty account.
+            // A rate limit of the account must not hide a refused key or an exhausted quota.
             Some(entry)
                 if entry.until > now
                     && (entry.class != FailureClass::RateLimit
@@ -212,8 +216,9 @@ impl CooldownWindows {
         list
     }
 
-    /// Removes the windows that `candidate` began, or that have one of these digests; returns how
-    /// many of them were running.
+    /// Removes the windows that `candidate` began or that have one of these digests.
+    ///
+    /// Returns how many of them were running.
     pub(crate) fn clear(&mut self, candidate: &str, digests: &[u64], now: Duration) -> usize {
         let mut running = 0;
         self.entries.retain(|key, entry| {
