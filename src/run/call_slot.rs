@@ -13,8 +13,9 @@ use crate::lock::Lock;
 /// The slot in a request's extensions for the node of its call.
 ///
 /// The response layer stands outside of the layer that opens the call. The response layer puts the
-/// slot into the request, and learns the call from it before the head of the answer. In the other
-/// direction the slot has the number of the response layer's own writes to the caller.
+/// slot into the request, and reads the call from the slot before the head of the answer. In the
+/// other direction the slot counts the response layer's own writes to the caller, for the layer
+/// that enforces the caller's deadlines.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallSlot(Arc<SlotState>);
 
@@ -26,7 +27,7 @@ struct SlotState {
 }
 
 impl CallSlot {
-    /// Puts `call` into the slot of its request, if the request has one. An attempt is no call.
+    /// Puts `call` into the slot of its request, if there is one. An attempt is left out.
     #[inline]
     pub(crate) fn fill(request: &Extensions, call: &Run) {
         if let Some(slot) = request.get::<Self>() {
@@ -37,8 +38,8 @@ impl CallSlot {
     }
 
     pub(crate) fn set(&self, call: Run) {
-        // Dropped after the lock is released: a run drops values of the program, which may read
-        // this slot.
+        // The former call is dropped after the lock is released: its drop may drop values of the
+        // program, which may read this slot.
         let before = self.0.call.lock().replace(call);
         drop(before);
     }

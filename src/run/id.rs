@@ -31,7 +31,7 @@ impl RunId {
         Self(Repr::Made(number))
     }
 
-    /// The id up to and with its last colon; `None` without a colon.
+    /// The id up to and including its last colon; `None` without a colon.
     pub(crate) fn prefix(&self) -> Option<&str> {
         let Repr::Given(id) = &self.0 else {
             return None;

@@ -8,22 +8,22 @@ use super::{
 
 /// Measures how long one wrapper has waited without progress.
 ///
-/// The timer is the wrapper's half of an [`IdleWindow`], which the wrapper's node checks. The timer
-/// counts the time from a `Pending` to the next event. The timer leaves out the time from a frame
-/// to the next `Pending`, which belongs to the reader of the answer, and the time of pauses. The
-/// count is in the window.
+/// The timer starts and stops an [`IdleWindow`], which a check of the node reads. The timer counts
+/// the time from a `Pending` to the next event. The time from a frame to the next `Pending`, which
+/// the reader of the answer takes, does not count, nor does the time of pauses. The count is stored
+/// in the window.
 #[derive(Debug)]
 pub(crate) struct IdleTimer {
     length: u64,
-    /// The timer's own window; `None` before the first wait, and if the timer has taken the window
-    /// in the node.
+    /// The timer's own window. `None` before the first wait, and if the timer has taken the
+    /// node's inline window.
     window: Option<Arc<IdleWindow>>,
-    /// Whether the timer has taken the window in the node.
+    /// Whether the timer has taken the node's inline window.
     in_node: bool,
     resets_on: ResetOn,
     kind: IdleKind,
-    /// Whether the timer only measures silence: then the node does not know its window, and never
-    /// ends by it.
+    /// Whether the timer only measures silence. Then the window is not added to the node, and a
+    /// check of the node never ends the node for it.
     observes: bool,
 }
 
@@ -81,8 +81,9 @@ impl IdleTimer {
         self.window.as_deref()
     }
 
-    /// Takes the window in the node, at the first wait; adds one to the node if that is taken. The
-    /// window of a timer that only measures stays outside of the node.
+    /// Takes the node's inline window, at the first wait. If another timer has taken that one, the
+    /// method adds a window to the node. The window of a timer that only measures stays outside of
+    /// the node.
     #[inline(never)]
     fn open(&mut self, target: &Node<NodeState>) {
         let kind = match self.kind {
@@ -100,8 +101,10 @@ impl IdleTimer {
         }
     }
 
-    /// Sets the length of the window, from the next [`wait`](Self::wait) on. A stopped window that
-    /// has passed by the old length, but not by the new one, no longer counts as passed.
+    /// Sets the length of the window, from the next [`wait`](Self::wait) on.
+    ///
+    /// While the count is stopped, a window that has passed the old length still runs. If that
+    /// window has not passed the new length, it stops, so that no check finds it passed.
     pub(crate) fn set_length(&mut self, target: &Node<NodeState>, length: Duration) {
         self.length = nanos(length);
         if let Some(window) = self.window(target) {
@@ -111,7 +114,7 @@ impl IdleTimer {
         }
     }
 
-    /// Sets the count of silence to zero and stops the window, at an event that resets the window.
+    /// Sets the count of silence to zero and stops the window, at an event that resets it.
     /// The method reads no clock: the next wait starts the count.
     #[inline]
     pub(crate) fn reset(&mut self, target: &Node<NodeState>) {
@@ -125,7 +128,8 @@ impl IdleTimer {
     }
 
     /// Stops the count of silence at an event that does not reset the window. The next wait
-    /// continues the count. Only the first call after a wait has an effect.
+    /// continues the count, unless the node has recorded a sign of life since that resets the
+    /// window. Only the first call after a wait stops the count.
     pub(crate) fn interrupt(&mut self, target: &Node<NodeState>, now: Duration) {
         if let Some(window) = self.window(target) {
             let (paused, now) = (target.paused(), nanos(now));
@@ -158,8 +162,8 @@ impl IdleTimer {
         }
         let since = match window.count.state() {
             IdleState::Since(since) => since,
-            // Another wrapper recorded progress while this count was stopped, so the count starts
-            // anew.
+            // Another wrapper recorded a sign of life while this count was stopped, so the count
+            // starts anew.
             IdleState::Stopped(at) if last >= at => now,
             _ => now.saturating_sub(window.count.silence()),
         };
@@ -170,15 +174,15 @@ impl IdleTimer {
         Some(since.max(last).saturating_add(self.length))
     }
 
-    /// Updates the node's window when the inner service or body fails, if the timer is counting. So
-    /// the check that follows finds a window that has passed, though this poll is not `Pending`.
+    /// Updates a running window when the inner service or body fails. So the check that follows
+    /// finds a window that has passed, though this poll is not `Pending`.
     pub(crate) fn look(&mut self, target: &Node<NodeState>, now: Nanos, task: TaskId) {
         if self.is_counting(target) {
             self.wait(target, now, task);
         }
     }
 
-    /// Gives the window in the node back, or removes the timer's own from the node.
+    /// Gives the node's inline window back, or removes the timer's own window from the node.
     #[inline]
     pub(crate) fn close(&mut self, target: &Node<NodeState>) {
         if std::mem::take(&mut self.in_node) {
@@ -196,8 +200,8 @@ fn is_counting(window: &IdleWindow) -> bool {
     matches!(window.count.state(), IdleState::Since(_))
 }
 
-/// Stops the count of silence at the time `at`, if it runs. `last` is the time of the last sign of
-/// life on the node that resets the window.
+/// Stops the count of silence at the time `at`, if the count runs. `last` is the time of the last
+/// sign of life on the node that resets the window.
 fn stop(window: &IdleWindow, length: Nanos, last: Nanos, at: Nanos) {
     if let IdleState::Since(since) = window.count.state() {
         let silence = at.saturating_sub(since.max(last));

@@ -33,7 +33,7 @@ impl NodeKind {
     }
 }
 
-/// The choice of the node that a layer acts on: the node it finds, or its run.
+/// The node that a layer acts on: the node in the request, or its run.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Scope {
@@ -48,15 +48,19 @@ pub enum Scope {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ResetOn {
-    /// The window resets when a call, attempt, tool or sub-agent below the node ends, or when the
-    /// program records a step or a state change.
+    /// The window resets when a call, attempt or tool below the node ends.
+    ///
+    /// The window also resets when the program records a step or a state change.
     Step,
-    /// The window also resets at a semantic delta of a stream, which carries part of the model's
-    /// output. In an answer that is no event stream, every byte resets the window.
+    /// The window also resets at a semantic delta of a stream.
+    ///
+    /// Such a delta carries part of the model's output. In an answer that is no event stream, every
+    /// byte resets the window.
     #[default]
     Content,
-    /// The window also resets at any byte, pings and comments included, and at a heartbeat of the
-    /// program.
+    /// The window also resets at any byte, and at a heartbeat of the program.
+    ///
+    /// The bytes of pings and comments count.
     AnyByte,
 }
 
@@ -78,14 +82,15 @@ pub enum ResetOn {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// The window of silence, in place of that of a [`StepTimeoutLayer`](crate::StepTimeoutLayer).
-    /// Unless `first` is set too, it holds before the first content as well.
+    /// Unless `first` is set too, this window holds before the first content as well.
     pub step: Option<Duration>,
     /// The window of silence until the first content, in place of that of a
-    /// [`StepTimeoutLayer`](crate::StepTimeoutLayer).
+    /// [`StepTimeoutLayer`](crate::StepTimeoutLayer). Without `step`, this limit changes nothing in
+    /// a layer for [local](crate::StepTimeoutLayer::local) models.
     pub first: Option<Duration>,
     /// The window of a tool at or below the request's node, in place of that of
     /// [`Run::tool_window`](crate::Run::tool_window). A
-    /// [`StepTimeoutLayer`](crate::StepTimeoutLayer) sets it.
+    /// [`StepTimeoutLayer`](crate::StepTimeoutLayer) applies this limit.
     pub tool: Option<Duration>,
     /// The absolute limit, in place of that of a [`HardCeilingLayer`](crate::HardCeilingLayer).
     pub ceiling: Option<Duration>,
@@ -103,11 +108,12 @@ impl Limits {
         (extensions.len() > 1).then(|| extensions.get()).flatten()
     }
 
-    /// Completes these limits: a limit that is not set here is taken from `other`.
+    /// Takes the limits that are not set here from `other`.
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             step: self.step.or(other.step),
-            // A `step` that the request sets replaces the `first` of the layers too.
+            // A `step` that is set here holds before the first content too, in place of the `first`
+            // of `other`.
             first: self.first.or(self.step).or(other.first),
             tool: self.tool.or(other.tool),
             ceiling: self.ceiling.or(other.ceiling),
@@ -139,8 +145,9 @@ pub enum StepKind {
     ToolExecution,
     /// A tool finished.
     ToolComplete,
-    /// The program recorded a change of state, an attempt or call failed, a tool was stopped, or a
-    /// sub-agent ended.
+    /// The program recorded a change of state, or work was not completed.
+    ///
+    /// Such work is an attempt or a call that failed or was cut, or a tool that was stopped.
     StateChange,
     /// An answer brought more content. This kind occurs only in
     /// [`RunProgress::last_change`](crate::run::RunProgress).
@@ -161,7 +168,7 @@ impl Step {
         self
     }
 
-    /// Gives this step the detail of `last`, if this step completes `last` and has none.
+    /// Moves the detail of `last` to this step, if this step completes `last` without a detail.
     pub(in crate::run) fn complete(&mut self, last: &mut Self) {
         if self.detail.is_none() && self.kind.completes(last.kind) {
             self.detail = last.detail.take();
@@ -174,9 +181,10 @@ impl Step {
         self.kind
     }
 
-    /// The description of the step: the name of a tool or of a call's candidate, the stop reason of
-    /// an answer, the words of the program, or the crate's words for a child that did not complete.
-    /// `None` if there is none.
+    /// The description of the step; `None` if it has none.
+    ///
+    /// The description is the name of a tool or of a call's candidate, the stop reason of an
+    /// answer, the words of the program, or the crate's words for a child that did not complete.
     #[must_use]
     pub fn description(&self) -> Option<&str> {
         self.detail.as_deref()
@@ -209,7 +217,7 @@ impl fmt::Display for Step {
 }
 
 impl StepKind {
-    /// Whether this kind says that what `before` began is done.
+    /// Whether a step of this kind ends the work that a step of kind `before` began.
     const fn completes(self, before: Self) -> bool {
         matches!(
             (before, self),
@@ -239,15 +247,15 @@ impl LimitHit {
 /// The source and the kind of a limit, for the message to people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LimitKind {
-    /// The limit is one that the program set.
+    /// The limit is one that the program set, or an attempt's share of the remaining time. An end
+    /// without a limit has this value too.
     #[default]
     Set,
-    /// The limit is the total time that the caller announced with its request.
+    /// The limit is a time that the caller announced for its whole answer, or until the head.
     Announced,
     /// The limit is the silence after which the caller gives up.
     Unheard,
-    /// The limit is the time without a byte or heartbeat, on a stream that has sent a heartbeat
-    /// before.
+    /// The limit is the time without a byte or heartbeat, on a stream with heartbeats.
     Lifeless,
     /// The limit is this many turns of the run.
     Turns(u32),
@@ -257,15 +265,15 @@ pub(crate) enum LimitKind {
     OpenRuns(u32),
     /// The limit is this many turns of the run's owner in an hour.
     TurnsPerHour(u32),
-    /// The limit is a cap on the tokens of the run, or of its owner in an hour, or on their cost.
+    /// The limit is a cap on tokens or cost: the run's, or its owner's in an hour.
     Tokens(TokenLimit),
 }
 
 /// A cap on tokens or cost that was reached.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TokenLimit {
-    /// The bytes of an `f64`, the number of tokens or the cost: a node, which has room for a limit,
-    /// is smaller without the alignment of a number.
+    /// The number of tokens or the cost, as the bytes of an `f64`. Bytes need no alignment, which
+    /// keeps each node smaller, as a node has room for a limit.
     cap: [u8; 8],
     of: TokenMeasure,
     /// Whether some of the tokens are an estimate.
@@ -282,7 +290,7 @@ pub(in crate::run) enum TokenMeasure {
     Cost,
 }
 
-/// The cap in words that follow "its".
+/// Writes the cap as a message names it after the word "its": "500 output tokens".
 impl fmt::Display for TokenLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.of {

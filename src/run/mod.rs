@@ -1,17 +1,24 @@
-//! The run tree: it stores the end of a run, and every layer checks it.
+//! The run tree: each node stores its end, and the layers read that end.
 //!
 //! The failures that this crate prevents share one root: "this attempt failed, try another" and
 //! "the run is over, stop" look the same to a layer that sees an error. A [`Run`] is a handle
 //! on a node of a tree (run, call, attempt, tool, sub-agent's run). A node ends once, with a
-//! [`TerminalReason`]. Its end also ends every node below it, even one that is opened later,
-//! and no node above it. So a layer that holds an error checks its own node: if the node is
-//! live the attempt failed, if it has ended the layer stops.
+//! [`TerminalReason`]. The end also ends every node below, even one that is opened later, and no
+//! node above, except a run that was opened for one call. So a layer that holds an error checks
+//! the node that the layer acts on: if that node is live, the attempt failed; if it has ended, the
+//! layer stops.
 //!
 //! # Settlement
 //!
-//! The opener of a node settles it, and only if nothing else ended it: a whole 2xx answer as
-//! `Completed`, a failed one as `Failed`, a dropped one as `Aborted`. The first layer that sees
-//! a request without a node opens a run that is this one call.
+//! Once the work is dropped, the opener of a call, an attempt or a tool settles the node: the
+//! opener ends the node, unless the node has ended before. A whole answer gives `Completed`; a
+//! failed one `Failed`, or the reason by which a layer classified it; a dropped one `Aborted`. A
+//! node that was closed, other than by a shutdown, ends with the reason of its closing instead. A
+//! call that [`Run::attach`] put into a request is settled by the first layer that sees the
+//! request.
+//!
+//! A layer that sees a request without a node opens a run for this one call, and the run ends as
+//! the call does. No layer settles a run of several calls.
 //!
 //! # Same instant
 //!

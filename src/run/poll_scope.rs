@@ -32,8 +32,8 @@ struct DriverState {
     driver: Cell<TaskId>,
     /// The number of the node whose end the driver waits for.
     node: Cell<u64>,
-    /// The number of the node that the innermost enforcing wrapper around the running poll checks;
-    /// zero if none.
+    /// The number of the node that the innermost enforcer around the running poll checks; zero if
+    /// none.
     enforced: Cell<u64>,
     /// The instant at which a tree was opened: `now` and `next` count from it. The two are numbers
     /// and not instants, because each poll compares them with the numbers of its node.
@@ -46,8 +46,7 @@ struct DriverState {
     next: Cell<Nanos>,
 }
 
-/// Converts the shared times to the clock of the tree that was opened at `opened`, if they are on
-/// another.
+/// Converts the shared times to the clock of the tree that was opened at `opened`.
 #[inline]
 fn move_to(opened: Instant) {
     if DRIVER.with(|state| state.clock.get()) != Some(opened) {
@@ -72,7 +71,8 @@ fn convert_to(opened: Instant) {
     });
 }
 
-/// The shared time on the clock of the tree that was opened at `opened`, read now if it was not.
+/// The shared time on the clock of the tree that was opened at `opened`. Reads the time now if no
+/// wrapper has read it in this poll.
 #[inline(never)]
 fn read_clock(opened: Instant) -> Nanos {
     move_to(opened);
@@ -158,8 +158,10 @@ impl Foreign {
 pub(crate) enum Role {
     /// A wrapper outside of this one enforces the node in this poll of the task.
     Inner(TaskId),
-    /// The wrapper is the outermost of its node in this poll: it reads the node's end before it
-    /// polls, and checks the deadlines at `Pending`.
+    /// The wrapper is the outermost of its node in this poll.
+    ///
+    /// The enforcer reads the node's end before the inner poll, and checks the deadlines at
+    /// `Pending`.
     Enforcer(PollScope),
 }
 
@@ -169,7 +171,7 @@ impl Role {
     pub(crate) fn enter(waker: &Waker, run: &Run) -> Self {
         let task = TaskId::of(waker);
         let number = run.node().number();
-        // Small closures, here and below: `with` is inlined only into those.
+        // The closures are small, here and below: the compiler inlines `with` only for such.
         let (driver, enforced) = DRIVER.with(|state| (state.driver.get(), state.enforced.get()));
         if enforced == number && driver == task {
             return Self::Inner(task);
@@ -213,7 +215,7 @@ impl Role {
 }
 
 impl PollScope {
-    /// Enters the scope of a poll; the caller does so before it polls the inner service or body.
+    /// Enters the scope of a poll. The caller does so before it polls the inner future.
     #[inline]
     pub(crate) fn enter(waker: &Waker, run: &Run) -> Self {
         let task = TaskId::of(waker);
@@ -250,8 +252,9 @@ impl PollScope {
         Duration::from_nanos(Self::now(run))
     }
 
-    /// Lowers the driver's next deadline to `deadline` if that is earlier, and returns the earliest
-    /// of all, on the clock of `run`'s tree; `NEVER` if there is none.
+    /// Lowers the driver's next deadline to `deadline`, if `deadline` is earlier.
+    ///
+    /// Returns the earliest deadline so far, on the clock of `run`'s tree; `NEVER` if none is set.
     #[inline]
     pub(crate) fn lower(deadline: Nanos, run: &Run) -> Nanos {
         move_to(run.node().payload.epoch);
@@ -280,8 +283,10 @@ impl PollScope {
         self.task
     }
 
-    /// The earliest absolute deadline of `node`, and of the nodes above it up to the one that
-    /// another enforcer around this poll checks; `NEVER` if there is none.
+    /// The earliest absolute deadline of `node` and of ancestors; `NEVER` if there is none.
+    ///
+    /// The ancestors end below the node that another enforcer of this task, around this poll,
+    /// checks: that enforcer reports the deadlines from there on up.
     #[inline]
     pub(crate) fn next_deadline(&self, node: &Node<NodeState>) -> Nanos {
         let around = if self.is_nested() { self.enforced } else { 0 };
@@ -318,7 +323,7 @@ impl Drop for PollScope {
     }
 }
 
-/// A guard that counts a task on a node: `Run::settled` resolves only after the guard is dropped.
+/// A guard that counts a task on a node. `Run::settled` resolves only after the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct TaskGuard(Run);
 

@@ -8,43 +8,52 @@ use crate::llm::failure::FailureClass;
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TerminalReason {
-    /// The work of the node finished: the body of the last answer ended, a layer passed on the
-    /// terminator of the answer's dialect, or a run of a registry was idle for long enough.
+    /// The work of the node finished: the answer was delivered whole, or the tool returned.
+    ///
+    /// A registry also completes a run that was idle for long enough, or of which every call was
+    /// refused.
     Completed,
-    /// The upstream failed, and no other try followed.
+    /// The upstream failed, or the tool returned an error.
+    ///
+    /// No other try follows a call that ended so; another try may follow an attempt.
     Failed(FailureClass),
-    /// A whole step window passed without a sign that resets it, or the upstream was silent and
-    /// failed its health probes.
+    /// A whole step window passed without an event that resets it.
+    ///
+    /// A node also ends so if its upstream was silent and failed the health probes.
     StepTimeout,
-    /// The absolute limit of the run, call or attempt passed.
+    /// The absolute limit of the node passed, or an attempt's share of the remaining time.
     HardCeiling,
-    /// The total time that the program or the caller allowed passed, or the silence after which the
-    /// caller gives up.
+    /// The program's timeout passed, or a time limit that the caller announced.
+    ///
+    /// The caller may limit the whole answer, the time until its head, and the silence between two
+    /// bytes.
     CallerDeadline,
     /// The caller went away before the answer was delivered.
     ClientDisconnect,
-    /// The program ended the node, or the opener of the node dropped its work.
+    /// The program aborted the node or its session, or the node's work was dropped unfinished.
     Aborted,
     /// A newer run took the place of this run.
     Superseded,
     /// The server shuts down; the client may retry elsewhere.
     Shutdown,
-    /// The run used up its turns, or a cap of its owner refused it.
+    /// The run used up its turns, or a cap of its owner refused the request.
+    ///
+    /// Such a cap limits the open runs of the owner, or the owner's turns in an hour.
     TurnCap,
-    /// The run used up its tokens or their cost, or its owner used up those of an hour.
+    /// The run reached its cap on tokens or their cost, or its owner's hourly one.
     TokenCap,
     /// One kind of error occurred more often than its budget allows.
     RetryBudget,
     /// The run made more errors than its limit allows.
     RunErrors,
-    /// The run made more errors in a row than its limit allows.
+    /// The run's errors in a row reached their limit.
     ConsecutiveErrors,
     /// The run's tool calls formed a loop, or called unknown tools too often: see
     /// [`LoopPattern`](crate::run::LoopPattern).
     LoopDetected,
-    /// The run is alive, but makes no progress.
+    /// The run gave signs of life, but made no progress.
     Stuck,
-    /// The run had more silent attempts in a row than its limit allows.
+    /// The run's silent attempts in a row reached their limit.
     IdleCircuitOpen,
     /// A reason that the program defines; see [`custom`](Self::custom).
     Custom(Arc<CustomReason>),
@@ -102,7 +111,7 @@ impl TerminalReason {
         }))
     }
 
-    /// The name of the reason on the wire and in logs; `completed` never goes over the wire.
+    /// The name of the reason on the wire and in logs.
     #[must_use]
     pub fn as_str(&self) -> &str {
         match self {
@@ -168,8 +177,8 @@ impl TerminalReason {
 
     /// The HTTP status with which a layer answers, if nothing of the answer was sent yet.
     ///
-    /// Limits answer 422, because clients and proxies do not retry a 422, even where a proxy strips
-    /// the headers that forbid a retry.
+    /// The crate's own limits and `Superseded` answer 422, because clients and proxies do not retry
+    /// a 422, even where a proxy strips the headers that forbid a retry.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.traits().2
@@ -182,7 +191,9 @@ impl TerminalReason {
     }
 }
 
-/// Reads the wire name of a cut, for example from an error that a client library made of an answer.
+/// Parses the wire name of a cut: a reason that ends work before its outcome.
+///
+/// A client library may give such a name as the code of its error.
 ///
 /// ```
 /// use tower_agent::TerminalReason;
@@ -192,8 +203,8 @@ impl TerminalReason {
 ///
 /// # Errors
 ///
-/// If the text is not the name of a cut. `completed`, `upstream_failed` (the name lacks the failure
-/// class) and the names of custom reasons are none.
+/// If the text is not the name of a cut. `completed` and `upstream_failed` are outcomes and no cuts
+/// (the latter also lacks its failure class). The names of custom reasons are not known here.
 impl FromStr for TerminalReason {
     type Err = UnknownReason;
 

@@ -1,4 +1,4 @@
-//! The run that a task carries through code that knows no runs.
+//! The current node of a task, as a task local, for code that gets no node with its request.
 
 use std::{
     future::Future,
@@ -20,9 +20,10 @@ impl Run {
     ///
     /// A library between the program and its HTTP client may drop the extensions of requests. A
     /// service below that library finds the run by [`current`](Self::current), and attaches the
-    /// request to it. The layers of this crate do not: they act on the node in the request.
+    /// request to it. The layers of this crate do not read `current`: they act on the node in the
+    /// request.
     ///
-    /// A scope inside of another one replaces it. A task that `future` spawns is not in the scope.
+    /// An inner scope hides the outer one. A task that `future` spawns is not in the scope.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -43,7 +44,7 @@ impl Run {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the inner one, still in the scope.
+    /// Dropping the returned future drops `future`, still in the scope.
     pub fn scope<F: Future>(&self, future: F) -> InScope<F> {
         InScope {
             inner: CURRENT.scope(self.clone(), future),

@@ -29,8 +29,8 @@ impl Run {
     pub fn subscribe(&self) -> RunEvents {
         let node = self.nearest();
         let mut observed = node.run_state().features().observed.lock();
-        // This fence pairs with the one in `publish_end`: this thread sees the end, or the ending
-        // thread sees the features.
+        // This fence pairs with the second one in `publish_end`: this thread sees that the last
+        // event is numbered, or the ending thread sees the features.
         fence(Ordering::SeqCst);
         // Until the last event is numbered, the ending thread still finds this new observer.
         if node.payload.has_last_event() {
@@ -131,8 +131,8 @@ impl Node<NodeState> {
             registration.ended(self, own.as_deref());
         }
         self.payload.last_event();
-        // An observer that subscribes meanwhile sees the mark of the last event, or this thread
-        // sees it.
+        // A thread that subscribes meanwhile sees the mark of the last event, or this thread sees
+        // the channel of the new observer.
         fence(Ordering::SeqCst);
         if let Some(mut own) = own.or_else(|| self.own_events()) {
             if own.is_open() {
@@ -146,7 +146,7 @@ impl Node<NodeState> {
 impl Run {
     /// Sets when [observers](Self::subscribe) of this run receive notices about its slow tools.
     ///
-    /// The setting holds for the tools of the run's sub-agents too, unless those runs have their
+    /// The setting holds for the tools of [child](Self::child) runs too, unless such a run has its
     /// own. A [`TerminalResponseLayer`](crate::TerminalResponseLayer) with notices sets its own if
     /// the program set none. Tools that are running already are not affected.
     pub fn notices(&self, notices: ProgressNotices) {
@@ -264,7 +264,7 @@ impl Node<NodeState> {
                 after,
                 took,
             };
-            // For its own end, a run sends this notice as the last one before the end.
+            // The run's own end is stored already; its notices come before the end is published.
             run.publish(&notice, self.kind() == NodeKind::Run);
         }
     }

@@ -80,9 +80,9 @@ impl Run {
     ///
     /// The [`finaliser`](crate::TurnCapLayer::finaliser) of the layer must allow it. The call
     /// and its attempts are admitted, though nothing else starts any more. The run ends as
-    /// [`TurnCap`](TerminalReason::TurnCap) when the call has been answered. As for
-    /// [`attach`](Self::attach), the first layer settles the call; the call ends as aborted if
-    /// no layer ever sees it.
+    /// [`TurnCap`](TerminalReason::TurnCap) when the call and all other work are done, or when the
+    /// time that the layer allows has passed. As for [`attach`](Self::attach), the first layer
+    /// settles the call; the call ends as aborted if no layer ever sees it.
     ///
     /// The method returns `None` if the run is not at its cap, is over, or has had its last call.
     ///
@@ -98,7 +98,7 @@ impl Run {
     pub fn finaliser<B>(&self, request: http::Request<B>) -> Option<http::Request<B>> {
         let run = self.run();
         let now = run.now();
-        // The check ends the run if a deadline has passed.
+        // The check ends the run, or a node above it, if a deadline has passed.
         run.node().check(now, crate::run::tree::TaskId::NONE).ok()?;
         let turns = &run.node().payload.features_if_any()?.turns;
         {
@@ -109,7 +109,7 @@ impl Run {
             counted.last = LastCall::Over;
         }
         let call = run.open_last(now);
-        // The call has entered the run, so the placeholder task can leave.
+        // The call counts as work of the run now, so the placeholder task is not needed any more.
         run.node().leave_task(now);
         Some(call.carried_by(request))
     }
@@ -121,8 +121,8 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// If the run is over or closing; passed clocks are checked first. A run that has used up its
-    /// turns ends or closes in this method.
+    /// If this node is over or closing; passed deadlines are checked first. A run that has used up
+    /// its turns ends or closes in this method.
     #[allow(
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
@@ -196,8 +196,8 @@ impl Node<NodeState> {
         features.map_or(0, |features| features.turns.lock().taken)
     }
 
-    /// Closes a run at its cap, and holds it open for its last call until `until` at the latest.
-    /// Does nothing if the run was held before.
+    /// Closes this run at its cap, and delays its end for its last call, at the latest to `until`.
+    /// Does nothing if the run was held open before.
     fn hold_open(&self, passed: LimitHit, until: Duration, now: Duration) {
         {
             let mut counted = self.run_state().features().turns.lock();
@@ -205,8 +205,8 @@ impl Node<NodeState> {
                 return;
             }
             counted.last = LastCall::Held;
-            // The placeholder task enters under the lock, before `finaliser` can remove it. Tasks
-            // are not counted as work in flight.
+            // The placeholder task is counted under the lock, before `finaliser` can remove it. A
+            // task delays the end of a closing run, and is not counted as work in flight.
             self.enter_task();
         }
         self.close_for(&TerminalReason::TurnCap, Some(passed), until, now);
@@ -244,9 +244,8 @@ impl Run {
     /// loop.
     ///
     /// The limits are those of [`LoopGuardLayer::new`](crate::LoopGuardLayer::new). The method is
-    /// for a run with [tools](Self::tool) that report their arguments, and with
-    /// model calls that pass no such layer. Either the method or a layer is enough; of two limits
-    /// the smaller holds.
+    /// for a run with [tools](Self::tool) that report their arguments, and with model calls that
+    /// pass no such layer. Either the method or a layer is enough; of two limits the smaller holds.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -267,10 +266,10 @@ impl Run {
 
     /// Names tools of the nearest run that poll, such as one that waits for a process.
     ///
-    /// A loop with such a tool is reported and ends the run at three times as many calls, and a new
-    /// result of the tool is progress, whatever its arguments. Its calls are no
-    /// [sign of being stuck](Self::end_when_stuck). The names hold for calls that end from now on,
-    /// and add to those of a [layer](crate::LoopGuardLayer::polls).
+    /// A loop with such a tool is reported and ends the run at three times as many calls, and
+    /// another result of the same call restarts every count of that call. Calls of such a tool are
+    /// no [sign of being stuck](Self::end_when_stuck). The names hold for calls that end from now
+    /// on, and add to those of a [layer](crate::LoopGuardLayer::polls).
     pub fn polls<T: Into<Box<str>>>(&self, tools: impl IntoIterator<Item = T>) {
         self.add_polls(&tools.into_iter().map(Into::into).collect());
     }
@@ -319,10 +318,11 @@ impl Run {
         self.actions().with(|state| state.set_task(task));
     }
 
-    /// Lets the checker of a [`Watchdog`](crate::Watchdog) read the beginning of what the nearest
-    /// run does: up to `max_bytes` of the arguments of each of its last actions, and of its task.
+    /// Keeps the beginnings of the nearest run's last actions and of its task, for a checker.
     ///
-    /// The arguments are those of [tools](Self::tool) that report them, and of the calls that a
+    /// The checker of a [`Watchdog`](crate::Watchdog) gets up to `max_bytes` of the arguments of
+    /// each of the run's last actions, and of its task. The arguments are those of
+    /// [tools](Self::tool) that report them, and of the calls that a
     /// [`LoopGuardLayer`](crate::LoopGuardLayer) reads in requests. The task is the message of the
     /// user with which the run begins, if such a layer reads it and the program does not
     /// [set](Self::set_task) one. The limit is 1 KiB at most, holds for actions from now on, and 0,

@@ -45,7 +45,7 @@ use crate::error::BoxError;
 /// A handle on one node of a run's tree: run, call, attempt or tool.
 ///
 /// A clone is cheap, and a handle on the same node. A layer looks for the handle in the request's
-/// extensions, and acts on that node.
+/// extensions, and acts on the handle's node, or with [`Scope::Run`] on the nearest run.
 ///
 /// ```
 /// use tower_agent::{Run, TerminalReason};
@@ -63,8 +63,8 @@ pub struct Run(Arc<Node<NodeState>>);
 impl Run {
     /// Opens a new run, the root of a tree of its own.
     ///
-    /// The run's clock starts now. The run ends by [`end`](Self::end) or by a limit that a layer
-    /// set on it; a finished answer does not end it.
+    /// The run's clock starts now. The run ends by [`end`](Self::end), or by a limit or a layer
+    /// that acts on the run; a finished answer does not end it.
     #[must_use]
     pub fn open() -> Self {
         let run = Self::open_root();
@@ -72,17 +72,20 @@ impl Run {
         run
     }
 
-    /// Opens a new run as [`open`](Self::open) does, but without a span: for a request, or under a
-    /// lock.
+    /// Opens a new run as [`open`](Self::open) does, but without a span.
+    ///
+    /// A run that a request opens needs no span beside that of its call, and under a lock the
+    /// program's subscriber must not be called.
     pub(crate) fn open_root() -> Self {
         let number = fastrand::u64(..);
         let state = NodeState::root(Instant::now(), number);
         Self(Node::root(NodeKind::Run, number, state))
     }
 
-    /// Opens a sub-agent's run below this one.
+    /// Opens a sub-agent's run below this node.
     ///
-    /// The sub-agent's run ends when this run ends; its own end leaves this run alone.
+    /// The sub-agent's run ends when this node ends; the end of the sub-agent's run ends no node
+    /// above it.
     #[must_use]
     pub fn child(&self) -> Self {
         let child = self.open_below(NodeKind::Run);
@@ -92,9 +95,10 @@ impl Run {
 
     /// Ends this node and every node below it, with a reason.
     ///
-    /// The method returns whether `reason` became the stored reason. A deadline that has passed by
-    /// now, of this node or of one above it, ends that node first. A reason that comes later is
-    /// kept in [`Terminated::also`].
+    /// The method returns whether `reason` became the stored reason. If a deadline of this node or
+    /// of an ancestor has passed by now, the method first ends the outermost node with such a
+    /// deadline. A node that was itself ended keeps the first eight later reasons, for
+    /// [`Terminated::also`].
     #[allow(
         clippy::must_use_candidate,
         reason = "most callers need not know who won"
@@ -136,10 +140,11 @@ impl Run {
         Some(self.to_terminated())
     }
 
-    /// Checks the clocks of the nodes from the root down to this one.
+    /// Checks the absolute deadlines of the nodes from the root down to this one.
     ///
-    /// The check ends the outermost node whose deadline has passed. Call it before you start work
-    /// that the layers do not see.
+    /// The check ends the outermost node whose deadline has passed; it checks no step windows. If
+    /// this node's run [follows](Self::child_asked) a parent, the parent is checked first. Call the
+    /// method before you start work that the layers do not see.
     ///
     /// # Errors
     ///
@@ -210,8 +215,9 @@ impl Run {
 
     /// Stops the step windows at, above and below this node until the guard is dropped.
     ///
-    /// Pause while a person is asked, a queue is full, or a backend restarts. Ceilings and other
-    /// absolute deadlines go on during a pause, and alone bound its time.
+    /// Pause while a person is asked, a queue is full, or a backend restarts. During a pause
+    /// ceilings, other absolute deadlines, and the silence after which a caller gives up go on, and
+    /// only they bound the pause.
     ///
     /// A pause at one call stops the windows of the run above it as well. Until the pause is over
     /// the run's windows do not see the silence of another call or tool of the run; the windows of
@@ -221,8 +227,8 @@ impl Run {
         PauseGuard::new(self.clone())
     }
 
-    /// Records a sign of life of this node that is no progress. The sign resets the windows that
-    /// [`ResetOn::AnyByte`] resets, and no others.
+    /// Records a sign of life that is no progress. The sign resets the step windows with
+    /// [`ResetOn::AnyByte`] of this node and of its ancestors, and no others.
     pub fn heartbeat(&self) {
         self.beat(1);
         self.0.record(ResetOn::AnyByte, self.now());
@@ -239,8 +245,8 @@ impl Run {
 
     /// Records a step that the program has done or begun.
     ///
-    /// The step resets every step window of this node and of its ancestors, and the message for
-    /// people names it as the last step.
+    /// The step resets every step window of this node and of its ancestors. The message for people
+    /// names the step as the last one, unless it has no description and the step before has one.
     pub fn step(&self, step: Step) {
         self.run_state().set_change(step);
         self.0.record(ResetOn::Step, self.now());
@@ -375,8 +381,8 @@ impl Run {
         self.to_terminated().because(error).into()
     }
 
-    /// Ends this node because its upstream was silent for `silent` and failed its health probes. A
-    /// passed clock of the node or of an ancestor ends that node instead.
+    /// Ends this node because its upstream was silent for `silent` and failed its health probes. If
+    /// a deadline of the node or of an ancestor has passed, that deadline ends its node instead.
     pub(crate) fn end_unhealthy(&self, silent: Duration) {
         let now = self.now();
         if self.node().check(now, TaskId::NONE).is_err() {
@@ -435,7 +441,7 @@ impl Drop for PauseGuard {
 pub(crate) struct WeakRun(Weak<Node<NodeState>>);
 
 impl WeakRun {
-    /// A handle on the run, if the run still exists and has not ended.
+    /// A handle on the node, if the node still exists and has not ended.
     pub(crate) fn live(&self) -> Option<Run> {
         let run = Run::of(self.0.upgrade()?);
         run.terminal_reason().is_none().then_some(run)

@@ -11,7 +11,7 @@ use crate::run::{
 };
 
 impl Run {
-    /// Opens a run that is one call and completes with it.
+    /// Opens a run for one call; the run ends as the call does.
     pub(crate) fn open_single() -> Self {
         let run = Self::open_root();
         run.node().payload.settlement.set(Settlement::Single);
@@ -20,8 +20,7 @@ impl Run {
 
     pub(crate) fn open_below(&self, kind: NodeKind) -> Self {
         self.count_opened(kind);
-        // A call marks its run as used only when it settles, and only if its request was not
-        // refused.
+        // A call does not mark its run as used here: `settle` does, unless the request was refused.
         if kind != NodeKind::Call {
             self.run_state().set_used();
         }
@@ -66,9 +65,9 @@ impl Run {
         }
     }
 
-    /// Opens a call of this run; the caller settles it.
+    /// Opens a call below this node; the caller must settle the call.
     pub(crate) fn open_call(&self) -> Self {
-        // The check ends the run if a deadline has passed; the call inherits that end.
+        // The check ends the node whose deadline has passed; the call inherits that end.
         drop(self.check());
         self.run_state().set_used();
         let call = self.open_below(NodeKind::Call);
@@ -76,7 +75,7 @@ impl Run {
         call
     }
 
-    /// Makes this call end with `outer`, the same call in another run.
+    /// Makes this call end when `outer` ends, which is the same call in another run.
     pub(crate) fn end_with(&self, outer: &Self) {
         self.node().follow(outer.node());
         // One line of the log stands for both nodes, the outer one and this one.
@@ -90,8 +89,8 @@ impl Run {
 }
 
 impl Node<NodeState> {
-    /// Turns this run, which was opened for one call, into one that several calls share. The
-    /// deadlines that the first caller announced no longer end the run.
+    /// Makes this a run that several calls share, also if it was opened for one call. The deadlines
+    /// that callers have announced no longer end the run.
     pub(crate) fn make_shared(&self) {
         self.payload.settlement.set(Settlement::Shared);
         self.clocks.forget_announced();
@@ -99,14 +98,14 @@ impl Node<NodeState> {
 }
 
 impl Run {
-    /// Opens a call of this run and puts it into the request, for the layers on its way.
+    /// Opens a call of this run and puts it into the request, where the layers find it.
     ///
     /// The first of the layers that sees the request settles the call. If no layer ever sees the
     /// request, the call ends as [`Aborted`](TerminalReason::Aborted) when the last clone of the
     /// request is dropped.
     ///
-    /// If the run is over, the call is over from its birth, and the first layer answers with the
-    /// run's end.
+    /// If the run is over or closing, the call is over from its birth, and the first layer returns
+    /// the call's end as an error.
     #[must_use]
     pub fn attach<B>(&self, request: http::Request<B>) -> http::Request<B> {
         self.open_call().carried_by(request)

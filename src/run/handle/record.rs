@@ -1,4 +1,4 @@
-//! Records what layers report on a run: tries, side effects, usage, partial text.
+//! Records the reports of layers on a run: tries, side effects, usage, partial text.
 
 use std::sync::{
     Arc,
@@ -18,8 +18,8 @@ use crate::{
 };
 
 impl Run {
-    /// Resets the number of this node's tries, the list of failed ones, and the mark of a repeated
-    /// silent one, unless the node is itself an attempt.
+    /// Resets the number of this node's tries, the list of failed tries, and the mark that a silent
+    /// try was repeated. Does nothing if the node is an attempt.
     pub(crate) fn begin_tries(&self) {
         if self.kind() != NodeKind::Attempt {
             let state = &self.node().payload;
@@ -123,8 +123,8 @@ impl Run {
         &nodes.find(is_chosen).unwrap_or(self.node()).payload
     }
 
-    /// Records the call's deposit into the retry bucket of this address. Returns whether it is the
-    /// first, so that only one of several nested layers makes the deposit.
+    /// Records the call's deposit into the retry bucket at the memory address `bucket`. Returns
+    /// whether it is the first, so that only one of several nested layers makes the deposit.
     pub(crate) fn first_deposit(&self, bucket: usize) -> bool {
         let call = self.call_node().payload.call();
         call.is_some_and(|call| call.first_deposit(bucket))
@@ -164,7 +164,7 @@ impl Run {
         Some(Arc::clone(target.label()))
     }
 
-    /// Whether this attempt has a target, which means that the attempt was sent.
+    /// Whether this attempt has a target, which it gets when its request is made for a candidate.
     pub(crate) fn has_server(&self) -> bool {
         let attempt = self.node().payload.attempt();
         attempt.is_some_and(|attempt| attempt.target.get().is_some())
@@ -177,7 +177,7 @@ impl Run {
 
     /// Whether this attempt is at the last candidate: if it fails, no other candidate follows.
     ///
-    /// Without another candidate a layer may treat the attempt's failure as the call's. The answer
+    /// Without another candidate a layer may treat the attempt's failure as the call's. The result
     /// is true without a [`ModelFallbackLayer`](crate::ModelFallbackLayer). The attempt may still
     /// be repeated.
     #[must_use]
@@ -188,8 +188,7 @@ impl Run {
     /// Marks that this call had effects that must not happen twice: a sent message, say.
     ///
     /// From now on the call is neither repeated nor moved to another candidate. The method acts as
-    /// the `SideEffects` extension of a request does, for effects that become
-    /// known only later.
+    /// the `SideEffects` extension of a request does, for effects that become known only later.
     pub fn mark_side_effects(&self) {
         for node in self.up_to_call() {
             node.payload.effects.store(true, Ordering::Release);
@@ -202,7 +201,7 @@ impl Run {
         nodes.any(|node| node.payload.effects.load(Ordering::Acquire))
     }
 
-    /// Counts an attempt of the run that was silent to its end. Returns the number of silent
+    /// Counts an attempt of the run that its step window ended. Returns the number of such silent
     /// attempts in a row.
     pub(crate) fn count_silence(&self) -> u32 {
         let silent = &self.run_state().silent;
@@ -278,14 +277,13 @@ impl Run {
     /// The tokens that upstreams reported at or below this node so far.
     ///
     /// For a call these are the tokens of all its attempts, failed ones included; for a run, the
-    /// tokens of all its calls and sub-agents. The method returns `None` if no upstream reported
-    /// any.
+    /// tokens of all its calls and of its [child](Self::child) runs. The method returns `None` if
+    /// no upstream reported any.
     ///
     /// The layer that classifies an answer counts its tokens once, when the answer's body ended or
     /// was dropped. A layer of your own that turns a stream into another answer should keep the
-    /// `ResponseMarks` extension, else the new answer is
-    /// classified, and counted, as a stream of its own. An answer that costs nothing is marked as
-    /// [`NotCounted`](crate::run::NotCounted).
+    /// `ResponseMarks` extension, else the new answer is classified, and counted, as a stream of
+    /// its own. An answer that costs nothing is marked as [`NotCounted`](crate::run::NotCounted).
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
         self.node().payload.with_reported(|reported| reported.usage)
@@ -316,14 +314,14 @@ impl Node<NodeState> {
 }
 
 impl Run {
-    /// Keeps the beginning of each answer's text, at most `max_bytes`, while it streams.
+    /// Keeps the beginning of the text of each streamed answer, at most `max_bytes`.
     ///
     /// If the nearest run or a call ends before its answer does,
     /// [`RunEvent::Ended`](crate::run::RunEvent::Ended) and
-    /// [`CallSummary`](crate::run::CallSummary) carry the text. After the end of the run, its
-    /// snapshots carry the text of its last answer, whole or not. The setting holds for answers
-    /// that begin from now on; 0 keeps nothing. The text is that of the text deltas of OpenAI's
-    /// and Anthropic's streams; of several choices, the first.
+    /// [`CallSummary`](crate::run::CallSummary) carry the text. After the end of a node, its
+    /// snapshots carry the text of the run's last answer, whole or not. The setting holds for
+    /// answers that begin from now on; 0 keeps nothing. The text is that of the text deltas of
+    /// OpenAI's and Anthropic's streams; of several choices, the first.
     pub fn keep_partial(&self, max_bytes: usize) {
         let partials = &self.run_state().features().partials;
         partials.lock().max = Some(max_bytes).filter(|max| *max > 0);

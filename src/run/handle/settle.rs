@@ -21,7 +21,7 @@ use crate::{
 };
 
 /// The descriptions of steps for children that did not complete: an attempt, a call, a tool, a
-/// sub-agent. A static makes these texts once, because the end of a node allocates nothing.
+/// sub-agent. The texts are allocated once, so that the end of a node need not allocate them.
 static NOT_COMPLETED: LazyLock<[Arc<str>; 4]> = LazyLock::new(|| {
     let texts = [
         "an attempt failed",
@@ -45,22 +45,24 @@ fn not_completed(child: NodeKind) -> Step {
 }
 
 impl Run {
-    /// Settles the node with its opener's reason, after the opener dropped its work.
+    /// Settles this node with `reason`, after its opener has dropped the node's work.
     ///
-    /// The reason is stored only if the node has no other; a layer's classification of the answer
-    /// replaces it. A run that was opened for this one call ends as the call does. A run that
-    /// several calls share or that was given a name since, and a node that was closed for another
-    /// reason than a shutdown, only lose this work: `reason` is not stored.
+    /// The reason is stored only if the node has no end yet. A layer's classification of the answer
+    /// replaces a failure, and the completion of an attempt. A run that was opened for this one
+    /// call ends as the call does. Two kinds of node only lose this work, and `reason` is not
+    /// stored: a run that several calls share or that was given an id since, and a node that was
+    /// closed for another reason than a shutdown.
     pub(crate) fn settle(&self, reason: TerminalReason) {
-        // The run is marked before the node leaves: an unused run completes when its last work
-        // leaves.
+        // The run is marked as used before this work is uncounted: an unused run completes as soon
+        // as it has no work.
         if !self.node().payload.is_refused() {
             self.run_state().set_used();
         }
         let now = self.now();
         let shared = self.kind() == NodeKind::Run && !self.node().payload.settlement.is_with_call();
-        // The caller is gone while other work goes on: the last piece of work ends the node. A
-        // shutdown is different: during a shutdown the caller still waits for the answer.
+        // The node was closed, for example because its caller left: its last piece of work ends it
+        // with the reason of the closing. In a shutdown the caller still waits for the answer, so
+        // `reason` is stored.
         let closed_for = self.node().closing().filter(|_| self.node().is_draining());
         let gone = closed_for.is_some_and(|reason| *reason != TerminalReason::Shutdown);
         if shared || gone {
@@ -87,8 +89,8 @@ impl Run {
                 parent.record(ResetOn::Step, now);
                 self.record_child_done(parent.nearest_run());
             }
-            // For a whole answer, the layer that opened the run settles the run itself, after
-            // it has handed the answer on.
+            // If the answer was not cut, the layer that opened the run settles the run itself,
+            // after it has returned the answer.
             let whole = |end: &End| {
                 let class = end.reason.class();
                 matches!(class, ReasonClass::Success | ReasonClass::Failure)
@@ -128,7 +130,7 @@ impl Run {
     /// Counts a call that failed after all its tries as an error of its run; a call that completed
     /// resets the run's errors in a row. The end of a run of one call counts nothing.
     ///
-    /// The run ends only now, after the answer was handed on, so the answer that hit the limit
+    /// The run ends only now, after the caller got the answer: so the answer that hit the limit
     /// still reaches the caller.
     fn count(&self) {
         if self.nearest().payload.settlement.is_with_call() {
@@ -142,8 +144,8 @@ impl Run {
         };
         let failing = self.failing();
         let judged = failing.as_ref().and_then(|failing| failing.reason.as_ref());
-        // A call that ended otherwise, by a disconnect for example, is not a failure; unless a
-        // failed answer was handed on before that.
+        // A call that ended otherwise is no failure; but a call that was cancelled, by a disconnect
+        // for example, is one if the layers had returned a failed answer before.
         let cut = end.reason.class() == ReasonClass::Cancelled && judged.is_some();
         if !is_failure(&end.reason) && judged != Some(&end.reason) && !cut {
             return;
@@ -161,8 +163,8 @@ impl Run {
 
     /// Counts a failed answer as an error of the run, though the caller left the call.
     ///
-    /// The failed answer was handed on already, so it is an error whatever the rest of the body
-    /// brings.
+    /// The layers have returned the failed answer already, so it is an error whatever the rest of
+    /// the body brings.
     fn count_abandoned(&self) {
         let judged = self.failing().filter(|failing| failing.reason.is_some());
         if let Some(failing) = judged.filter(|_| !self.is_single()) {
@@ -200,7 +202,7 @@ impl Run {
         }
     }
 
-    /// Counts an error of this run, and ends the run if a limit is exceeded.
+    /// Counts an error of this run, and ends the run if that spends a limit on errors.
     pub(crate) fn fail(&self, key: ErrorKey) {
         let reason = match self.run_state().errors().count(key) {
             ErrorAllowance::Within => return,
@@ -250,11 +252,11 @@ fn is_failure(reason: &TerminalReason) -> bool {
     matches!(reason.class(), ReasonClass::Failure | ReasonClass::Timeout)
 }
 
-/// The maximum number of window lengths for which one process logs the warning.
+/// The maximum number of window lengths for which a process logs `warn_of_short_window`.
 const MAX_WARNED: usize = 16;
 
 impl Node<NodeState> {
-    /// Warns of a step window that ended this node no later than the window of an attempt below it.
+    /// Warns of a step window that ended this node, and is no longer than an attempt's below it.
     ///
     /// With such a window no attempt can follow a silent one. The warning is logged once per
     /// length.
@@ -291,7 +293,7 @@ impl EndHook for NodeState {
             *node.run_state().last_end.lock() = Some(end.reason.clone());
         }
         // If a run of one call is cut, the run ends together with the call: a reader that does not
-        // read would delay the settlement of the call. A draining call has no settling layer left.
+        // read would delay the settlement of the call. No layer settles a draining call any more.
         let cut = node.is_draining()
             || !matches!(
                 end.reason.class(),
@@ -305,7 +307,7 @@ impl EndHook for NodeState {
             }
         }
         if node.is_draining() && node.is_idle() {
-            // The node's last piece of work has left, and its waiters wake after the hooks.
+            // The node has no work any more, and its waiters wake after the hooks.
             self.settled(node);
         }
         if node.kind() == NodeKind::Run {

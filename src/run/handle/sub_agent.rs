@@ -1,4 +1,4 @@
-//! Sub-agents with a tree of their own, which their parent's end does not cut.
+//! Runs of sub-agents in trees of their own, which the end of the parent does not cut.
 
 use std::{
     sync::{Arc, Weak},
@@ -13,7 +13,7 @@ use crate::run::{
     tree::{End, Node, PendingWakes, TaskId},
 };
 
-/// The link from a sub-agent's run to its parent, which is another tree.
+/// The link from a sub-agent's run to its parent, which is in another tree.
 #[derive(Debug)]
 pub(crate) struct SubAgentLink {
     id: RunId,
@@ -29,19 +29,19 @@ struct FollowedParent {
     grace: Duration,
 }
 
-/// A link to a sub-agent's run that is asked to stop when this run ends.
+/// A link to a sub-agent's run that is asked to stop when the run with the link ends.
 pub(crate) type StopOnEnd = Weak<Node<NodeState>>;
 
 impl Run {
     /// Opens a sub-agent's run that lives on when this run ends.
     ///
-    /// The sub-agent's run stores its parent's id, and nothing else joins the two: signs of life,
-    /// tokens, running work and deadlines are each run's own.
+    /// The sub-agent's run stores its parent's id. Signs of life, tokens, running work and
+    /// deadlines of either run have no effect on the other.
     ///
-    /// Under a run that is over the sub-agent's run is opened alive. If this run is in a
-    /// [`RunRegistry`](crate::RunRegistry), the child is too, under a generated id, with
-    /// the same owner and session: the child ends when the session is aborted or the registry shut
-    /// down, and completes when it is idle.
+    /// Under a run that is over the sub-agent's run is opened alive. If this run or one above it is
+    /// in a [`RunRegistry`](crate::RunRegistry), the child is in that registry too, under a
+    /// generated id, with the same owner and session: the child ends when the session is aborted or
+    /// the registry shut down, and completes when it is idle.
     #[must_use]
     pub fn child_detached(&self) -> Self {
         self.open_sub_agent(None)
@@ -51,7 +51,7 @@ impl Run {
     ///
     /// Once its parent has ended, the sub-agent's run starts no work, and its running work goes on.
     /// The child ends with its parent's reason when the last work is done, at the latest `grace`
-    /// after the parent. Its own end leaves this run alone.
+    /// after the parent. The child's end leaves this run alone.
     ///
     /// Otherwise the run is like a [detached](Self::child_detached) one. Under a run that is over
     /// the sub-agent's run is over from its birth.

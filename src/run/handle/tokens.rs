@@ -1,4 +1,4 @@
-//! The tokens of a run: their count, the caps on them, and the question before a cap.
+//! The tokens of a run: their count, the caps on them, and the notice that a cap is near.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,10 +13,11 @@ use crate::run::{
 };
 
 impl Run {
-    /// The tokens that the nearest run and its sub-agents have used, and what they cost; `None`
-    /// if no [`TokenCapLayer`](crate::TokenCapLayer) counts them.
+    /// The tokens of the nearest run and of its [child](Self::child) runs, and their cost.
     ///
-    /// Unlike [`usage`](Self::usage) it includes answers that still stream, and estimates where an
+    /// The result is `None` if neither a [`TokenCapLayer`](crate::TokenCapLayer) nor an
+    /// [`OwnerCapLayer`](crate::OwnerCapLayer) with caps on tokens counts them. Unlike
+    /// [`usage`](Self::usage) it includes answers that still stream, and estimates where an
     /// upstream has not stated its usage.
     #[must_use]
     pub fn tokens_spent(&self) -> Option<TokensSpent> {
@@ -32,13 +33,14 @@ impl Run {
         self.nearest().run_state().features().tokens().extend();
     }
 
-    /// Whether a notice was sent about the caps that hold for the nearest run now.
+    /// Whether the notice about the caps that hold for the nearest run now was claimed.
     pub(crate) fn is_in_question(&self) -> bool {
         let tokens = self.nearest().tokens_if_any();
         tokens.is_some_and(|tokens| tokens.is_in_question())
     }
 
-    /// The message about the nearest run, if it is near a cap at which its layer asks.
+    /// The message about the cap that the nearest run is near; `None` if its layer sends no notices
+    /// or no cap is near.
     pub(crate) fn near_token_cap(&self) -> Option<String> {
         let tokens = self.nearest().tokens_if_any()?;
         Some(near_message(tokens.caps()?.near(tokens)?))
@@ -60,7 +62,7 @@ impl Run {
     /// Makes the meter of this attempt's answer; `None` if no run at or above it counts tokens.
     #[inline]
     pub(crate) fn token_meter(&self) -> Option<TokenMeter> {
-        // Mostly no run counts tokens, and each answer is asked about: this walk is inlined, and
+        // Every answer takes this walk, and mostly no run counts tokens: the walk is inlined, and
         // the rest is cold.
         let mut node = &**self.node();
         while node.tokens_if_any().is_none() {
@@ -76,8 +78,8 @@ impl Run {
     }
 
     /// Counts the tokens of the nearest run against `caps`, and ends the outermost run at or above
-    /// this node that has used up a cap of its own. Runs that are near a cap
-    /// [ask](Self::ask_at_cap).
+    /// this node that has used up one of its caps. Else sends the notices of
+    /// [`ask_at_cap`](Self::ask_at_cap).
     ///
     /// # Errors
     ///
@@ -98,8 +100,8 @@ impl Run {
         Ok(())
     }
 
-    /// Ends the outermost run at or above this node that has exceeded a cap of its own; `caps` are
-    /// those of the nearest run. Runs that are near a cap [ask](Self::ask_at_cap).
+    /// Ends the outermost run at or above this node that has exceeded one of its caps; `caps` are
+    /// those of the nearest run. Then sends the notices of [`ask_at_cap`](Self::ask_at_cap).
     pub(crate) fn cap_tokens(&self, caps: &RunTokenCaps) {
         self.end_spent(caps, |caps, ledger| {
             caps.exceeded(&ledger.spent(), ledger.times())
@@ -107,8 +109,8 @@ impl Run {
         self.ask_at_cap(caps);
     }
 
-    /// Sends a notice about each live run at or above this node that has used the part of a cap at
-    /// which its layer asks; `caps` are those of the nearest run.
+    /// Sends a notice about each live run at or above this node that has used its layer's `ask_at`
+    /// part of a cap; `caps` are those of the nearest run.
     ///
     /// A run sends one notice, and one more after each [`extend_tokens`](Self::extend_tokens).
     pub(crate) fn ask_at_cap(&self, caps: &RunTokenCaps) {

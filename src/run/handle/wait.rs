@@ -41,10 +41,9 @@ impl Run {
     /// The limit does not end the node when it passes. If the end and the limit come at once, the
     /// future resolves with the end.
     ///
-    /// While the future waits, it checks the clocks of the node. So a run with a deadline ends
-    /// on time even if no other task polls it, and a run that a
-    /// [`RunRegistry`](crate::RunRegistry) completes when it is idle completes on
-    /// time.
+    /// While the future waits, it checks the absolute deadlines of the node. So a run with a
+    /// deadline ends on time even if no other task polls it, and a run that a
+    /// [`RunRegistry`](crate::RunRegistry) completes when it is idle completes on time.
     ///
     /// # Cancel safety
     ///
@@ -67,8 +66,9 @@ impl Run {
         children.find(|child| child.payload.settlement.is(Settlement::OnlyCall))
     }
 
-    /// Ends this node if one of its clocks has passed, or if it was idle for too long. Returns the
-    /// time of the next check.
+    /// Ends the outermost node with a passed deadline, on the path to this node or to its one call.
+    /// Completes the runs on the path that were idle for too long. Returns the time of the next
+    /// check.
     fn look(&self, now: Instant) -> Option<Instant> {
         let call = self.sole_call();
         let last = call.as_ref().unwrap_or_else(|| self.node());

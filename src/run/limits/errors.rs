@@ -49,7 +49,8 @@ struct ErrorRows {
     per_run: Option<u32>,
     in_a_row: Option<u32>,
     all: u32,
-    /// The number of failures that reached the agent's harness since the last success.
+    /// The number of failures since the last success: of tools, and of calls after all their
+    /// attempts.
     row: u32,
     /// The count of each key; at most `KEYS` keys, few enough for a linear search.
     keys: Vec<(ErrorKey, u32)>,
@@ -75,15 +76,16 @@ impl ErrorCounts {
         counted.per_run = smaller(counted.per_run, per_run);
     }
 
-    /// Lowers the limit on failures in a row, whatever failed, like [`tighten`](Self::tighten).
-    /// With a limit of n, failure n in a row reaches it.
+    /// Lowers the limit on failures of any key in a row, like [`tighten`](Self::tighten). With a
+    /// limit of n, failure n in a row reaches it.
     pub fn tighten_in_a_row(&self, limit: Option<u32>) {
         let mut counted = self.0.lock();
         counted.in_a_row = smaller(counted.in_a_row, limit);
     }
 
-    /// Counts one failure. The failure that goes beyond a limit exceeds it, and so does each
-    /// further failure that the limit counts.
+    /// Counts one failure, and returns which limits it exceeds.
+    ///
+    /// With a limit of n, failure n + 1 and each later failure that the limit counts exceed it.
     ///
     /// The first 64 keys of a run have a count each; all other keys share one count.
     pub fn count(&self, key: ErrorKey) -> ErrorAllowance {
@@ -106,8 +108,8 @@ impl ErrorCounts {
         self.0.lock().add(key)
     }
 
-    /// Counts a failure in a row, for a failed attempt that was counted before and now has reached
-    /// the agent's harness. Returns whether the failures in a row have reached their limit.
+    /// Counts a failure in a row, for a failed attempt that was counted before and now is the
+    /// failure of its call. Returns whether the failures in a row have reached their limit.
     pub(crate) fn reached(&self) -> bool {
         self.0.lock().add_to_row()
     }
@@ -168,7 +170,8 @@ const READ: usize = 8192;
 /// Two messages have the same key if they differ only in words with a digit (numbers,
 /// durations, dates, ids, addresses), in ids with a known prefix, in the unit of time after a
 /// number, in letter case, or in white space. Any other word makes a different key. A `-` or
-/// `_` within a word is part of it. The first 4 KiB of the normalised message count.
+/// `_` within a word is part of it. The first 8 KiB of the message are read, and the first 4 KiB
+/// of the normalised message count.
 ///
 /// ```
 /// use tower_agent::run::ErrorKey;
@@ -181,8 +184,8 @@ const READ: usize = 8192;
 pub struct ErrorKey(u64);
 
 impl ErrorKey {
-    /// Makes the key of `message` from `subject`, the name of a tool or model. The function reads a
-    /// bounded part of either, and allocates nothing.
+    /// Makes the key of a failure of `subject`, a tool or model, with this `message`. The function
+    /// reads a bounded part of both, and allocates nothing.
     #[must_use]
     pub fn new(subject: &str, message: &str) -> Self {
         let subject = &subject.as_bytes()[..subject.len().min(KEPT)];
@@ -197,19 +200,19 @@ impl ErrorKey {
 /// The length of a block of the digest: `KEPT` is a multiple of it.
 const BLOCK: usize = 64;
 
-/// The bytes that are hashed at once.
+/// The number of bytes that are hashed at once.
 const PAIR: usize = 16;
 
 /// A hash of the first `KEPT` of the bytes that are written.
 ///
-/// A call of the standard library's hasher for each piece takes several times as long, and for
-/// these keys it withstands no more: its seed is known.
+/// A call of the standard library's `DefaultHasher` for each piece takes several times as long, and
+/// is no safer against made collisions, because its seed is known too.
 struct Digest {
     state: u64,
     /// The length of the blocks that are part of the state.
     hashed: usize,
-    /// The written bytes that are not hashed yet, the first `len`; behind them stands the unused
-    /// end of the last piece.
+    /// The written bytes that are not hashed yet: the first `len` of this array. Behind them may be
+    /// unused bytes of the last piece.
     rest: [u8; BLOCK + PAIR],
     len: usize,
 }
@@ -253,7 +256,7 @@ impl Digest {
     }
 }
 
-/// Hashes bytes by sixteen, the last of them with zeros behind them.
+/// Hashes bytes in groups of sixteen; a shorter last group is filled up with zeros.
 #[inline]
 fn pairs(mut state: u64, mut bytes: &[u8]) -> u64 {
     while let Some((pair, after)) = bytes.split_first_chunk::<PAIR>() {
@@ -270,7 +273,7 @@ fn pairs(mut state: u64, mut bytes: &[u8]) -> u64 {
     )
 }
 
-/// Multiplies the halves of a pair, and the state, into a new state.
+/// Mixes the state and the halves of a pair into a new state, by one multiplication.
 #[inline]
 const fn mix(state: u64, pair: u128) -> u64 {
     // The fractional digits of the golden ratio, and of the square root of two.

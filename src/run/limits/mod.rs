@@ -69,7 +69,8 @@ pub(crate) struct TurnLimit {
 impl TurnCount {
     /// Counts a turn of the run, unless `number` shows that the turn was counted before.
     ///
-    /// Returns the turn's number; `None` if the number would exceed the cap: then it is no turn.
+    /// Returns the turn's number; `None` if the number is beyond the cap. Then the request is no
+    /// turn.
     pub(in crate::run) fn take(&mut self, cap: u32, number: &AtomicU32) -> Option<u32> {
         match number.load(Ordering::Acquire) {
             0 if self.taken < cap => {
@@ -80,7 +81,7 @@ impl TurnCount {
             0 => None,
             known if known <= cap => Some(known),
             _ => {
-                // Another layer with a larger cap counted this turn, so the count is taken back.
+                // A layer with a larger cap counted this turn, so the count is taken back.
                 self.taken -= 1;
                 number.store(0, Ordering::Release);
                 None
@@ -89,8 +90,10 @@ impl TurnCount {
     }
 }
 
-/// The step windows that layers measure on a run, for the tools of the run: the shortest of each
-/// [`ResetOn`], first of those that end the run, then of those in shadow mode.
+/// The step windows that layers measure on a run, for the tools of the run.
+///
+/// Each cell has the shortest window of one [`ResetOn`]: first of the windows that end the run,
+/// then of those in shadow mode.
 #[derive(Debug)]
 pub(crate) struct RunWindows([AtomicU64; 6]);
 
@@ -110,7 +113,7 @@ impl RunWindows {
         (ResetOn::AnyByte, true),
     ];
 
-    /// Adds the window of a layer, which only `observes` in shadow mode.
+    /// Adds a layer's window; `observes` if the layer is in shadow mode.
     pub(crate) fn add(&self, window: Duration, resets_on: ResetOn, observes: bool) {
         let window = nanos(window);
         for (cell, kind) in self.0.iter().zip(Self::KINDS) {

@@ -8,8 +8,8 @@ use crate::run::{kinds::Step, report::RunNotice};
 /// slow step.
 ///
 /// By default notices come after 30 s in one step, then every 60 s, at most ten times, and not
-/// within 30 s of content that reached the caller. Each step has its own count, also tools that run
-/// at the same time.
+/// within 30 s of content that reached the caller. Each step has a count of its own, and so has
+/// each of several tools that run at the same time.
 ///
 /// ```
 /// use std::time::Duration;
@@ -72,7 +72,8 @@ impl ProgressNotices {
 
     /// Sets how long content that reached the caller delays a notice.
     ///
-    /// A notice that is due within that time comes at its end. With zero, content delays none.
+    /// A notice that is due within that time comes when the time is over. With zero, content delays
+    /// no notice.
     #[must_use]
     pub const fn quiet(mut self, quiet: Duration) -> Self {
         self.quiet = quiet;
@@ -163,8 +164,9 @@ mod tests {
         Duration::from_secs(seconds)
     }
 
-    /// When notices come of a step that begins at 7 s and is looked at when it asks
-    /// for it, and at `shown`, when content is handed on.
+    /// The times of the notices about a step that begins at 7 s, in seconds since then. The step is
+    /// polled when its next notice is due, and at each time of `shown`, when content reaches the
+    /// caller.
     fn told(notices: ProgressNotices, shown: &[u64]) -> Vec<u64> {
         let mut working = WorkingNotices::new(notices).unwrap();
         let mut told = Vec::new();

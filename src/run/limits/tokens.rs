@@ -189,7 +189,7 @@ impl TokenCaps {
     }
 }
 
-/// The caps of one layer on the tokens of a run, and the part of a cap at which it sends a notice.
+/// A layer's caps on the tokens of a run, and the part of a cap at which to send a notice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunTokenCaps {
     pub(crate) caps: TokenCaps,
@@ -221,13 +221,13 @@ pub(crate) struct Spending {
     output: u64,
     /// The part of `output` that no upstream has stated.
     estimated: u64,
-    /// The cost, in [`UNITS`]: more than fits into 64 bits is a cost of 18 million.
+    /// The cost, in [`UNITS`]: in 64 bits it could not exceed 18 million of the currency.
     cost: u128,
 }
 
 impl Spending {
     /// The tokens that an answer has used: those that its upstream has stated, and `estimated`
-    /// ones of the answer since then.
+    /// tokens of the text since then.
     pub(crate) fn of(usage: Option<Usage>, estimated: u64, price: Option<Price>) -> Self {
         let usage = usage.unwrap_or_default();
         let (input, cached_input) = (usage.uncached_input(), usage.cached_input_tokens);
@@ -283,7 +283,7 @@ impl Spending {
     }
 }
 
-/// The tokens that a run has used, and what they cost. Serialises to JSON as it stands.
+/// The tokens that a run has used, and their cost. Serialises to JSON as it stands.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct TokensSpent {
@@ -319,7 +319,7 @@ pub(crate) struct TokenLedger {
     caps: OnceLock<RunTokenCaps>,
     /// The number of times that the program extended the caps.
     extensions: AtomicU32,
-    /// The value of [`times`](Self::times) at the last claim of the question for an extension; 0
+    /// The value of [`times`](Self::times) when a notice about a near cap was last claimed; 0
     /// before the first.
     questions: AtomicU32,
     /// The token account of the run's owner.
@@ -359,7 +359,7 @@ impl TokenLedger {
         let _known = self.account.set(account);
     }
 
-    /// How often the run may use up its caps: once, and once more per extension.
+    /// The number of times that the run may use its caps: once, and once more per extension.
     pub(crate) fn times(&self) -> u32 {
         self.extensions.load(Ordering::Acquire).saturating_add(1)
     }
@@ -368,12 +368,12 @@ impl TokenLedger {
         self.extensions.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether the question about the caps that hold now is claimed.
+    /// Whether the notice that a cap is near was claimed for the caps that hold now.
     pub(crate) fn is_in_question(&self) -> bool {
         self.questions.load(Ordering::Acquire) >= self.times()
     }
 
-    /// Claims the question about the caps that hold now; true for the first caller only.
+    /// Claims the notice that a cap is near, for the caps that hold now; true for the first caller.
     pub(crate) fn takes_question(&self) -> bool {
         let times = self.times();
         self.questions.load(Ordering::Acquire) < times

@@ -80,10 +80,10 @@ pub enum RunEvent {
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum RunNotice {
-    /// The run was opened.
+    /// The run was opened in a registry, or added to one.
     Opened,
     /// The run is alive and makes no progress: it repeated one action, or sent heartbeats without
-    /// progress, this often in a row.
+    /// progress, `repeats` times in a row.
     ///
     /// The notice is sent at five repeats, and again after each further five. At the repeats that
     /// end the run, the end takes the place of the notice.
@@ -113,7 +113,8 @@ pub enum RunNotice {
         #[serde(rename = "took_ms", serialize_with = "millis")]
         took: Duration,
     },
-    /// The run repeats its tool calls: see [`LoopGuardLayer`](crate::LoopGuardLayer).
+    /// The run repeats its tool calls, or calls unknown tools: see
+    /// [`LoopGuardLayer`](crate::LoopGuardLayer).
     Loop {
         /// The pattern of the loop.
         pattern: LoopPattern,
@@ -127,7 +128,7 @@ pub enum RunNotice {
     /// The run has used most of one of its caps on tokens or cost: see
     /// [`TokenCapLayer::ask_at`](crate::TokenCapLayer::ask_at).
     NearTokenCap {
-        /// The cap, in words that follow "the run:".
+        /// The text of the notice for people, which names the cap and calls the run "it".
         message: String,
         /// Whether some of the tokens are an estimate.
         estimated: bool,
@@ -142,7 +143,7 @@ pub enum RunNotice {
         /// The text of the notice for people, in one sentence without a full stop.
         message: String,
     },
-    /// A checker has given its verdict on the run, which looked stuck.
+    /// The checker of a [`Watchdog`](crate::Watchdog) has given its verdict on the run.
     Checked {
         /// The state of the run, in the checker's judgement.
         status: Status,
@@ -153,9 +154,9 @@ pub enum RunNotice {
     Asked,
     /// A person would be asked now whether the run shall go on, but for shadow mode.
     WouldHaveAsked,
-    /// A person has answered whether the run shall go on, or the time for that has passed.
+    /// A person has answered whether the run shall go on, or no answer will come.
     Answered {
-        /// The person's answer; `None` if none came in time.
+        /// The person's answer; `None` if none came in time, or if the question failed.
         answer: Option<Answer>,
     },
 }
@@ -215,7 +216,7 @@ impl RunEvent {
         }
     }
 
-    /// Writes its numbers into the end of the run; any other event stays as it is.
+    /// Writes the numbers of the run's end into an `Ended` event; any other event stays as it is.
     pub(crate) fn numbered(mut self, node: &Node<NodeState>) -> Self {
         if let Self::Ended {
             sequence,
@@ -271,7 +272,7 @@ impl RunEvents {
         }
     }
 
-    /// Waits for the next event; `None` after the run's end, or once the registry is gone.
+    /// Waits for the next event; `None` after the run's end, or once the run or registry is gone.
     ///
     /// # Cancel safety
     ///
@@ -284,7 +285,7 @@ impl RunEvents {
     }
 }
 
-/// The stream ends after the run's end, or once the registry is gone.
+/// The stream ends after the run's end, or once the run or registry is gone.
 impl Stream for RunEvents {
     type Item = RunEvent;
 

@@ -29,7 +29,7 @@ struct LogLine {
 }
 
 impl Node<NodeState> {
-    /// Logs the end of this node after its work left, unless its end was logged before. The waiters
+    /// Logs the end of this node once it has no work, unless its end was logged before. The waiters
     /// have been woken.
     pub(in crate::run) fn log_settled(&self) {
         match self.kind() {

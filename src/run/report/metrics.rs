@@ -46,10 +46,12 @@ impl StreamChunks {
         self.count == 1 && self.is_stale
     }
 
-    /// Sets the time of the last chunk, and of the first if it is the only one, unless it is set.
+    /// Sets the time of the last chunk, and of the first chunk if no other has come. Does nothing
+    /// if no chunk came since the last call.
     ///
-    /// The first chunk is timed as it comes. A later one gets the time of the wait that follows it,
-    /// which reads the clock anyway: to read it per chunk would double the cost of the count.
+    /// The first chunk is timed as it comes. A later chunk gets the time of the wait that follows
+    /// it, which reads the clock anyway: to read the clock per chunk would double the cost of the
+    /// count.
     #[inline]
     pub(crate) fn time(&mut self, now: Nanos) {
         if self.is_first() {
@@ -101,7 +103,7 @@ impl Run {
 }
 
 impl Node<NodeState> {
-    /// Records the metrics of this call, which has ended and left no work; to be called once.
+    /// Records the metrics of this call, which has ended and has no work; to be called once.
     pub(super) fn record_call(&self, end: &End) {
         let Some(call) = self.payload.call() else {
             return;

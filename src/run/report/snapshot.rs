@@ -21,7 +21,8 @@ pub struct RunSnapshot {
     /// The id of the node's run.
     pub run: RunId,
     /// How often the run's id was opened, this time included: of two runs with one id, the
-    /// later run's number is higher. The number is 1 if the run is in no registry.
+    /// later run's number is higher, unless the registry has forgotten the id in between. The
+    /// number is 1 if the run is in no registry.
     pub generation: u64,
     /// The id of the run above this one, if this is a sub-agent's run.
     pub parent: Option<RunId>,
@@ -40,7 +41,8 @@ pub struct RunSnapshot {
     pub in_flight: usize,
     /// The last step of the run; `None` if no step was reported.
     pub last_step: Option<Step>,
-    /// Whether the run gave a sign of life lately: a byte or a heartbeat.
+    /// Whether the node lives and gave a sign of life lately: a byte, a heartbeat, a step, or its
+    /// opening.
     ///
     /// A sign of life counts for twice the interval of heartbeats, which is 10 s unless
     /// [set](crate::StepTimeoutLayer::heartbeat). A call or tool in flight that has never shown a
@@ -66,7 +68,7 @@ pub struct RunSnapshot {
     /// The tokens of all finished answers at or below the node. `None` if no upstream reported any.
     pub usage: Option<Usage>,
     /// The tokens that the run has used so far, and their cost, answers under way and estimates
-    /// included. `None` if no [`TokenCapLayer`](crate::TokenCapLayer) counts them.
+    /// included. `None` if no layer with caps on tokens counts them: see [`Run::tokens_spent`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<TokensSpent>,
     /// The text of the run's last answer that had text, as far as it came, once the node has
@@ -75,18 +77,20 @@ pub struct RunSnapshot {
     /// The text is there only if the run [keeps](crate::run::Run::keep_partial) texts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub text: Option<Arc<str>>,
-    /// The first eight reasons that came after the node's end, oldest first, without duplicates.
+    /// The first eight reasons that came after the end of the node that was ended, which may be an
+    /// ancestor: oldest first, without duplicates.
     pub also: Vec<TerminalReason>,
     /// The latest check of the run by a [`Watchdog`](crate::Watchdog); `None` before the first.
     pub last_check: Option<RunCheck>,
-    /// The task of the run, in the words that the program [set](Run::set_task) or
-    /// [allowed](Run::keep_excerpts). Only a snapshot that a watchdog hands on has it.
+    /// The task of the run: the text that the program [set](Run::set_task), or the beginning of the
+    /// user's message if the program [allows](Run::keep_excerpts) that. Only a snapshot that a
+    /// watchdog passes to its checker or its question has the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<Arc<str>>,
     /// The last ten actions of the run, oldest first: calls of [tools](crate::Run::tool)
     /// that report their arguments, or that a
     /// [`LoopGuardLayer`](crate::LoopGuardLayer) reads in requests. Only a snapshot that a watchdog
-    /// hands on has them.
+    /// passes to its checker or its question has the actions.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub actions: Vec<RunAction>,
 }
@@ -103,7 +107,7 @@ pub struct RunCheck {
     pub ago: Duration,
 }
 
-/// A tool call of a run that had its result.
+/// A tool call that a run has finished.
 #[non_exhaustive]
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct RunAction {
@@ -136,11 +140,13 @@ pub struct RunProgress {
 
 /// The time that a node has left until each of its limits. Limits of its ancestors count too.
 ///
-/// A field is `None` where no limit is set, or no layer waits.
+/// A field is `None` if no such limit is set, or the node has ended; `step` also while no layer
+/// waits, and while the node is paused.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Deadlines {
-    /// The time left until the absolute limit of the node, or until an attempt has used its share.
+    /// The time left until the absolute limit of the node, or until an attempt has used its share
+    /// of the call's time.
     #[serde(rename = "ceiling_ms", serialize_with = "optional_millis")]
     pub ceiling: Option<Duration>,
     /// The time left of the total time that the program or the caller allowed.
@@ -152,7 +158,7 @@ pub struct Deadlines {
 }
 
 impl Run {
-    /// Takes the snapshot that a watchdog hands on, with the task and the last actions.
+    /// Takes the snapshot for a watchdog's checker or question, with the task and the last actions.
     pub(crate) fn snapshot_for_check(&self) -> RunSnapshot {
         let (task, actions) = self.actions().with(|state| state.shown());
         RunSnapshot {
@@ -162,7 +168,7 @@ impl Run {
         }
     }
 
-    /// Keeps `verdict` as the latest on the nearest run.
+    /// Stores `verdict` as the latest on the nearest run, with at most 1 KiB of its reason.
     pub(crate) fn keep_verdict(&self, verdict: &Verdict) {
         let reason = cut(&verdict.reason, EXCERPT);
         let kept = Verdict::new(verdict.status, reason);
@@ -256,7 +262,8 @@ impl Node<NodeState> {
         let features = self.run_state().features_if_any();
         let interval = features.map_or(HEARTBEAT, |features| features.heartbeat());
         let silent = now.saturating_sub(last);
-        // Running work that has shown no heartbeat yet has promised none.
+        // Work that has never shown a heartbeat is not expected to: its silence is no sign that the
+        // run hangs.
         silent < interval.saturating_mul(2)
             || self.has_leaf(&|work| !work.pings.load(Ordering::Acquire))
     }

@@ -4,8 +4,9 @@
 //! `otel.name`, `otel.kind` and `otel.status_code`. If no subscriber wants a span, none is made,
 //! and no node allocates for one.
 //!
-//! A span closes once: when its node has ended and left no work, or else with the node. The
-//! subscriber is called without a lock, and a panic of it stays here.
+//! A span closes once: when its node has ended and has no work in flight, or when the node is
+//! dropped. The loop of attempts closes the spans of its attempts itself. The subscriber is called
+//! without a lock, and a panic of the subscriber is caught.
 
 use std::{
     fmt,
@@ -55,13 +56,13 @@ struct OpenSpan {
     /// The first word of the span's name.
     operation: &'static str,
     span: Span,
-    /// The number of spans of runs above this one.
+    /// The number of spans of runs above that of the nearest run.
     depth: u8,
     /// The run's id in the span; `None` before it is known.
     run: Option<RunId>,
     has_session: bool,
     /// Whether the span describes a request already. Of nested layers the outermost describes its
-    /// own.
+    /// request, and the others describe none.
     is_described: AtomicBool,
     /// Whether the loop of attempts closes the span, once it has classified the attempt's failure.
     is_reported: AtomicBool,
@@ -73,7 +74,7 @@ struct SpanName<'a>(&'a str, Option<&'a str>);
 /// The values that a span gets at the end of its node.
 struct SpanEnd {
     reason: TerminalReason,
-    /// The class of the failure, if an attempt was ended by it.
+    /// The class of the failure that ended the node, if the node is an attempt.
     class: Option<FailureClass>,
     run: RunId,
     session: Option<Arc<str>>,
@@ -86,7 +87,7 @@ pub(crate) fn is_traced() -> bool {
     LevelFilter::current() >= LevelFilter::INFO
 }
 
-/// Makes a span below `$above`, or else below the span in whose scope the thread is.
+/// Makes a span below `$above`, or else below the current span of the thread.
 macro_rules! span {
     ($above:expr, $name:literal, $($fields:tt)*) => {
         match $above.as_ref().and_then(|above| above.span.id()) {
@@ -103,7 +104,8 @@ impl Run {
     ///
     /// A subscriber that wants `tower_agent` at `INFO` gets a span for each run that the program
     /// opens, each call, attempt and tool: see [the crate's docs](crate#traces). A span closes when
-    /// its node has ended and left no work. If no span is open, the answer is [`Span::none`].
+    /// its node has ended and has no work in flight. If no span is open, the result is
+    /// [`Span::none`].
     ///
     /// A transport finds the node of its attempt in the request. So it can send the attempt's
     /// `traceparent`, which `tracing-opentelemetry` makes of the span. A clone of a span keeps the
@@ -147,7 +149,7 @@ impl Run {
         }
     }
 
-    /// Makes the span of this run, which the program opened, below that of `parent`.
+    /// Makes the span of this run, which the program opened, below the span of `parent`.
     #[inline]
     pub(crate) fn trace_run(&self, parent: Option<&Self>) {
         if is_traced() {
@@ -182,8 +184,8 @@ impl Run {
         );
     }
 
-    /// Makes the span of this call. The call takes over the span of `found`
-    /// if a layer further out has taken that node for the call.
+    /// Makes the span of this call. The call takes over the span of a call that `found` has, if a
+    /// layer further out has taken that node for the call.
     #[cold]
     pub(crate) fn make_call_span(&self, operation: &'static GenAiOperation, found: Option<&Self>) {
         let node = self.node();
@@ -218,8 +220,10 @@ impl Run {
         });
     }
 
-    /// Names the model that the caller of this node's call asked for, by its first
-    /// [`MOST_BYTES`] bytes: it is the caller's word, and a collector may refuse what is too long.
+    /// Records the model that the caller of this node's call asked for, in the span of the call.
+    ///
+    /// The caller chooses the name, and a collector may refuse a long value: so the name is cut at
+    /// [`MOST_BYTES`].
     #[cold]
     pub(crate) fn record_asked_model(&self, model: &str) {
         let model = cut(model, MOST_BYTES);
@@ -233,7 +237,7 @@ impl Run {
     }
 
     /// Records that an answer serves this node's call: the model, and with `has_content` the time
-    /// until now as that to the first content.
+    /// until now as the time to the first content.
     #[cold]
     pub(crate) fn record_served(&self, model: Option<&str>, has_content: bool) {
         if let Some(open) = self.open_call_span() {
@@ -288,8 +292,9 @@ impl Run {
 
     /// Makes the span of this attempt at a model. Returns whether a subscriber wants it.
     ///
-    /// The first attempt below another one takes over its span, because both are the same try. A
-    /// span that `is_reported` waits for [`close_attempt_span`](Self::close_attempt_span).
+    /// The first attempt below another one takes over its span, because both are the same try. With
+    /// `is_reported` the end of the node does not close the span: it waits for
+    /// [`close_attempt_span`](Self::close_attempt_span).
     #[cold]
     pub(crate) fn make_attempt_span(&self, model: Option<&str>, is_reported: bool) -> bool {
         let node = self.node();
@@ -413,8 +418,7 @@ impl Node<NodeState> {
         slot.take_if(|open| open.kind == kind)
     }
 
-    /// Closes the span of this node, which has ended, after its work left. The waiters have been
-    /// woken.
+    /// Closes the span of this node, which has ended and has no work. The waiters have been woken.
     #[inline]
     pub(in crate::run) fn close_span(&self) {
         if self.payload.span_slot().is_some() {

@@ -20,7 +20,7 @@ use crate::{
     },
 };
 
-/// The summary of a call that ended and left no work. Serialises to JSON as it stands.
+/// The summary of a call that has ended and has no work in flight. Serialises to JSON as it stands.
 ///
 /// The layers pass the summary to [`RunLayer::on_end`](crate::RunLayer::on_end).
 #[non_exhaustive]
@@ -44,9 +44,9 @@ pub struct CallSummary {
     /// The tokens of all the call's attempts, as far as the upstream reported them.
     ///
     /// For a stream that was cut, the tokens are those that it had reported by then. An answer that
-    /// is no stream is read where a layer that may retry holds it whole, up to 256 KiB; a
-    /// compressed answer is never read. An answer that no attempt made may be [not
-    /// counted](crate::run::NotCounted).
+    /// is no stream is read by a layer that may retry, which holds it whole, up to 256 KiB, and by
+    /// the layers that count tokens against a cap; a compressed answer is never read. An answer
+    /// with the mark [`NotCounted`](crate::run::NotCounted) is left out.
     pub usage: Option<Usage>,
     /// The reason for which the model stopped, in the upstream's own words.
     pub stop_reason: Option<Arc<str>>,
@@ -58,12 +58,12 @@ pub struct CallSummary {
 
 type SummaryHook = dyn Fn(&CallSummary) + Send + Sync;
 
-/// A hook of the program that receives the summary of a call once the call has ended and left no
-/// work.
+/// A hook of the program that receives the summary of a call once the call has ended and has no
+/// work in flight.
 #[derive(Clone)]
 pub(crate) struct OnEnd(Arc<SummaryHook>);
 
-/// The hooks that are registered for the end of one call; `None` once they were called.
+/// The hooks that are registered for the end of one call; `None` once a thread calls them.
 #[derive(Debug)]
 pub(crate) struct Hooks(Lock<Option<Vec<OnEnd>>>);
 
@@ -159,15 +159,13 @@ pub(crate) struct ReportedUsage {
 
 /// A mark in an answer's extensions: the usage of the answer is not counted.
 ///
-/// The mark is for an answer that a layer of the program makes, such as a cache: its tokens were
-/// paid for before. Neither [`Run::usage`](crate::Run::usage) nor
+/// The mark is for an answer that a layer of the program makes, for example from a cache: the
+/// tokens of that answer were paid for before. Neither [`Run::usage`](crate::Run::usage) nor
 /// [`CallSummary::usage`](crate::run::CallSummary::usage) then includes these tokens, wherever the
 /// layer stands.
 ///
-/// Without a [`ModelFallbackLayer`](crate::ModelFallbackLayer) or a
-/// [`RetryBudgetLayer`](crate::RetryBudgetLayer), and without
-/// [`Run::attempt`](crate::Run::attempt), there are no attempts, so such an answer looks like that
-/// of the inner service: it counts unless it is marked.
+/// Without the mark such an answer counts as one of the inner service does: the layers further out
+/// cannot tell the two apart.
 ///
 /// ```
 /// use tower_agent::NotCounted;

@@ -24,8 +24,8 @@ use crate::{
 
 /// The error of work that was cut or refused because a node of a run ended, or is closing.
 ///
-/// Every layer returns the error unchanged, so the caller sees the first one. A layer of the
-/// program may have wrapped the error: [`TerminalReason::find`] walks the chain.
+/// A layer that gets the error of its own node's end returns it unchanged, so the caller sees the
+/// first one. Other layers may have wrapped the error: [`TerminalReason::find`] walks the chain.
 #[non_exhaustive]
 #[derive(Clone)]
 pub struct Terminated {
@@ -49,15 +49,16 @@ pub struct Terminated {
     /// The loop for which the run was ended, in words that follow "it"; `None` if none ended it.
     pub(in crate::run) cause: Option<Arc<str>>,
     pub(in crate::run) source: Option<Arc<dyn Error + Send + Sync>>,
-    /// The list of the failed tries, if the node is a call.
+    /// The list of the failed tries of the node's call; `None` for an attempt, or if none failed.
     pub(crate) failed_tries: Option<FailedTries>,
 }
 
 impl Terminated {
     /// The message about this end, for people.
     ///
-    /// The message names the limit, the time the node ran, its last step, and what to try next.
-    /// That of a run that was refused names only the limit and what to try next.
+    /// The message names the cause, the time the node ran, the last step of its run, and the next
+    /// thing to try. If a cap of an owner on open runs or on turns refused the request, the message
+    /// names only the cap and the next thing to try.
     ///
     /// ```
     /// use tower_agent::{Run, Step, StepKind, TerminalReason};
@@ -145,8 +146,8 @@ impl Terminated {
         }
     }
 
-    /// Whether this error is the end of `run`. False for the end of a node below `run`, and for one
-    /// of another tree.
+    /// Whether this error is the end of `run`. False for the end of a node below `run`, and for an
+    /// end in another tree.
     pub(crate) fn is_end_of(&self, run: &Run) -> bool {
         let node = run.node();
         self.tree == node.payload.tree
@@ -248,8 +249,8 @@ impl Terminated {
     /// `timeout(1)` does), 130 if the work was cancelled (as after Ctrl-C). A reason of the
     /// program goes by its class, and is never 0.
     ///
-    /// Returned from `main`, the error exits with this status, and prints a line on stderr that
-    /// says why:
+    /// The error is a [`Termination`]: its `report` prints a line on stderr that says why, and
+    /// returns this status. A `main` that returns a `Result` with the error exits with 1 instead.
     ///
     /// ```no_run
     /// use std::process::{ExitCode, Termination};
@@ -276,7 +277,7 @@ impl Terminated {
     }
 }
 
-/// Writes the reason and the message to stderr, and exits with
+/// Writes the reason and the message to stderr, and returns
 /// [`exit_code`](Terminated::exit_code).
 impl Termination for Terminated {
     fn report(self) -> ExitCode {
@@ -299,8 +300,8 @@ impl fmt::Display for ExitLine<'_> {
 
 /// Writes the message that a person reads about a cut node, or about a request that was refused.
 ///
-/// The message names the limit, the time the node ran, its last step, and what to try next. After
-/// a refusal by an owner's cap it names only the cap and what to try next.
+/// After a refusal by an owner's cap on open runs or on turns, the message names only the cap and
+/// the next thing to try: such a call has not run.
 fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
     let (subject, name) = (end.kind.as_str(), end.reason.as_str());
     match end.measure {
@@ -378,7 +379,7 @@ fn write_cause(f: &mut impl fmt::Write, end: &Terminated, cause: &str) -> fmt::R
     }
 }
 
-/// The cause that each reason stands for, and what to try next.
+/// The cause that each reason stands for, and advice on the next thing to try.
 const fn cause_and_advice(reason: &TerminalReason) -> (&'static str, &'static str) {
     const ANEW: &str = "Start a new run to go on";
     const AGAIN: &str = "Retry, or simplify the request";

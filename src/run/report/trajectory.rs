@@ -42,25 +42,25 @@ const REFUSALS: u8 = 8;
 /// The first kind of line is written once for each run that ended by a limit or a clock of its
 /// own, whatever its calls ended by; `at_turn` is the number of its turns.
 ///
-/// The second kind of line says that a tool was not started because of that end. The line is
-/// written for the first eight such tools of a run.
+/// The second kind of line says that a tool was not started because its run has ended by a limit or
+/// a clock, or is closing for one. The line is written for the first eight such tools of a run.
 ///
 /// The third kind of line has a `cap` and no `name`. Such a line says that a cap of
 /// [`OwnerCaps`](crate::OwnerCaps) refused requests, of whichever runs. The first refusal
 /// is written at once; after that a line comes with a later refusal, at most once a minute for each
 /// owner and cap. `refused` counts the refusals since the line before, this one included. `run` is
-/// the run of this request, or null if none was opened. The [`Owner`](crate::Owner)
+/// the run of this request, or null if the cap refused a new run. The [`Owner`](crate::Owner)
 /// appears as its `Display` prints it. A count without a line for an hour may be forgotten.
 ///
-/// # When it is written
+/// # When a line is written
 ///
-/// The line of a run's end is written where the run ends, once: after the tasks that wait for the
-/// end have been woken, and before [`Run::end`] returns, or the poll that saw the clock.
+/// The line of a run's end is written once, while the run ends: after the tasks that wait for the
+/// end have been woken, and before [`Run::end`], or the poll that found the passed clock, returns.
 ///
 /// The writer receives each line in one piece, and is then flushed. One thread at a time holds the
 /// writer, under no other lock. So the writer may itself end runs and refuse others: their lines
 /// come next. A slow writer blocks the task that ended the run, and every other thread with a line.
-/// If the writer fails or panics, that is logged, and has no other effect.
+/// An error or a panic of the writer is logged, and has no other effect.
 #[derive(Clone)]
 pub struct Trajectory(Arc<Lines<dyn Write + Send>>);
 
@@ -132,7 +132,7 @@ fn line<T: serde::Serialize>(
 }
 
 impl Run {
-    /// Writes the ends of the nearest run and of its sub-agents to `trajectory`.
+    /// Writes the ends of the nearest run and of its [child](Self::child) runs to `trajectory`.
     ///
     /// The trajectory replaces the registry's for these runs. After the run's end only refused
     /// tools are written. If the method is called twice, the first trajectory stays.
@@ -141,7 +141,8 @@ impl Run {
         let _first = features.trajectory.set(trajectory.clone());
     }
 
-    /// Writes a line about a tool that was not started because the run is over.
+    /// Writes a line about a tool that was not started because a limit or a clock has ended the
+    /// run, or is closing it.
     pub(crate) fn refuse_tool(&self, name: &str) {
         let run = self.nearest();
         let end = run.nearest_end();
@@ -237,7 +238,8 @@ impl<W> Lines<W> {
 impl<W: Write + ?Sized> Lines<W> {
     /// Puts a line in the queue, and writes the queue before it returns, with one exception.
     ///
-    /// If the writer itself caused the line on this thread, the line is written next.
+    /// If the writer itself causes the line on this thread, the call that holds the writer writes
+    /// the line next.
     pub(in crate::run) fn put(&self, line: Vec<u8>) {
         let this = thread::current().id();
         {
@@ -253,7 +255,8 @@ impl<W: Write + ?Sized> Lines<W> {
         }
     }
 
-    /// Takes the next line for this thread, which holds the writer; `None` ends its turn.
+    /// Takes the next line for this thread, which holds the writer. With `None` the queue is empty,
+    /// and the thread must release the writer.
     fn next(&self, this: ThreadId) -> Option<Vec<u8>> {
         let mut waiting = self.waiting.lock();
         let line = waiting.lines.pop_front();

@@ -35,13 +35,13 @@ pub(crate) struct RunFeatures {
     pub(in crate::run) repeat_detector: RepeatDetector,
     pub(in crate::run) shadows: Shadows,
     pub(in crate::run) windows: RunWindows,
-    /// The longest interval of heartbeats that a layer set, in nanoseconds; 0 if no layer set one
-    /// other than `HEARTBEAT`.
+    /// The longest interval of heartbeats that a layer set, in nanoseconds. 0 if the layers set
+    /// none other than `HEARTBEAT`.
     pub(in crate::run) heartbeat: AtomicU64,
     pub(in crate::run) turns: Lock<TurnCount>,
-    /// The count of the run's tokens; `None` if no layer caps them.
+    /// The count of the run's tokens; unset until the count begins.
     tokens: OnceLock<Arc<TokenLedger>>,
-    /// The guard that counts the run as open for its owner; `None` without caps, and after the end.
+    /// The guard that counts the run as open for its owner. `None` without caps, and after the end.
     pub(in crate::run) open: Lock<Option<Box<dyn RunGuard>>>,
     pub(in crate::run) trajectory: OnceLock<Trajectory>,
     /// The number of refused tools that the trajectory has recorded.

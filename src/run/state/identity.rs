@@ -1,4 +1,4 @@
-//! The identity and the admission of a run in a registry, and the registry as the run sees it.
+//! The identity of a run in a registry, its admission, and its interface to the registry.
 
 use std::sync::{
     Arc, OnceLock, Weak,
@@ -44,7 +44,8 @@ const PENDING: u8 = 0;
 const ANNOUNCED: u8 = 1;
 /// An [`Admission`] of a run that the caps have admitted, or to which no cap applies.
 const ADMITTED: u8 = 2;
-/// An [`Admission`] of a run that a cap refused before observers knew it: it left the registry.
+/// An [`Admission`] of a run that the registry removed before observers knew the run. A cap
+/// refused the run, or its request was a stop phrase.
 const WITHDRAWN: u8 = 3;
 
 impl Admission {
@@ -106,19 +107,20 @@ pub(crate) struct Place {
     pub(crate) hash: u64,
 }
 
-/// The registry of a run, as its nodes see it.
+/// The methods of a registry that the nodes of its runs call.
 pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
-    /// Moves an ended run out of the registry's live runs, and sends its end to the registry's
-    /// observers. Does nothing if the entry is gone, or was ended before.
+    /// Moves an ended run out of the live runs, and sends its end to the registry's observers.
     ///
-    /// `own` is the locked channel of the run, which learns first that the run was opened.
+    /// Does nothing if the registry has forgotten the run, or has sent the end before. `own` is the
+    /// locked channel of the run. If no observer knows the run yet, the registry's observers and
+    /// `own` first receive the notice that the run was opened.
     fn ended(&self, node: &Node<NodeState>, own: Option<&EventChannel>);
 
-    /// Sends a notice to the registry's observers and to those of the run, unless the run is over;
-    /// the ending thread may send a `last` notice.
+    /// Sends a notice to the observers of the registry and of the run.
     ///
-    /// `own` is the locked channel of the run. Returns false, without effect, if that is `None`
-    /// but the run has a channel now.
+    /// If the run is over, only a `last` notice is sent, which comes from the ending thread. `own`
+    /// is the locked channel of the run. Returns false, without effect, if `own` is `None` but the
+    /// run has a channel now.
     fn notified(
         &self,
         node: &Node<NodeState>,
@@ -143,6 +145,6 @@ pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
     fn enrol_sub_agent(self: Arc<Self>, node: &Node<NodeState>, child: &Run);
 }
 
-/// A guard of a registry, whose type only the registry knows: the run counts as open for its owner
-/// until the guard drops, at the run's end.
+/// A guard that counts a run as open for its owner. The guard drops at the run's end. Only the
+/// registry knows its type.
 pub(crate) trait RunGuard: Send + Sync + std::fmt::Debug {}

@@ -59,7 +59,7 @@ pub(crate) struct NodeState {
     /// The number of the run's last event, plus [`LAST_EVENT`] if that event was the end.
     events: AtomicU32,
     kind: KindState,
-    /// The number of the tree's root, by which errors of this tree are told from those of others.
+    /// The number of the tree's root. It tells the errors of this tree from those of others.
     pub(crate) tree: u64,
     outcome: Lock<Outcome>,
 }
@@ -133,10 +133,11 @@ impl NodeState {
         Instant::now().saturating_duration_since(self.epoch)
     }
 
-    /// Numbers an event of this run; `None` after its last event.
+    /// Numbers an event of this run. `None` after the last event, or if the numbers are used up.
     ///
-    /// The lock of the run's observers is held from here to the send, if there are observers, and
-    /// in a registry also the lock of its events: so each observer sees the numbers in order.
+    /// From this call to the send, the caller holds the lock of the run's channel, if the run has
+    /// one, and in a registry also the lock of the registry's events: so each observer receives the
+    /// numbers in order.
     pub(crate) fn next_event(&self) -> Option<u64> {
         let next = |last: u32| (last < LAST_EVENT - 2).then(|| last + 1);
         let (set, load) = (Ordering::AcqRel, Ordering::Acquire);
@@ -144,7 +145,7 @@ impl NodeState {
         Some(u64::from(last) + 1)
     }
 
-    /// The number of the run's end, its last event, which this call numbers if none did before.
+    /// The number of the run's end, which is its last event. The first call assigns the number.
     pub(crate) fn last_event(&self) -> u64 {
         let next = |last: u32| (last < LAST_EVENT).then(|| (last + 1) | LAST_EVENT);
         let (set, load) = (Ordering::AcqRel, Ordering::Acquire);
@@ -203,7 +204,7 @@ impl NodeState {
         }
     }
 
-    /// The number of tries of this call, or of one candidate in this call.
+    /// The number of tries of this call; of an attempt, the number of tries of its candidate.
     pub(in crate::run) fn tries(&self) -> u32 {
         self.tries.load(Ordering::Acquire)
     }
@@ -305,16 +306,17 @@ impl NodeState {
     }
 }
 
-/// The rule for a node: which task or layer settles it, and with which end.
+/// The rule for a node: which task or layer settles the node, and with which end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Settlement {
-    /// The layer or the task that opened the node settles it, once it has dropped its work.
+    /// The layer or the task that opened the node settles the node after the work is dropped.
     Opener,
-    /// The first layer that sees the request with this call settles the call.
+    /// The first layer that sees the request with this call settles the call. If no layer sees the
+    /// request, the drop of its last clone settles the call.
     Unclaimed,
-    /// The opener settles the call, as for [`Opener`](Self::Opener), and the run above ends with
-    /// it.
+    /// The opener settles the call, as for [`Opener`](Self::Opener). The run above ends with the
+    /// call, unless several calls share the run by then.
     OnlyCall,
     /// No layer settles the run: it spans calls, and ends by a reason or because it is idle.
     Shared,

@@ -31,8 +31,8 @@ const MORE: u8 = 2;
 pub(crate) struct RunState {
     identity: OnceLock<Box<Identity>>,
     features: OnceLock<Box<RunFeatures>>,
-    /// Whether the run is unused: a request opened it, and each call so far was refused before
-    /// an upstream was asked.
+    /// Whether the run is unused, so that it completes when it has no work. A request opened
+    /// such a run, and each call so far was refused or has not settled yet.
     unused: AtomicBool,
     /// Which nodes were opened right below the run, attempts aside: none, one call alone, or
     /// others.
@@ -83,8 +83,8 @@ impl RunState {
         self.errors.get().map(|errors| &**errors)
     }
 
-    /// Marks the run as unused. The request that opened the run calls this before another can find
-    /// the run.
+    /// Marks the run as unused. The registry, which opens the run for a request, calls this before
+    /// another request can find the run.
     pub(crate) fn set_unused(&self) {
         self.unused.store(true, Ordering::Release);
     }
@@ -132,7 +132,7 @@ impl RunState {
         self.steps.lock().set(step, false);
     }
 
-    /// Records a step of the run that was progress.
+    /// Records a step of the run that was progress, as [`set_step`](Self::set_step) does.
     pub(crate) fn set_change(&self, step: Step) {
         self.steps.lock().set(step, true);
         self.changes.fetch_add(1, Ordering::AcqRel);
@@ -176,7 +176,7 @@ impl Steps {
 pub(crate) trait AttemptTarget: Any + Send + Sync + std::fmt::Debug {
     fn label(&self) -> &Arc<str>;
 
-    /// The price of its tokens; `None` if it is not known.
+    /// The price of the upstream's tokens; `None` if the price is not known.
     fn price(&self) -> Option<Price>;
 
     /// The target as a value for a downcast, by the module that set the target.
@@ -192,7 +192,7 @@ pub(crate) struct CallState {
     pub(in crate::run) turn: AtomicU32,
     /// Whether a try of the call has failed: mostly none has, and the lock is not taken.
     has_failed_tries: AtomicBool,
-    /// The address of the first retry bucket into which the call has made a deposit; 0 for none.
+    /// The address of the first retry bucket into which the call has made a deposit. 0 for none.
     first_deposit: AtomicUsize,
     /// The target of the call's last attempt.
     pub(in crate::run) last_target: Lock<Option<Arc<dyn AttemptTarget>>>,
@@ -200,7 +200,7 @@ pub(crate) struct CallState {
     pub(in crate::run) metrics: crate::run::report::CallMetrics,
 }
 
-/// A list of failed tries, of a type that only the module knows which set it.
+/// A list of failed tries. Only the module that set the list knows its type.
 pub(crate) type FailedTries = Arc<dyn Any + Send + Sync>;
 
 /// The state that few calls have, allocated when the call first needs it.
@@ -236,7 +236,7 @@ impl CallState {
         self.rare.get_or_init(Box::default)
     }
 
-    /// The hooks for the end of the call; made by this method if there are none yet.
+    /// The hooks for the end of the call. The first call of this method makes them.
     pub(in crate::run) fn hooks(&self) -> &Hooks {
         self.rare().hooks.get_or_init(Hooks::default)
     }
@@ -267,7 +267,7 @@ impl CallState {
         act(&mut self.rare().failed_tries.lock())
     }
 
-    /// Forgets the failed tries of an earlier call that had this state.
+    /// Clears the list of failed tries, before a layer begins the tries of a call.
     pub(in crate::run) fn forget_failed_tries(&self) {
         if self.has_failed_tries.load(Ordering::Acquire) {
             *self.rare().failed_tries.lock() = None;

@@ -1,7 +1,7 @@
-//! Checks the clocks on the path of a node, pauses them, and watches them from outside.
+//! Checks the clocks from the root to a node, pauses step windows, and watches deadlines.
 //!
-//! The watchers serve a wait for a run that no task polls, and a pumped call that its reader does
-//! not poll.
+//! A watcher is a task that waits for deadlines of a node without polling the node: a wait for a
+//! run, or the pump of a call that its reader does not poll.
 
 use std::{
     sync::{
@@ -23,10 +23,10 @@ use crate::run::{
 };
 
 impl<P: EndHook> Node<P> {
-    /// Ends the outermost node from the root to here whose deadline has passed.
+    /// Ends the outermost node, from the root down to this one, with a deadline that has passed.
     ///
     /// `task` is the calling task, if its poll found everything pending: then the check includes
-    /// the windows in which this task waits. With `TaskId::NONE` it checks absolute deadlines
+    /// the windows in which this task waits. With `TaskId::NONE` the check reads absolute deadlines
     /// alone.
     ///
     /// # Errors
@@ -38,8 +38,8 @@ impl<P: EndHook> Node<P> {
         self.nearest_end().map_or(Ok(()), |end| Err(end.clone()))
     }
 
-    /// Ends the outermost node on the path whose clock has passed. A node below an ended node
-    /// is skipped.
+    /// Ends the outermost node on the path with a clock that has passed. A node below an ended
+    /// node is skipped.
     fn check_path(&self, now: Duration, task: TaskId) {
         let mut outermost = None;
         // The walk goes upwards, and not by recursion: a chain of sub-agents may be deep.
@@ -56,8 +56,10 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// The reason and the limit of this node's clock that has passed. The precedence is ceiling,
-    /// step window, the caller's deadlines, and last the drain clock of a closing node.
+    /// The reason and the limit of this node's clock that has passed.
+    ///
+    /// The precedence is ceiling or an attempt's share, step window, the caller's deadlines, and
+    /// last the drain clock of a closing node.
     fn passed(&self, now: Duration, task: TaskId) -> Option<(TerminalReason, Option<LimitHit>)> {
         let absolute = |clock| self.clocks.get(clock).filter(|at| *at <= now);
         let set = |at: Duration, measure| LimitHit {
@@ -82,13 +84,14 @@ impl<P: EndHook> Node<P> {
         if let Some((_, passed)) = earliest {
             return Some((TerminalReason::CallerDeadline, Some(passed)));
         }
-        // The drain time belongs to running work, so this clock ranks below all others.
+        // The drain clock only bounds the wait for running work, so it ranks below all others.
         let closed = absolute(Clock::Drain).and_then(|_| self.closing.get());
         closed.map(|closed| (closed.reason.clone(), closed.passed))
     }
 
-    /// The step window and the caller's window that passed earliest, each with its time and limit.
-    /// Only windows in which `task` waits are seen.
+    /// The step window and the caller's window that passed earliest, with their times and limits.
+    ///
+    /// Only windows in which `task` waits count. During a pause no step window does.
     fn windows(&self, now: Duration, task: TaskId) -> [Option<(Nanos, LimitHit)>; 2] {
         let mut earliest = [None, None];
         if task == TaskId::NONE {
@@ -112,19 +115,19 @@ impl<P: EndHook> Node<P> {
         earliest
     }
 
-    /// The earliest absolute deadline on the path from the root to here.
+    /// The earliest absolute deadline on the path from the root to this node.
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
         let nodes = std::iter::once(self).chain(self.ancestors());
         nodes.filter_map(|node| node.clocks.next()).min()
     }
 
-    /// The earliest deadline of this clock on the path from the root to here.
+    /// The earliest deadline of this clock on the path from the root to this node.
     pub(crate) fn deadline(&self, clock: Clock) -> Option<Duration> {
         let nodes = std::iter::once(self).chain(self.ancestors());
         nodes.filter_map(|node| node.clocks.get(clock)).min()
     }
 
-    /// Whether a step window of an attempt below this node counts, and is `limit` or longer.
+    /// Whether an attempt below this node has a running step window of `limit` or longer.
     pub(crate) fn has_attempt_window(&self, limit: Duration) -> bool {
         let is_as_long = |node: &Self| {
             let inner = node.lock();
@@ -144,8 +147,9 @@ impl<P: EndHook> Node<P> {
         false
     }
 
-    /// The time at which the earliest step window from the root to here passes, if no sign of life
-    /// comes. Nodes that are paused are left out.
+    /// The time at which the earliest step window from the root to this node passes.
+    ///
+    /// A sign of life may come before. The windows of paused nodes do not count.
     pub(crate) fn next_window(&self) -> Option<Nanos> {
         let nodes = std::iter::once(self).chain(self.ancestors());
         let due = |node: &Self| {
@@ -187,7 +191,7 @@ impl<P: EndHook> Node<P> {
         self.wake_tree();
     }
 
-    /// Stops the step windows of the runs above this tool: its own window stands in for them.
+    /// Stops the step windows of the runs above this tool, which has a window of its own.
     ///
     /// Tasks that wait in those windows are not woken. A timer that fires finds the window stopped.
     pub(crate) fn stand_in(&self, now: Duration) {
@@ -218,7 +222,7 @@ impl<P: EndHook> Node<P> {
         self.change_pauses_of(|_| true, change);
     }
 
-    /// Changes the pauses of those ancestors that `is_paused` selects.
+    /// Changes the pauses of the ancestors that `is_paused` selects.
     fn change_pauses_of(&self, is_paused: impl Fn(&Self) -> bool, change: impl Fn(&Pauses)) {
         for ancestor in self.ancestors().filter(|node| is_paused(node)) {
             let rare = ancestor.clocks.rare();
@@ -227,8 +231,8 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// The window of a tool right below this node, set here or at the nearest node above; `None` if
-    /// no node sets one, or if that node sets zero.
+    /// The window for a tool at or below this node. The nearest node, from here up, that sets one
+    /// decides. `None` if no node sets a window, or if that node sets zero.
     pub(crate) fn tool_window(&self) -> Option<Duration> {
         let mut nodes = std::iter::once(self).chain(self.ancestors());
         let window = nodes.find_map(|node| node.clocks.tool_window());
@@ -244,7 +248,7 @@ impl<P: EndHook> Node<P> {
         rare.is_some_and(|rare| rare.pauses.is_on()) || self.ancestors().any(own)
     }
 
-    /// Whether a pause is on that began at this node, or at a node below it that has not ended.
+    /// Whether a pause is on that began at this node, or at a live node below.
     pub(crate) fn holds_pause(&self) -> bool {
         let [own, below] = self.clocks.pauses();
         let mut nodes = match below {
@@ -262,14 +266,16 @@ impl<P: EndHook> Node<P> {
         own
     }
 
-    /// The time at which the last pause at or below this node ended; zero if there was none.
+    /// The time at which the last pauses at or below this node were over. Zero if there were none.
+    /// While pauses overlap, only the end of all of them counts.
     pub(crate) fn last_pause(&self) -> Nanos {
         let rare = self.clocks.rare_if_any();
         rare.map_or(0, |rare| rare.pauses.last())
     }
 
-    /// The paused time of this node, by pauses at, above and below it. Overlapping pauses of
-    /// different nodes all count, so that no clock fires early.
+    /// The paused time of this node, by pauses at, above and below it. Pauses at and below this
+    /// node that overlap count once. A pause at a node above counts in full, whatever overlaps it,
+    /// so that no clock fires early.
     #[inline]
     pub(crate) fn paused(&self) -> Paused {
         let mut paused = Paused::default();
@@ -284,13 +290,15 @@ impl<P: EndHook> Node<P> {
         paused
     }
 
-    /// Wakes all tasks that poll a node of this tree: a pause stopped the windows of the nodes
-    /// above, in which tasks that poll other nodes wait.
+    /// Wakes all tasks that wait at a node of this tree.
+    ///
+    /// A pause that ends had stopped the windows of the nodes above, in which tasks that poll other
+    /// nodes wait.
     fn wake_tree(&self) {
         self.ancestors().last().unwrap_or(self).wake_near();
     }
 
-    /// Wakes the tasks that poll this node, a node below it, or one above it.
+    /// Wakes the tasks that wait at this node or below, or poll a node above.
     pub(crate) fn wake_near(&self) {
         let mut wakers = Vec::new();
         let mut below: Vec<Arc<Self>> = Vec::new();
@@ -330,7 +338,8 @@ impl<P: EndHook> Node<P> {
         is_open && (set(Clock::Ceiling) || set(Clock::Timeout)) && self.clocks.extend(by)
     }
 
-    /// Wakes the watchers of the clocks of this node, because a deadline became earlier.
+    /// Wakes the [watchers](Self::watch) at, above and below this node, because a deadline of this
+    /// node became earlier.
     pub(crate) fn tightened(&self) {
         // This fence pairs with the one in `watch`: the watcher sees the new deadline, or this
         // thread sees the watcher.
@@ -349,8 +358,8 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Makes the waiters of this node also wake when a deadline becomes earlier. The deadlines at,
-    /// above and below this node count.
+    /// Makes the waiters of this node also wake when a deadline becomes earlier. The deadline may
+    /// be one of this node, of a node above, or of a node below.
     pub(crate) fn watch(&self) {
         for node in std::iter::once(self).chain(self.ancestors()) {
             node.watched.fetch_add(1, Ordering::SeqCst);
@@ -365,7 +374,7 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Does the [`check`](Self::check) of this node and of every node below it.
+    /// Runs the [`check`](Self::check) of this node and of every node below, with `TaskId::NONE`.
     pub(crate) fn check_below(&self, now: Duration) {
         let _over = self.check(now, TaskId::NONE);
         let mut below = self.children();
@@ -375,7 +384,9 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Whether all work below this node was over at `before`, by an end or by its own deadline.
+    /// Whether all work below this node was over by the time `before`.
+    ///
+    /// Work is over through the end of its node, or through an earlier deadline of the ended node.
     /// Such work still counts as active, but does nothing more.
     pub(crate) fn is_left_over(&self, before: Duration) -> bool {
         let mut held = 0;

@@ -14,7 +14,7 @@ use crate::{
     run::kinds::{LimitHit, LimitKind, ResetOn},
 };
 
-/// A time in nanoseconds since the tree was opened.
+/// A time since the tree was opened, or a length of time, in nanoseconds.
 ///
 /// A clock is stored and compared in this unit, because a [`Duration`] would have to be
 /// converted for every frame.
@@ -30,7 +30,7 @@ pub(crate) enum Clock {
     Timeout,
     /// The deadline of an attempt: its share of the remaining time, until the answer's commit.
     Share,
-    /// The earliest deadline that the caller of this call announced and has not withdrawn.
+    /// The earliest deadline that the caller of this call announced and no layer has withdrawn.
     Announced,
     /// The time at which a closing node ends at the latest.
     Drain,
@@ -56,12 +56,12 @@ pub(crate) struct Clocks {
     window: OnceLock<Box<IdleWindow>>,
 }
 
-/// The clocks and pauses that few nodes have, allocated together when the node first needs one.
+/// The clocks and pauses that few nodes have, allocated together at the first need.
 #[derive(Debug)]
 pub(super) struct RareClocks {
     timeout: AtomicU64,
-    /// The time by which the program has moved the ceiling and the timeout, whether they were set
-    /// before or are set later.
+    /// The time by which the program has moved the ceiling and the timeout. It also moves a ceiling
+    /// or timeout that is set later.
     extension: AtomicU64,
     /// The earliest deadline of `announcements`.
     announced: AtomicU64,
@@ -71,8 +71,8 @@ pub(super) struct RareClocks {
     /// The pauses that began at this node; `pauses` adds those that began below it.
     pub(super) own_pauses: Pauses,
     pub(super) pauses: Pauses,
-    /// The length of the window of tools at or below the node; zero for no window, and `NEVER` if
-    /// the node leaves that to the nodes above it.
+    /// The length of the window of tools at or below the node; zero for no window. `NEVER` if the
+    /// nodes above decide.
     tool_window: AtomicU64,
 }
 
@@ -159,14 +159,14 @@ impl Clocks {
             .store(nanos(window), Ordering::Release);
     }
 
-    /// The window that this node sets for tools at or below it; zero for no window, and `None` if
-    /// the node leaves that to the nodes above it.
+    /// The window that this node sets for tools at or below it; zero for no window. `None` if the
+    /// nodes above decide.
     pub(super) fn tool_window(&self) -> Option<Duration> {
         duration(self.rare_if_any()?.tool_window.load(Ordering::Acquire))
     }
 
-    /// Moves the ceiling and the timeout by `by`, unless they were moved before. Returns whether it
-    /// moved them.
+    /// Moves the ceiling and the timeout by `by`, unless they were moved before. Returns whether
+    /// they were moved now.
     pub(super) fn extend(&self, by: Duration) -> bool {
         let extension = &self.rare().extension;
         let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
@@ -174,8 +174,7 @@ impl Clocks {
         moved.is_ok()
     }
 
-    /// Clears the deadline of `Clock::Share`, which limits an attempt only up to the commit of its
-    /// answer.
+    /// Clears the deadline of `Clock::Share`, because the attempt's answer was committed.
     pub(crate) fn lapse(&self) {
         self.share.store(NEVER, Ordering::Release);
     }
@@ -187,8 +186,8 @@ impl Clocks {
         Announcement { at }
     }
 
-    /// Withdraws a deadline that was [announced](Self::announce): the earliest of the other
-    /// announced deadlines holds from then on.
+    /// Withdraws a deadline that was [announced](Self::announce). From then on the earliest of the
+    /// other announced deadlines holds.
     pub(crate) fn withdraw(&self, announcement: Announcement) {
         self.rare().change_announced(|all| {
             // Of two equal deadlines either may be removed.
@@ -277,7 +276,7 @@ impl RareClocks {
     }
 }
 
-/// The times of the last byte, the last content and the last step on one node.
+/// The time of the last sign of life of each kind on one node: step, content, other.
 #[derive(Debug)]
 pub(crate) struct LastSeen {
     instants: [AtomicU64; 3],
@@ -299,7 +298,7 @@ impl LastSeen {
         }
     }
 
-    /// The time of the latest sign that resets a window of this kind; zero if there was none. A
+    /// The time of the latest sign that resets a window of this kind. Zero if there was none. A
     /// step counts as content, and content counts as bytes.
     #[inline]
     pub(crate) fn last(&self, resets_on: ResetOn) -> Nanos {
@@ -339,30 +338,31 @@ pub(crate) struct IdleWindow {
     /// The [`WindowKind`], as a number.
     kind: AtomicU8,
     length: AtomicU64,
-    /// The time at which silence began. `u64::MAX` while the window is stopped: from a frame to the
-    /// next `Pending`, and during a pause.
+    /// The time at which silence began; `u64::MAX` while the window is stopped. The owner stops the
+    /// window at a frame, and at a pause if it is not the caller's window. A window that has passed
+    /// stops only at an event that resets it.
     since: AtomicU64,
     /// The task that waits in this window. Only this task knows that no frame is ready, so only a
     /// check by this task may find that the window has passed.
     task: [AtomicUsize; 2],
-    /// The key under which the node stores this window behind its lock; `usize::MAX` before the
-    /// node stores it. For the [window in the node](Clocks::own_window): 0 while a timer has taken
-    /// it, else `usize::MAX`.
+    /// The key under which the node stores this window behind its lock. `usize::MAX` before the
+    /// node stores the window. For the [window in the node](Clocks::own_window): 0 while a timer
+    /// has taken it, else `usize::MAX`.
     key: AtomicUsize,
     /// The count of silence of the owner's timer. The count stands here so that the timer stays
     /// small.
     pub(crate) count: SilenceCount,
 }
 
-/// What a window of silence measures.
+/// The measure of a window of silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WindowKind {
     /// A step timeout, which signs of this kind reset.
     Step(ResetOn),
     /// The time without a byte or heartbeat, on a stream that sent heartbeats.
     Lifeless,
-    /// The longest time that a caller waits for the next byte: neither signs of life on the node
-    /// nor pauses affect it.
+    /// The longest time that a caller waits for the next byte. Neither signs of life on the node
+    /// nor pauses affect this window.
     Callers,
 }
 
@@ -491,7 +491,7 @@ impl IdleWindow {
         self.key.store(key, Ordering::Relaxed);
     }
 
-    /// Takes this window, the one in its node, for a timer; returns whether it was free.
+    /// Takes this window, the one inline in its node, for a timer; returns whether it was free.
     fn take(&self, kind: WindowKind) -> bool {
         let (free, taken) = (usize::MAX, 0);
         let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
@@ -550,7 +550,7 @@ impl IdleWindow {
         }
     }
 
-    /// The time at which the window passes; `None` while the window is stopped.
+    /// The time at which the window passes; `None` while it is stopped, or if it never passes.
     pub(super) fn due(&self, life: &LastSeen) -> Option<Nanos> {
         let since = self.since.load(Ordering::Acquire);
         if since == Nanos::MAX {
@@ -562,12 +562,13 @@ impl IdleWindow {
             WindowKind::Callers => 0,
         };
         let length = self.length.load(Ordering::Relaxed);
-        // A window that never passes: the request limits the silence only before its first content,
-        // or only after it.
+        // A window of maximum length never passes: the request limits the silence only before the
+        // first content, or only after it.
         (length < NEVER - 1).then(|| since.max(last).saturating_add(length))
     }
 
-    /// The time at which the window passed; `None` if it has not, or if `task` does not wait in it.
+    /// The time at which the window passed. `None` if the window has not passed, or if `task` does
+    /// not wait in it.
     pub(super) fn passed_at(&self, life: &LastSeen, now: Duration, task: TaskId) -> Option<Nanos> {
         let at = self.due(life)?;
         let ours = TaskId(
@@ -595,21 +596,23 @@ impl TaskId {
     }
 }
 
-/// The pauses at one node, or at it and below: how many are on, since when, and the total length of
-/// those that are over. The fields change under the node's lock, and are read without it.
+/// The pauses that began at one node, or at the node and below.
+///
+/// Overlapping pauses count as one: `since` is the start of the current one, and `total` the length
+/// of those that are over. The fields change under the node's lock, and are read without the lock.
 #[derive(Debug, Default)]
 pub(super) struct Pauses {
     count: AtomicU32,
     since: AtomicU64,
     total: AtomicU64,
-    /// The time at which the last pause ended; zero if none has ended.
+    /// The time at which `count` last fell to zero; zero if it never did.
     last: AtomicU64,
 }
 
 /// The paused time of one node.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Paused {
-    /// The time at which the current pause began; the earliest, if several overlap.
+    /// The time since which the node has been paused; `None` if no pause is on.
     pub(crate) since: Option<Nanos>,
     /// The total length of the pauses that are over.
     pub(crate) total: Nanos,

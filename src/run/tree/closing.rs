@@ -1,6 +1,6 @@
-//! The state of a node between alive and ended: running work goes on, and no work starts.
+//! Closes nodes: running work goes on, and no work starts but the run's last call.
 //!
-//! The count of running work stands here too: the last piece that leaves ends a closing node.
+//! The module also counts running work: a closing node ends when its last work is gone.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -18,11 +18,11 @@ use crate::run::{
 };
 
 impl<P: EndHook> Node<P> {
-    /// Closes the node: nothing is opened at or below it, and running work goes on.
+    /// Closes the node: running work goes on, and new work is over from its birth.
     ///
-    /// The node ends with `reason` when the last piece of work leaves, and at `until` at the
-    /// latest. An end that comes before wins. If the node is closed twice, the first reason and the
-    /// earlier `until` hold.
+    /// The node ends with `reason` when no work is left at or below it, which may be at once, and
+    /// at `until` at the latest. An end that comes before wins. If the node is closed twice, the
+    /// first reason and the earlier `until` hold. On a node that is over, the method does nothing.
     pub(crate) fn close(&self, reason: &TerminalReason, until: Duration, now: Duration) {
         self.close_for(reason, None, until, now);
     }
@@ -39,7 +39,7 @@ impl<P: EndHook> Node<P> {
         self.close_with(reason, passed, until, now, &mut later);
     }
 
-    /// Closes the node like [`close_for`](Self::close_for), while another node ends.
+    /// Closes the node like [`close_for`](Self::close_for), as part of the end of another node.
     pub(crate) fn close_with(
         &self,
         reason: &TerminalReason,
@@ -69,7 +69,7 @@ impl<P: EndHook> Node<P> {
             }
         }
         if self.is_idle() {
-            // The last piece of work may have left before `drain` was set.
+            // The last piece of work may have gone before `drain` was set.
             self.drained_with(now, later);
         }
         for waker in wakers {
@@ -77,18 +77,18 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Whether this node refuses new work because it is closing, or was closing when it ended.
+    /// Whether this node or a node above is closing, or was closing when this node ended.
     #[inline]
     pub(crate) fn is_closing(&self) -> bool {
         self.closing.get().is_some()
     }
 
-    /// The reason that this node ends with if nothing ends it sooner; `None` if it is not closing.
+    /// The reason for which this node or a node above is closing; `None` if none is.
     pub(crate) fn closing(&self) -> Option<&TerminalReason> {
         self.closing.get().map(|closing| &closing.reason)
     }
 
-    /// The limit for which this node is closing; `None` if no limit closed it.
+    /// The limit for which this node or a node above is closing. `None` if no limit closed it.
     pub(crate) fn closing_for(&self) -> Option<LimitHit> {
         self.closing.get()?.passed
     }
@@ -108,7 +108,7 @@ impl<P: EndHook> Node<P> {
         self.last
     }
 
-    /// The closing that ends a child of `kind` at its birth; `None` if the child may live.
+    /// The closing that ends a new child of `kind`; `None` if the child may live.
     pub(super) fn refuses(&self, kind: NodeKind) -> Option<&Arc<Closing>> {
         if self.last && kind != NodeKind::Attempt {
             return self.ancestors().find_map(|node| node.closing.get());
@@ -116,8 +116,8 @@ impl<P: EndHook> Node<P> {
         self.closing.get()
     }
 
-    /// Whether this very node was [closed](Self::close). Such a node ends when its last piece
-    /// of work leaves.
+    /// Whether this very node was [closed](Self::close). Such a node ends when its last work is
+    /// gone.
     pub(crate) fn is_draining(&self) -> bool {
         self.clocks.is_draining()
     }
@@ -125,7 +125,8 @@ impl<P: EndHook> Node<P> {
     /// Refuses new work at this node, and collects its waiters and children.
     ///
     /// The waiters must wake: a task that waits to start work will never start it, and running
-    /// work may have to end sooner.
+    /// work may have to end sooner. If the node refused work before, and the drain deadline is not
+    /// `sooner`, the method does nothing.
     fn refuse(
         &self,
         closing: &Arc<Closing>,
@@ -143,14 +144,15 @@ impl<P: EndHook> Node<P> {
         below.extend(inner.children.alive());
     }
 
-    /// Ends this node as of its opening, because the node above it, or one that it follows, is
-    /// closing.
+    /// Ends this new node as of its opening, because a closing refuses the node.
+    ///
+    /// The closing is that of the node above, or of a node that this node follows.
     pub(super) fn end_at_open(&self, closing: &Arc<Closing>) {
         let _closed_before = self.closing.set(Arc::clone(closing));
         drop(self.end(closing.reason.clone(), closing.passed, self.opened()));
     }
 
-    /// Ends this closing node, because its last piece of work left.
+    /// Ends this closing node, because its last work is gone.
     pub(super) fn drained(&self, now: Duration) {
         let mut later = PendingWakes::new();
         self.drained_with(now, &mut later);
@@ -172,8 +174,7 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Undoes one [`enter`](Self::enter). The last piece of work that leaves a closing node ends
-    /// the node.
+    /// Undoes one [`enter`](Self::enter). Each closing node that has no work left then ends.
     pub(crate) fn leave(&self, now: Duration) {
         let path = || std::iter::once(self).chain(self.ancestors());
         let mut wakers = Vec::new();
@@ -205,7 +206,7 @@ impl<P: EndHook> Node<P> {
     }
 
     /// Counts a task on this node and on all its ancestors. A task delays their settlement as work
-    /// does, but [`active`](Self::active) leaves it out.
+    /// does, but does not count as [`active`](Self::active) work.
     pub(crate) fn enter_task(&self) {
         for node in std::iter::once(self).chain(self.ancestors()) {
             node.tasks.fetch_add(1, Ordering::AcqRel);
@@ -233,8 +234,8 @@ impl<P: EndHook> Node<P> {
         self.active.load(Ordering::SeqCst) == 0
     }
 
-    /// Whether `test` holds for any leaf of the running work below this node. A leaf is an active
-    /// node without active children.
+    /// Whether `test` holds for any leaf of the running work at or below this node. A leaf is an
+    /// active node without active children.
     pub(crate) fn has_leaf(&self, test: &impl Fn(&P) -> bool) -> bool {
         if self.active() == 0 {
             return false;

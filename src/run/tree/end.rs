@@ -1,4 +1,4 @@
-//! The end of a node, the limit that may have caused it, and the end that a closing node awaits.
+//! The end of a node, and the reason and limit with which a closing node will end.
 
 use std::time::Duration;
 
@@ -11,22 +11,22 @@ use crate::{
     },
 };
 
-/// The end of a node: why, where and when it ended. Descendants inherit it unchanged.
+/// The end of a node: why, where and when the node ended. Descendants inherit the end unchanged.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     pub(crate) reason: TerminalReason,
-    /// The number of the node that was ended itself; its descendants inherit the number.
+    /// The number of the node that ended first; its descendants inherit the number.
     pub(crate) origin: u64,
     pub(crate) kind: NodeKind,
     at: Nanos,
     lasted: Nanos,
-    /// The length of the limit that fired; `NEVER` if none did, or if it is not a time.
+    /// The length of the limit that passed. `NEVER` if none passed, or if the limit is no time.
     limit: Nanos,
     pub(crate) measure: LimitKind,
 }
 
 impl End {
-    /// Makes the end of a node that is ended itself at `at`, after it had `lasted` so long.
+    /// Makes the end of the node `origin` at the time `at`; the node `lasted` so long.
     pub(super) fn new(
         reason: TerminalReason,
         (origin, kind): (u64, NodeKind),
@@ -51,16 +51,17 @@ impl End {
         Duration::from_nanos(self.at)
     }
 
-    /// How long the node that was ended itself had lasted.
+    /// The time from the opening of the node `origin` to this end.
     pub(crate) const fn lasted(&self) -> Duration {
         Duration::from_nanos(self.lasted)
     }
 
-    /// The class of failure as which this end of an attempt counts; `None` if the attempt did not
-    /// fail by itself.
+    /// The class of failure as which this end of an attempt counts.
+    ///
+    /// `None` if the attempt did not fail, or if a node above the attempt ended.
     pub(crate) fn attempt_failure(&self) -> Option<FailureClass> {
         match self.reason {
-            // The end of the call, and no failure of the attempt.
+            // A node above the attempt ended, which is no failure of the attempt.
             _ if self.kind != NodeKind::Attempt => None,
             TerminalReason::Failed(class) => Some(class),
             TerminalReason::StepTimeout => Some(FailureClass::StepTimeout),
@@ -71,7 +72,7 @@ impl End {
         }
     }
 
-    /// The limit that fired, if it is a time.
+    /// The length of the limit that passed. `None` if none passed, or if the limit is no time.
     pub(crate) const fn limit(&self) -> Option<Duration> {
         duration(self.limit)
     }

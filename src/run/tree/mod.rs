@@ -1,22 +1,23 @@
-//! The decision core of a run: the nodes of its tree, their ends and their clocks.
+//! The decision core of a run: the tree's nodes, their ends and their clocks.
 //!
 //! The module reads no clock, touches no socket and knows no runtime. `now` is always a
-//! parameter, a [`Duration`](std::time::Duration) since the tree was opened; an end calls plain
-//! [`Waker`](std::task::Waker)s that the caller registered. So a model can test the rules.
+//! parameter, a time since the tree was opened; an end calls plain
+//! [`Waker`](std::task::Waker)s that the waiting tasks registered. So a test can compare the
+//! rules with a reference implementation, without a runtime.
 //!
 //! # Invariants
 //!
-//! 1. A node has at most one [`End`], and it never changes. A later reason is kept in
-//!    `also`.
+//! 1. A node has at most one [`End`], which never changes. Later reasons are kept in `also`,
+//!    eight at most, but not the reasons of settlements.
 //! 2. The end is stored in the whole subtree before any waker is called.
 //! 3. A child that is opened under an ended node is ended from its birth.
 //! 4. Deadlines only tighten, with three exceptions: the program can move the ceiling and the
 //!    timeout of a node once, an attempt's share of the time lapses at the commit of its answer,
 //!    and announced deadlines can be withdrawn.
-//! 5. A node's end never reaches an ancestor; only a run of one call is settled with its call.
+//! 5. A node's end never reaches an ancestor, except that a run of one call ends with the call.
 //! 6. A node that is opened below a closing node is over from its birth; the run's last
-//!    call, and the attempts of that call, are the exception. The closing node ends when
-//!    the last piece of work below it leaves, or at its drain deadline if that is sooner.
+//!    call, and the attempts of that call, are the exception. The closing node ends when no
+//!    work and no task is left at or below it, or at its drain deadline if that is sooner.
 //!
 //! # Locks
 //!

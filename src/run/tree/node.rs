@@ -1,4 +1,4 @@
-//! One node of a run's tree, with its part behind a lock, and its payload's hooks.
+//! One node of a run's tree, the part of it behind a lock, and the payload's hooks.
 
 use std::{
     collections::VecDeque,
@@ -25,8 +25,8 @@ use crate::{
 
 /// A node of a run's tree.
 ///
-/// Its methods stand here, and by part: `propagation.rs` ends it, `closing.rs` closes it and counts
-/// its work, `check.rs` checks its clocks.
+/// This file has the basic methods. Those in `propagation.rs` end the node, those in `closing.rs`
+/// close the node and count its work, and those in `check.rs` check its clocks.
 // `repr(C)`: the fields that an end reads and writes stand side by side. When thousands of
 // nodes end at once, cache misses dominate the cost.
 #[derive(Debug)]
@@ -44,16 +44,15 @@ pub(crate) struct Node<P> {
     pub(crate) payload: P,
     /// The number of pieces of work and tasks at or below this node.
     pub(super) active: AtomicU32,
-    /// The part of `active` that counts tasks, such as one that drains a call; tasks are no pieces
-    /// of work.
+    /// The part of `active` that counts tasks, such as a task that drains a call. Tasks are no
+    /// pieces of work.
     pub(super) tasks: AtomicU32,
-    /// A count of the events for which the tasks that poll this node are woken: ends of nodes below
-    /// it, and closings of the node.
+    /// A count of ends below this node, and of closings: see [`epoch`](Self::epoch()).
     epoch: AtomicU32,
-    /// The number of watchers of the clocks at or below this node.
+    /// The number of [watches](Self::watch) that are on at or below this node.
     pub(super) watched: AtomicU32,
-    /// The reason and the limit of the closing of this node or of one above it; unset while the
-    /// node admits new work.
+    /// The reason and the limit for which this node is closing. A closing of a node above, or of a
+    /// followed node, is stored here too. Unset while the node admits new work.
     pub(super) closing: OnceLock<Arc<Closing>>,
     pub(super) life: LastSeen,
 }
@@ -78,8 +77,10 @@ impl<P: EndHook> Node<P> {
         ))
     }
 
-    /// Opens a child of this node; the child is over from its birth if this node is over or
-    /// closing.
+    /// Opens a child of this node.
+    ///
+    /// The child is over from its birth if this node is over or closing. A child that is no attempt
+    /// is so, too, if this node is the last call of a closing run.
     #[inline]
     pub(crate) fn child(
         self: &Arc<Self>,
@@ -149,9 +150,12 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Registers a waker, or replaces the one under `key`. The waker is called when this node ends,
-    /// closes, settles, pauses or resumes, or when a [watched](Self::watch) deadline becomes
-    /// earlier. With `below`, the waker is also called when a descendant ends, pauses or resumes.
+    /// Registers a waker, or replaces the one under `key`.
+    ///
+    /// The waker is called when this node ends, closes or settles, when a node at or above it
+    /// pauses, when any node of the tree resumes, and when a [watched](Self::watch) deadline
+    /// becomes earlier. With `below`, the waker is also called when a descendant pauses, and when a
+    /// descendant ends other than by a settlement.
     pub(crate) fn wait(&self, key: &mut Option<usize>, waker: &Waker, below: bool) {
         let replaced = self.lock().waiters.set(key, waker, below);
         drop(replaced);
@@ -175,15 +179,17 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// The time of the latest sign of life on this node that resets a window of this kind; zero if
+    /// The time of this node's latest sign of life that resets a window of this kind. Zero if
     /// there was none.
     #[inline]
     pub(crate) fn last(&self, resets_on: ResetOn) -> Nanos {
         self.life.last(resets_on)
     }
 
-    /// A count that changes when a node below this one ends or this node is closed, before the
-    /// tasks that poll this node are woken. The end of the node itself does not change the count.
+    /// A count that changes when a node below ends, and when this node closes.
+    ///
+    /// The count changes before the tasks that poll this node are woken. The ends of nodes that
+    /// follow this node or a node below count; settlements, and the end of this node, do not.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire).into()
@@ -195,7 +201,7 @@ impl<P: EndHook> Node<P> {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// Whether the node with that number is this node or an ancestor of it.
+    /// Whether the node with this `number` is this node or one of its ancestors.
     #[inline]
     pub(crate) fn is_below(&self, number: u64) -> bool {
         self.number == number || self.ancestors().any(|node| node.number == number)
@@ -227,8 +233,8 @@ impl<P: EndHook> Node<P> {
         self.end.get()
     }
 
-    /// Whether this node or an ancestor has ended. Every poll calls this method, which costs one
-    /// load per node.
+    /// Whether this node or an ancestor has ended. Each poll of an enforcer calls this method,
+    /// which costs one load per node on the path to the root.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         let mut node = self;
@@ -247,7 +253,8 @@ impl<P: EndHook> Node<P> {
         own.or_else(|| self.ancestors().find_map(|node| node.end.get()))
     }
 
-    /// The first eight reasons that came after this node's end, oldest first, without duplicates.
+    /// The first eight reasons that came after this node's end, oldest first. The list has no
+    /// duplicates, and no reasons of settlements.
     pub(crate) fn also(&self) -> Vec<TerminalReason> {
         self.lock().also().to_vec()
     }
@@ -286,7 +293,7 @@ impl<P> Drop for Node<P> {
     }
 }
 
-/// The part of a node behind its lock: children, waiters, and the windows but the first.
+/// The part of a node behind its lock: children, waiters, all windows but the first.
 #[derive(Debug)]
 pub(super) struct LockedNode<P> {
     pub(super) children: Children<P>,
@@ -384,23 +391,26 @@ pub(crate) struct PendingWakes<P> {
     /// The actions that the drop calls. `spread` has called the wakers by then, because an action
     /// may take long; if a waker panics, the drop still calls the actions.
     actions: Vec<Box<dyn FnOnce()>>,
-    /// The sub-agents that still have to be asked to stop, each with the reason.
-    /// `None` until the first, as mostly there is none.
+    /// The sub-agents that still have to be asked to stop, each with the reason. `None` until a
+    /// run ends that may have some: most runs have none.
     pub(crate) stop_requests: Option<VecDeque<(Weak<Node<P>>, TerminalReason)>>,
-    /// Whether a caller further up the stack works through `stop_requests` now.
+    /// Whether a caller further up the call stack works through `stop_requests` now.
     pub(crate) is_stopping: bool,
 }
 
-/// The payload of a node: its methods are called when the node ends or becomes idle.
+/// The hooks of a node's payload, called when the node ends or becomes idle.
 pub(crate) trait EndHook: Sized {
-    /// Called after the end was stored in `node` and in every node below, and before any waker is
-    /// called. The method runs without a lock, at most once per node. Actions in `later` run after
-    /// the wakers.
+    /// Called after the end was stored in `node` and every node below.
+    ///
+    /// No waker was called by then. The method runs without a lock, at most once per node. Actions
+    /// in `later` run after the wakers.
     fn ended(&self, node: &Node<Self>, end: &End, later: &mut PendingWakes<Self>);
 
-    /// Called when the node has ended, and no work is left at or below it. The method runs without
-    /// a lock, before the node's waiters are woken; more than once if several pieces of work leave
-    /// at the same time.
+    /// Called when the last work at or below the ended node is gone.
+    ///
+    /// [`leave`](Node::leave) calls the method without a lock, before the node's waiters are woken,
+    /// and several times if several pieces of work are gone at once. A node that has no work when
+    /// it ends gets no call.
     fn settled(&self, node: &Node<Self>) {
         let _ = node;
     }
@@ -410,8 +420,9 @@ pub(crate) trait EndHook: Sized {
         let _ = node;
     }
 
-    /// Called when the last piece of work at or below the node left, and the node has not ended.
-    /// The method runs without a lock; another piece of work may have begun since.
+    /// Called when the last work at or below a live node is gone.
+    ///
+    /// The method runs without a lock. Another piece of work may have begun since.
     fn idle(&self, node: &Node<Self>) {
         let _ = node;
     }

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::run::{kinds::LimitHit, reason::TerminalReason};
 
-/// The maximum of later reasons that a node remembers beside the reason of its end.
+/// The maximum number of later reasons that a node remembers beside the reason of its end.
 const ALSO: usize = 8;
 
 impl<P: EndHook> Node<P> {
@@ -28,7 +28,8 @@ impl<P: EndHook> Node<P> {
     ///
     /// # Errors
     ///
-    /// The end that was stored before. Then `reason` is kept in [`also`](Self::also).
+    /// The end that was stored before. Then `reason` is kept in [`also`](Self::also), if there is
+    /// room.
     pub(crate) fn end(
         &self,
         reason: TerminalReason,
@@ -39,22 +40,22 @@ impl<P: EndHook> Node<P> {
         self.latch(reason, passed, now, false, &mut later)
     }
 
-    /// Ends the node like [`end`](Self::end), for its opener, which has dropped the node's work. No
-    /// work below lives, so the drivers above are not woken. If the node is over already, `reason`
-    /// is not kept.
+    /// Ends the node like [`end`](Self::end), after the node's opener has dropped the work. No work
+    /// is left below the node, so the tasks that poll a node above are not woken. If the node is
+    /// over already, `reason` is not kept.
     pub(crate) fn settle(&self, reason: TerminalReason, now: Duration) -> Result<(), End> {
         let mut later = PendingWakes::new();
         self.latch(reason, None, now, true, &mut later)
     }
 
-    /// Ends this run as its one call ended, with the end `call`.
+    /// Ends this run with the reason and the limit of `call`, the end of its one call.
     pub(crate) fn settle_as(&self, call: &End, now: Duration) {
         let mut later = PendingWakes::new();
         self.settle_with(call, now, &mut later);
     }
 
-    /// Ends this run like [`settle_as`](Self::settle_as), while its one call ends and the call's
-    /// waiters are not woken yet.
+    /// Ends this run like [`settle_as`](Self::settle_as), as part of the end of its one call. The
+    /// call's waiters are not woken yet.
     pub(crate) fn settle_with(&self, call: &End, now: Duration, later: &mut PendingWakes<P>) {
         let passed = LimitHit {
             limit: call.limit(),
@@ -117,7 +118,7 @@ impl<P: EndHook> Node<P> {
         if !settled {
             self.collect_drivers(&mut wakers);
         }
-        // The walk is breadth first and without recursion: a chain of sub-agents may be deep.
+        // The walk is a loop and not a recursion: a chain of sub-agents may be deep.
         let mut next = 0;
         while next < reached.len() {
             let node = Arc::clone(&reached[next]);
@@ -145,8 +146,10 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Collects the wakers of the tasks that poll this node from above: those of its ancestors,
-    /// and those of each node that it follows and of that node's ancestors.
+    /// Collects the wakers of the tasks that poll this node from above, and changes the epochs.
+    ///
+    /// The nodes above are the ancestors of this node, each node that this node follows, and the
+    /// ancestors of such a node.
     fn collect_drivers(&self, wakers: &mut Vec<Waker>) {
         let followed: Vec<_> = {
             let inner = self.lock();

@@ -1,19 +1,19 @@
-//! The wakers of the tasks that wait at a node, for its end or for a change of its clocks.
+//! The wakers of the tasks that wait at a node.
 
 use std::task::Waker;
 
 use slab::Slab;
 
-/// The wakers of the tasks that wait at one node. The wakers are called when the node ends, closes,
-/// settles, pauses or resumes, or when a watched deadline becomes earlier.
+/// The wakers of the tasks that wait at one node. [`Node::wait`](super::node::Node::wait) says when
+/// the wakers are called.
 #[derive(Debug)]
 pub(crate) struct Waiters(SmallSlab<Waiter>);
 
 #[derive(Debug)]
 struct Waiter {
     waker: Waker,
-    /// Whether the waker is also called when a descendant ends, as that of a task that polls the
-    /// node must be.
+    /// Whether the waker is also called when a descendant ends or pauses. A task that polls the
+    /// node needs this, because the poll also drives the descendants.
     below: bool,
 }
 
@@ -22,8 +22,8 @@ impl Waiters {
         Self(SmallSlab::new())
     }
 
-    /// Stores a task's waker under `key`, or under a new key, which the method writes to `key`.
-    /// Returns the waker that it replaced.
+    /// Stores a task's waker under `key`, and returns the replaced waker. If no waker has this key,
+    /// the method writes a new key to `key`.
     ///
     /// The caller drops the returned waker after it released the node's lock, because the drop of a
     /// waker may drop a task.
@@ -46,7 +46,7 @@ impl Waiters {
         }
     }
 
-    /// Removes and answers a task's waker, which the caller drops without the node's lock.
+    /// Removes and returns a task's waker, which the caller drops without the node's lock.
     pub(crate) fn remove(&mut self, key: usize) -> Option<Waker> {
         Some(self.0.remove(key)?.waker)
     }
@@ -80,7 +80,7 @@ impl<T> SmallSlab<T> {
         }
     }
 
-    /// The key that the next [`insert`](Self::insert) will answer; the slab reuses the keys of
+    /// The key that the next [`insert`](Self::insert) will return. The slab reuses the keys of
     /// removed items.
     pub(super) fn next_key(&self) -> usize {
         match (&self.first, &self.rest) {

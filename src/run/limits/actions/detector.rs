@@ -86,9 +86,9 @@ impl LoopDetector {
 
     /// Passes to `report` the limits that the count of a pattern has reached.
     ///
-    /// A limit that ends the run is reported each time, and then alone. A limit that only would end
-    /// it is reported once per loop; a warning comes at each multiple of its present value, unless
-    /// another pattern reports the loop.
+    /// A limit that ends the run is reported at each call of this method, and then alone. A limit
+    /// of shadow mode is reported once per loop. A warning comes at each multiple of its present
+    /// value, unless another pattern reports the loop.
     pub(super) fn judge(&mut self, shown: ShownLoop<'_>, mut report: impl FnMut(LoopFinding)) {
         let ShownLoop { pattern, count, .. } = shown;
         let patience = if shown.polls { PATIENCE } else { 1 };
@@ -131,7 +131,7 @@ impl LoopDetector {
         }
     }
 
-    /// Removes and returns the known loop of this pattern and call; a new one if none is known.
+    /// Removes and returns the known loop of this pattern and call; a new loop if none is known.
     fn take(&mut self, shown: ShownLoop<'_>) -> KnownLoop {
         let subject = match shown.pattern {
             LoopPattern::SameCall | LoopPattern::SameTool => shown.call,
@@ -163,8 +163,8 @@ impl LoopDetector {
         limits.map(LoopLimits::window).max().unwrap_or_default()
     }
 
-    /// The limits on loops that are only reported. If no limits that end the run are set either,
-    /// they are the default ones.
+    /// The limits on loops that are only reported. If no limits of either kind are set, these are
+    /// the default limits.
     fn observed(&self) -> Option<LoopLimits> {
         match self.limits {
             None => Some(self.observed.unwrap_or(LoopLimits::DEFAULT)),

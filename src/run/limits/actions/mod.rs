@@ -48,7 +48,7 @@ pub(crate) struct Actions {
     memory: Lock<LoopMemory>,
     /// The most bytes of the arguments that an action keeps; 0 keeps none.
     excerpt: AtomicUsize,
-    /// The loop for which the run was ended, in words that follow "it"; unset if no loop ended it.
+    /// The first loop that reached a limit that ends the run, in words that follow "it".
     pub(in crate::run) cause: OnceLock<Arc<str>>,
 }
 

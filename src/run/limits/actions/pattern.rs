@@ -126,7 +126,7 @@ impl LoopLimits {
         })
     }
 
-    /// Takes, of each pair of limits, the smaller one; a limit that is off gives way.
+    /// Takes, of each pair of limits, the smaller one; a limit that is off does not count.
     pub(super) fn tightened(self, by: Self) -> Self {
         let least = |one: Option<NonZeroU32>, other| one.into_iter().chain(other).min();
         Self {
@@ -172,7 +172,7 @@ pub(crate) struct Action {
 /// The number of the last actions that a checker sees.
 const SHOWN: usize = 10;
 
-/// The maximum of different calls, each with its result, that are a cycle.
+/// The maximum of different calls, each with its result, in a cycle.
 const CYCLE: usize = 4;
 
 /// The last actions of a run, oldest first.
@@ -231,10 +231,12 @@ impl RecentCalls {
         self.actions.back()
     }
 
-    /// The count of each pattern that the last action shows, and whether a polling tool is part of
-    /// it. If the last result is unknown, patterns that compare results are left out; if the last
-    /// tool polls, `SameTool` is. `SameCall` counts only the last `window` actions, unless the tool
-    /// polls.
+    /// The patterns that the last action shows: the count of each, and whether a polling tool is
+    /// part of it.
+    ///
+    /// If the last result is unknown, patterns that compare results are left out; if the last tool
+    /// polls, `SameTool` is left out. `SameCall` counts only the last `window` actions, unless the
+    /// tool polls.
     pub(in crate::run) fn counts(
         &self,
         window: usize,
@@ -279,8 +281,8 @@ impl RecentCalls {
     /// [`Cycle`](LoopPattern::Cycle).
     ///
     /// In a ping-pong two calls alternate, each with the result it had before. A cycle has up to
-    /// four calls, each with its result, in any order. Each of them comes at least twice, and not
-    /// only after another result of the same call: else it is news.
+    /// four pairs of a call and its result, in any order. Each pair occurs at least twice, and once
+    /// before the last occurrence of each other result of its call: else its result is new.
     fn rounds(&self) -> (u32, u32) {
         let mut pairs: Vec<(&Action, bool)> = Vec::with_capacity(CYCLE);
         let (mut turns, mut cycle) = (0, 0);

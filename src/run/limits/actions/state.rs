@@ -113,8 +113,8 @@ impl LoopState {
     }
 
     /// Reads the new actions from a history, up to one that ends the run; also the task, if none is
-    /// set. Each action and the task keep an excerpt of at most `most` bytes. With
-    /// `exact`, results that differ in volatile words are different results.
+    /// set. Each action and the task keep an excerpt of at most `most` bytes. With `exact`, results
+    /// that differ in volatile words are different results.
     pub(in crate::run) fn follow(
         &mut self,
         history: &History<'_>,
@@ -179,8 +179,8 @@ impl LoopState {
             false => known.or_else(|| events.iter().rposition(said)),
         };
         let behind = |last: Option<usize>| last.map_or(0, |last| last + 1);
-        // The request continues an answer that it does not contain. That answer made no calls
-        // if no call waits for a result and the request has no results.
+        // The request continues an answer that it does not contain. That answer made no calls if no
+        // call waits for a result, and the request has neither calls nor results.
         let continues = history.continues
             && self.calls.is_empty()
             && !events.iter().any(ConversationEvent::is_of_tools);
@@ -430,7 +430,7 @@ const TOOLS: usize = 1024;
 /// The digests of the names of the tools that the last two requests declare. The call that a
 /// request shows was made with the tools of the request before.
 ///
-/// The value is `None` if there is no such request, or if it declares no tools, too many to
+/// An entry is `None` if there is no such request, or if it declares no tools, too many to
 /// compare, or a tool without a readable name.
 #[derive(Debug, Default)]
 pub(super) struct Tools([Option<Vec<u64>>; 2]);

@@ -11,9 +11,10 @@ use crate::lock::Lock;
 /// looks stuck.
 const REPEATS: NonZeroU32 = NonZeroU32::new(5).unwrap();
 
-/// Counts how often a run repeats its last action in a row, and the program's heartbeats since the
-/// last action or progress: the larger count decides. Bytes and pings of a stream do not count:
-/// these only show that the run is alive.
+/// Counts how often a run repeats its last action in a row, and the program's heartbeats.
+///
+/// The heartbeats are those since the last action or progress; the larger count decides. Bytes and
+/// pings of a stream do not count, because they only show that the run is alive.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatDetector(Lock<Streak>);
 
@@ -26,7 +27,7 @@ pub(in crate::run) struct Streak {
     beats: u32,
     /// The number of times that a new series began, at another action or at progress.
     row: u64,
-    /// The count of repeats at which the next notice is due; 0 for the limit.
+    /// The count of repeats at which the next notice is due; 0 if it is due at the limit.
     next: u32,
     /// The count of repeats at which the run ends; `None` if it never does.
     ends_at: Option<NonZeroU32>,

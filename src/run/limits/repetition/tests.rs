@@ -22,7 +22,7 @@ fn limit(repeats: u32) -> NonZeroU32 {
     NonZeroU32::new(repeats).unwrap()
 }
 
-/// Does each in turn, and answers how it stood after the last.
+/// Counts each action in turn, and returns the result of the last one.
 fn after(standstill: &RepeatDetector, actions: impl IntoIterator<Item = u64>) -> Repetition {
     let stood = actions.into_iter().map(|action| standstill.repeat(action));
     stood.last().unwrap()
