@@ -20,8 +20,8 @@ use crate::{
 pin_project! {
     /// The response body of a layer that acts on a node.
     ///
-    /// The body returns a [`Terminated`](crate::Terminated) when the node ends, and has
-    /// dropped the inner body by then.
+    /// The body returns a [`Terminated`](crate::Terminated) if the node ends before the body, and
+    /// has dropped the inner body by then.
     #[derive(Debug)]
     pub struct SupervisedBody<B>
     where
@@ -30,7 +30,7 @@ pin_project! {
         // `None` after the inner body has ended or failed, or was cut.
         #[pin]
         inner: Option<B>,
-        // An inert layer has no supervisor, and passes all frames unchanged.
+        // `None` for an inert layer, which returns all frames unchanged.
         supervisor: Option<Supervisor>,
     }
 
@@ -124,8 +124,7 @@ where
             return Poll::Ready(Some(Err(supervisor.over())));
         }
         let polled = inner.poll_frame(cx);
-        // Matched by reference, and converted in each arm: a frame is large, and most frames
-        // pass through unchanged.
+        // Matched by reference: a frame is large, and most frames reach the caller unchanged.
         let why = match &polled {
             Poll::Ready(Some(Ok(frame))) => match supervisor.frame(&role, frame) {
                 Ok(()) => return polled.map_err(Into::into),

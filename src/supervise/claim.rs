@@ -17,7 +17,7 @@ pub(crate) struct Claim {
 }
 
 impl Claim {
-    /// Claims the node that the request carries; if it carries none, opens a run for this call.
+    /// Claims the node that the request carries; without a node, opens a run for this call.
     ///
     /// `owns` is true for a run opened here, and for a carried node that is still unclaimed.
     #[inline]
@@ -71,8 +71,8 @@ impl Claim {
         call.make_call_span(operation_of(request), found);
     }
 
-    /// Creates a claim on `run`; records the start of an LLM call if `owns` and the node is
-    /// live.
+    /// Creates a claim on `run`. If `owns` and the node is live, the start of an LLM call is
+    /// recorded as a step.
     #[inline]
     pub(crate) fn new(run: Run, owns: bool) -> Self {
         if owns && !run.node().is_over() {

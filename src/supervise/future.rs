@@ -20,9 +20,10 @@ pin_project! {
     ///
     /// # Errors
     ///
-    /// The future returns a [`Terminated`](crate::Terminated) if the node has ended; its source
-    /// is the inner error, if there is one. While the node is live, the future returns the
-    /// inner error. For a refused call it returns the layer's own error.
+    /// The future returns a [`Terminated`](crate::Terminated) if the node ends before the
+    /// response arrives; its source is the inner error, if there is one. While the node is live,
+    /// the future returns the inner error, which a layer may wrap in its own. For a refused call
+    /// the future returns the layer's own error.
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct SupervisedFuture<F>
@@ -53,9 +54,9 @@ pin_project! {
 #[derive(Debug)]
 enum FutureState {
     Node(Supervisor),
-    /// The state of an inert layer, which passes the response unchanged.
+    /// The state of an inert layer, which returns the response unchanged.
     Nothing,
-    /// The state of a call that the layer refuses: the future returns this error, and makes no
+    /// The state of a call that the layer refuses. The future returns this error, and makes no
     /// call.
     Refused(BoxError),
     /// The state after the future has returned `Ready`.
@@ -84,8 +85,7 @@ impl<F> SupervisedFuture<F> {
         future
     }
 
-    /// Creates the future of an inert layer, which passes the response and its body on
-    /// unchanged.
+    /// Creates the future of an inert layer, which returns the response and its body unchanged.
     pub(crate) const fn inert(inner: F) -> Self {
         Self {
             inner: Some(inner),

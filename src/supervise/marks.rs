@@ -19,12 +19,12 @@ use crate::{
 
 const NONE: u64 = u64::MAX;
 
-/// The marks that the innermost layer sets in an event stream, as an extension of the response.
+/// The marks of an event stream, which its innermost layer adds to the response's extensions.
 ///
-/// Each offset counts bytes from the start of the stream, as the innermost layer has passed
-/// them on.
+/// Each offset counts bytes from the start of the stream, as the innermost layer returned
+/// them.
 ///
-/// An outer layer relies on an offset only after it has passed on that many bytes itself: a
+/// An outer layer relies on an offset only after it has returned that many bytes itself: a
 /// layer in between may hold some back.
 #[derive(Clone, Debug)]
 pub struct ResponseMarks {
@@ -46,7 +46,7 @@ struct MarkCells {
     error: AtomicU64,
     sequence: AtomicU64,
     finished: AtomicBool,
-    // Boxed: it is large, and few streams have one.
+    // Boxed: a failure is large, and few streams have one.
     failure: OnceLock<Box<StreamFailure>>,
     usage: Lock<Option<Usage>>,
     stop_reason: OnceLock<Arc<str>>,
@@ -120,15 +120,13 @@ impl ResponseMarks {
         mark(&self.marks.commit)
     }
 
-    /// The offset behind the event that is the terminator of the stream's dialect; `None` before
-    /// that event.
+    /// The offset behind the terminator of the stream's dialect; `None` before that event.
     #[must_use]
     pub fn terminator(&self) -> Option<u64> {
         mark(&self.marks.terminator)
     }
 
-    /// The offset behind the event by which the upstream itself reported an error; `None` without
-    /// such an event.
+    /// The offset behind the event by which the upstream reported an error; `None` without one.
     #[must_use]
     pub fn error(&self) -> Option<u64> {
         mark(&self.marks.error)
@@ -187,8 +185,9 @@ impl ResponseMarks {
         *self.marks.usage.lock()
     }
 
-    /// Publishes to the outer layers what the stream reader `judge` has read so far, except the
-    /// usage, which [`Stream::push`] stores.
+    /// Publishes to the outer layers the marks of all that `judge` has read so far.
+    ///
+    /// The usage is not among them: [`Stream::push`] stores it.
     ///
     /// The layer calls this method after every frame. A call in which no mark is new makes only
     /// atomic stores, and allocates nothing.
@@ -287,8 +286,10 @@ impl Stream {
         seen
     }
 
-    /// Starts to collect the text of the response, if its run keeps texts, and to count its tokens,
-    /// if `counts` is set and the run counts tokens.
+    /// Starts to collect the text of the response, and to count its tokens.
+    ///
+    /// The text is collected if the run [keeps](Run::keep_partial) texts; the tokens are counted if
+    /// `counts` is set and a run above counts tokens.
     pub(super) fn begin(&mut self, run: &Run, counts: bool) {
         if let Some(partial) = run.begin_partial() {
             self.judge.keep_text(partial);

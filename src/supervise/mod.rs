@@ -1,14 +1,15 @@
 //! The wrappers of a supervised call: a response future, then a response body.
 //!
-//! Every layer that acts on a node wraps the response future and the body in these types; the
-//! layer's settings say what it measures. In each poll the outermost wrapper of a node is its
-//! *enforcer*. Before the poll of the inner future or body, the enforcer checks whether the
-//! node has ended; when the inner one is pending, it compares the deadlines of the node, and of
-//! the nodes above it, with the clock. Once the node has ended, the enforcer drops the inner
-//! future or body in the same poll. The wrappers of the node inside the enforcer leave both
-//! checks to it, and report only when their own windows pass. A wrapper's role holds for one poll,
-//! so a call may move between tasks. The wrapper that opened the node settles it, or the first one
-//! that saw a node attached by the caller.
+//! Every layer that acts on a node wraps the response future and the body in these types. In each
+//! poll the outermost wrapper of a node is the node's *enforcer*. Before the poll of the inner
+//! future or body, the enforcer checks whether the node has ended. When the inner one is pending,
+//! and at every 16th ready frame in a row, the enforcer compares the deadlines of the node, and of
+//! the nodes above, with the clock. Once the node has ended, the enforcer drops the inner future or
+//! body in the same poll. The other wrappers of the node rely on the enforcer for both checks, and
+//! only report the next deadline of their own windows; at an error each wrapper checks the clocks
+//! itself. A wrapper's role holds for one poll, so a call may move between tasks. The wrapper that
+//! opened the node settles the node; a node that the caller attached to the request is settled by
+//! the first wrapper that saw it.
 //!
 //! [`ResponseMarks`] is the part that outer layers see. The innermost layer classifies each
 //! event of a stream once, and publishes the stream's marks in the response's extensions.

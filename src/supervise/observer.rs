@@ -15,16 +15,17 @@ use crate::{
     run::{Nanos, NotCounted, ResetOn, Run, TerminalReason},
 };
 
-/// The facts of a request that a layer needs to read the response: its dialect, and whether its
-/// method is HEAD.
+/// The facts of a request that a layer needs to read the response.
+///
+/// They are the dialect of the request, and whether the method is HEAD.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseFacts {
     dialect: KnownDialect,
     head: bool,
 }
 
-/// Returns the dialect that a request's path names, or else the one in its extensions; without
-/// either, [`Dialect::Any`].
+/// Returns the dialect that a request's path names, or else the one in its extensions. Without
+/// either, returns [`Dialect::Any`].
 #[inline]
 pub(crate) fn dialect_of<B>(request: &Request<B>) -> Dialect {
     match Dialect::from_path(request.uri().path()) {
@@ -87,8 +88,8 @@ pub(crate) struct Observer {
     heartbeats: u64,
     /// Whether the response's usage and stop reason have been stored on the node.
     is_reported: bool,
-    /// Whether the run adds the response's token usage to its own count; false if the response is
-    /// [`NotCounted`], or if a [`WholeAnswer`] adds it.
+    /// Whether the run adds the response's token usage to its own count. False if the response is
+    /// [`NotCounted`], or if a [`WholeAnswer`] of this or of an inner layer adds the usage.
     counts: bool,
 }
 
@@ -100,8 +101,7 @@ enum ObserverMode {
     Counting(Box<WholeAnswer>),
     /// The mode of the innermost layer that sees an event stream: it classifies each event.
     Judging(Box<Stream>),
-    /// The mode of an outer layer: an inner layer classifies the events, and this one follows
-    /// its marks.
+    /// The mode of an outer layer, which reads the marks of the layer that classifies the events.
     Following {
         judged: ResponseMarks,
         /// The offset behind the latest progress, as it was at the last `Pending`.
@@ -185,8 +185,10 @@ impl Observer {
         }
     }
 
-    /// Begins to count the tokens of an answer that is no event stream, unless a layer further in
-    /// counts them.
+    /// Begins to count the tokens of an answer that is no event stream.
+    ///
+    /// A failed answer, one marked as [`NotCounted`], and one whose tokens a layer further in
+    /// counts, are left out.
     #[inline(never)]
     pub(super) fn count_answer<B>(&mut self, answer: &mut Response<B>, run: &Run) {
         let is_whole = matches!(self.mode, ObserverMode::Bytes) && self.failed.is_none();
@@ -220,7 +222,7 @@ impl Observer {
         }
     }
 
-    /// Times the stream's first chunk with content, if the last frame was that.
+    /// Times the stream's first chunk with content, if the last frame was that chunk.
     #[cfg(feature = "metrics")]
     #[inline]
     pub(crate) fn time_first_chunk(&mut self, run: &Run) {
@@ -231,8 +233,8 @@ impl Observer {
         }
     }
 
-    /// Whether there was progress since the last [`wait`](Self::wait); in the layer that reads the
-    /// events or bytes itself, since the last [`note`](Self::note).
+    /// Whether there was progress since the last [`wait`](Self::wait). In the layer that reads the
+    /// events or bytes itself, the time counts from the last [`note`](Self::note).
     pub(crate) fn has_progressed(&self) -> bool {
         match &self.mode {
             ObserverMode::Following { judged, progressed } => *progressed != judged.progressed(),
@@ -253,8 +255,8 @@ impl Observer {
         self.announced = AnnouncedLength::NOTHING;
     }
 
-    /// Whether the upstream sent progress or a sign of life since the last
-    /// [`note`](Self::note); always false if a layer further in notes them.
+    /// Whether the upstream sent progress or a sign of life since the last [`note`](Self::note).
+    /// Always false if a layer further in notes them.
     pub(crate) const fn has_news(&self) -> bool {
         self.unnoted.is_some()
     }
@@ -288,10 +290,11 @@ impl Observer {
         }
     }
 
-    /// Stores usage, stop reason and partial text of the response on the node, once no more of it
-    /// is read; of a response that is no event stream, the usage alone.
+    /// Stores usage, stop reason and partial text of the response on the node.
     ///
-    /// Only the innermost layer that reads the response stores them, and only at the first call.
+    /// The caller does so once no more of the response is read. Of a response that is no event
+    /// stream, only the usage is stored. Only the innermost layer that reads the response stores
+    /// the values, and only at the first call.
     #[inline]
     pub(crate) fn report(&mut self, run: &Run) {
         let reads = matches!(
@@ -321,14 +324,15 @@ impl Observer {
         }
     }
 
-    /// Whether the run adds a usage that is found in the response to its own count: not if the
-    /// response is marked, nor if a layer reads that usage by itself.
+    /// Whether the run adds a usage that a layer finds in the response to its own count.
+    ///
+    /// False if the response is marked as [`NotCounted`], or if this or an inner layer counts the
+    /// usage already.
     pub(crate) const fn counts(&self) -> bool {
         self.counts
     }
 
-    /// The response's marks, own ones or those of an inner layer; `None` if it is no event
-    /// stream.
+    /// The marks of the event stream, set by this or an inner layer. `None` for other responses.
     pub(crate) fn judged(&self) -> Option<&ResponseMarks> {
         match &self.mode {
             ObserverMode::Bytes | ObserverMode::Counting(_) => None,
@@ -367,8 +371,10 @@ impl Observer {
         }
     }
 
-    /// Whether the caller has received the body's announced length, the trailers, or the event
-    /// that ends the stream.
+    /// Whether the caller has received the complete response.
+    ///
+    /// The response is complete with the body's announced length, the trailers, or the event that
+    /// ends the stream.
     pub(crate) fn is_complete(&self) -> bool {
         // Nothing follows an upstream's own error event, so it ends the stream as a
         // terminator does.

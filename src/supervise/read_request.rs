@@ -1,5 +1,4 @@
-//! Buffers a request body before the inner service is called; step windows pause while it
-//! uploads.
+//! Buffers a request body before the inner service is called; step windows pause meanwhile.
 
 use std::{
     future::Future,
@@ -29,8 +28,7 @@ pub trait RequestReader<A> {
     /// The node to which the request belongs.
     fn run(&self) -> &Run;
 
-    /// Inspects the request; a `Some` is the layer's answer, and the inner service is not
-    /// called.
+    /// Inspects the request. A `Some` is the layer's answer; the inner service is not called then.
     fn read(&self, request: &Request<ReplayBody>) -> Option<Self::Answer>;
 
     /// Converts the response of the inner service into the layer's.
@@ -40,8 +38,8 @@ pub trait RequestReader<A> {
 pin_project! {
     /// The future that buffers a request, then calls the inner service.
     ///
-    /// The future makes no call if the node ended during the upload, or if the layer ends it or
-    /// answers the request itself.
+    /// The future makes no call if the upload fails, if the node ended or closed during the upload,
+    /// or if the layer ends the node or answers the request itself.
     #[derive(Debug)]
     pub struct ReadRequest<S, Q, R>
     where
@@ -74,8 +72,8 @@ where
     S: Service<Request<ReplayBody>>,
     Q: Body + 'static,
 {
-    /// Starts to buffer the request, with at most `max_body` bytes; a body that is a
-    /// [`ReplayBody`] is passed on unread, whatever its length.
+    /// Starts to buffer the request, with at most `max_body` bytes. The inner service gets a body
+    /// that is a [`ReplayBody`] already as it is, unread and whatever its length.
     pub(crate) fn new(service: S, reader: R, request: Request<Q>, max_body: usize) -> Self {
         let upload = Upload::new(request, max_body);
         Self {
@@ -139,8 +137,8 @@ pin_project! {
 }
 
 impl<Q: Body + 'static> Upload<Q> {
-    /// Starts to buffer the request's body, with at most `limit` bytes; a body that is a
-    /// [`ReplayBody`] is passed on unread, whatever its length.
+    /// Starts to buffer the request's body, with at most `limit` bytes. A body that is a
+    /// [`ReplayBody`] already is returned as it is, unread and whatever its length.
     pub(crate) fn new(request: Request<Q>, limit: usize) -> Self {
         let (head, body) = request.into_parts();
         Self {

@@ -15,11 +15,11 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct LayerSettings {
     pub(super) part: LayerPart,
-    /// Whether the layer's part needs frame kinds or completeness, so that the layer observes
-    /// the response although it does not settle the node.
+    /// Whether the layer observes the response even if it does not settle the node. Its part
+    /// needs to know which frames are progress, or whether the response is complete.
     pub(super) reads: bool,
-    /// Whether the layer counts the tokens of an answer that is no stream, unless a layer further
-    /// in does.
+    /// Whether the layer counts the tokens of an answer that is no stream. If a layer further in
+    /// counts them, this layer does not.
     pub(super) counts: bool,
     /// Whether the hooks get every frame, and not only the first one after a `Pending`.
     pub(super) frames: bool,
@@ -35,14 +35,14 @@ pub(crate) struct LayerSettings {
 /// The behaviour of one layer in a supervised call.
 #[derive(Debug)]
 pub(super) enum LayerPart {
-    /// The layer measures nothing, and changes nothing. Its deadlines, if it has some, stand on
-    /// the node.
+    /// The layer measures nothing, and changes nothing. If the layer has deadlines, they are on
+    /// the node's clocks.
     Nothing,
     /// The layer ends the node, or notifies observers, after a window of silence.
     Window(StepWindow),
     /// A drop of the unfinished future or body ends the node that the scope chooses.
     Disconnect(Scope),
-    /// The layer has behaviour of its own, or a rare one, behind a pointer.
+    /// The layer has hooks of its own, behind a pointer.
     LayerHooks(Box<dyn LayerHooks>),
 }
 
@@ -64,10 +64,10 @@ pub(crate) trait LayerHooks: Debug + Send + Sync {
         let _ = (run, headers);
     }
 
-    /// Observes the first frame after a `Pending` before the caller gets it; every frame, if the
-    /// layer [asked for that](LayerSettings::frames).
+    /// Observes the first frame after a `Pending`, before the caller gets the frame.
     ///
-    /// `data` is `None` for trailers. `observer` has counted the frame; it is `Some` if the layer
+    /// A layer that [asked for it](LayerSettings::frames) gets every frame. `data` is `None` for
+    /// trailers. `observer` has counted the frame, and is `Some` if the layer
     /// [reads](LayerSettings::reading) the response or settles the node.
     fn frame(&mut self, run: &Run, data: Option<&Bytes>, observer: Option<&Observer>) {
         let _ = (run, data, observer);
@@ -119,7 +119,9 @@ impl LayerSettings {
         Self::new(LayerPart::Window(window))
     }
 
-    /// Creates the settings of a layer that ends the node in `scope` if the caller leaves.
+    /// Creates the settings of a layer that ends the node in `scope` if the caller disconnects.
+    ///
+    /// A drop of the unfinished future or body is such a disconnect.
     pub(crate) const fn disconnect(scope: Scope) -> Self {
         Self::new(LayerPart::Disconnect(scope))
     }

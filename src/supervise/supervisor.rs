@@ -41,13 +41,13 @@ pub(crate) struct Supervisor {
     /// defer.
     ended: bool,
     ready: u8,
-    /// Whether a part that measures has handled a `Pending`, and no frame since then that decides
-    /// the wait.
+    /// Whether the layer's part needs the next frame. A part that measures does after each
+    /// `Pending`, until a frame comes after which the part needs no more.
     has_waited: bool,
     timer: TaskTimer,
 }
 
-/// The stage of the layer's reading of the response: off, before its head, or in its body.
+/// The stage of a layer that reads the response: off, before the head, or in the body.
 #[derive(Debug)]
 enum ResponseReader {
     /// The state of a layer that neither reads responses nor settles the node.
@@ -161,9 +161,9 @@ impl Supervisor {
 
     /// Whether the node has ended in a way that cuts the response.
     ///
-    /// A timeout and a cancellation cut it, as does the success or failure of an ancestor. A
-    /// limit does not, nor does the outcome of the call with which an inner layer settled this
-    /// node itself.
+    /// A timeout and a cancellation cut the response, as does the success or failure of an
+    /// ancestor. A limit does not cut the response, nor does the success or failure with which an
+    /// inner layer settled this very node.
     #[inline]
     pub(super) fn is_cut(&self) -> bool {
         self.is_over() && self.was_cut()
@@ -175,7 +175,7 @@ impl Supervisor {
         node.nearest_end().is_some_and(|end| {
             match end.reason.class() {
                 ReasonClass::Success | ReasonClass::Failure => end.origin != node.number(),
-                // The layer passes on the response that reaches a limit of its run.
+                // The caller still gets the response with which the run reached a limit.
                 ReasonClass::Limit => false,
                 ReasonClass::Timeout | ReasonClass::Cancelled => true,
             }
@@ -210,9 +210,10 @@ impl Supervisor {
         Poll::Pending
     }
 
-    /// Ends the node if a deadline has passed; else has the task woken at the next one.
+    /// Ends a node if a deadline has passed; else has the task woken at the next one.
     ///
-    /// If the caller has the complete response by then, the result is a clean end.
+    /// If a deadline has passed but the caller has the complete response, the result is a clean
+    /// end, and the check ends no node.
     fn enforce(&mut self, scope: &PollScope, cx: &mut Context<'_>) -> Poll<StopCause> {
         self.ready = 0;
         let now = PollScope::now(&self.run);
@@ -232,7 +233,7 @@ impl Supervisor {
         Poll::Pending
     }
 
-    /// Ends the outermost node with a passed deadline, which may be an ancestor of this one.
+    /// Ends the outermost node with a passed deadline: this node or an ancestor.
     #[cold]
     fn check(&self, now: Nanos, task: TaskId) {
         drop(self.run.node().check(Duration::from_nanos(now), task));
@@ -351,9 +352,10 @@ impl Supervisor {
         }
     }
 
-    /// Settles the node for an inner error, unless a deadline has passed by now and ends it.
+    /// Handles an inner error, and returns the error that the caller gets.
     ///
-    /// The result is the error that the caller gets.
+    /// A deadline that has passed by now ends its node. Else the method settles the node for the
+    /// error, unless another layer settles the node.
     pub(in crate::supervise) fn failed(&mut self, error: BoxError, task: TaskId) -> BoxError {
         #[cfg(feature = "metrics")]
         self.count_outcome(|_| TerminalReason::outcome_of(&error));
@@ -394,7 +396,7 @@ impl Supervisor {
         self.settings.part.error(&self.run, error)
     }
 
-    /// Settles the node as failed with `class`, if this layer settles it; the body itself had no
+    /// Settles the node as failed with `class`, if this layer settles the node. The body had no
     /// transport error.
     pub(in crate::supervise) fn fail(&mut self, class: FailureClass) {
         self.report();
@@ -402,8 +404,9 @@ impl Supervisor {
         self.finish();
     }
 
-    /// Settles the node, if this layer settles it, after the inner body ended or was dropped when
-    /// complete.
+    /// Settles the node after the inner body ended, or was dropped when complete.
+    ///
+    /// The method settles nothing if another layer settles the node.
     ///
     /// Settings that defer leave the settlement to [`finish`](Self::finish), when the body
     /// drops.
@@ -515,7 +518,7 @@ impl Supervisor {
 
 /// Whether `error` says that the request is invalid, too long or incomplete.
 ///
-/// No upstream can have received such a request.
+/// No upstream has received such a request in full.
 fn is_refusal(error: &BoxError) -> bool {
     chain(&**error).any(|cause| {
         cause.is::<InvalidRequest>() || cause.is::<LengthLimitError>() || cause.is::<RequestCut>()

@@ -3,9 +3,9 @@
 //! The outermost wrapper in a poll is the *driver*. Wrappers inside of it, polled with
 //! the same waker, only lower the driver's next deadline. The driver arms one timer for
 //! all of them, and waits for the end of its node and of the nodes below it. A wrapper
-//! with a node outside of that tree registers its own waiter. A different waker means a
+//! with a node that is not among these registers a waiter too. A different waker means a
 //! task boundary, or a combinator that polls its children with wakers of its own: then
-//! the wrapper is its own driver.
+//! the wrapper is a driver too.
 
 use std::{
     future::Future,
@@ -41,7 +41,9 @@ pin_project! {
 }
 
 impl TaskTimer {
-    /// Schedules a wake of the task at `deadline`, and at the end of `run` or of a node below it.
+    /// Schedules a wake of the task at `deadline`, and at the end of `run`.
+    ///
+    /// The end of a node below `run` wakes the task too.
     ///
     /// A wrapper calls this method last in a poll that returns `Pending`.
     pub(crate) fn wait(
@@ -86,15 +88,15 @@ impl TaskTimer {
         let moved = std::mem::replace(engine.task, scope.task()) != scope.task();
         if moved {
             run.node().wait(engine.waiter, cx.waker(), true);
-            // The node, or one below it, may have ended after the check and before the
-            // registration.
+            // After the check and before the registration the node may have ended or closed, or
+            // a node below may have ended.
             if run.node().epoch() != scope.epoch() || run.node().is_over() {
                 cx.waker().wake_by_ref();
             }
         }
         if scope.is_nested() {
-            // The driver's timer covers this deadline. Only the end of this node needs the
-            // waiter above.
+            // The driver's timer covers this deadline. The waiter above is only for the end of this
+            // node.
             return;
         }
         arm(engine.timer, engine.armed, run, next, moved, cx);

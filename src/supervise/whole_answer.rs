@@ -12,8 +12,9 @@ use crate::{
     run::{Run, TokenMeter},
 };
 
-/// The count of an answer's tokens in the innermost layer that counts answers, which reads the
-/// frames as they pass.
+/// The count of an answer's tokens, from the frames that the layer returns.
+///
+/// Of several layers that count answers, the innermost has it.
 #[derive(Debug)]
 pub(super) struct WholeAnswer {
     read: GeneratedText,
@@ -25,10 +26,10 @@ pub(super) struct WholeAnswer {
 struct CountedAnswer;
 
 impl WholeAnswer {
-    /// Begins to count the tokens of an answer, or finds that a layer further in counts them.
+    /// Begins to count the tokens of an answer, unless a layer further in counts them.
     ///
-    /// The outer result is `None` if no run counts its tokens, or if the answer is compressed; the
-    /// inner one if a layer further in counts them.
+    /// The outer result is `None` if no run counts tokens, or if the answer is compressed. The
+    /// inner result is `None` if a layer further in counts the tokens.
     pub(super) fn of<B>(answer: &mut Response<B>, run: &Run) -> Option<Option<Box<Self>>> {
         let meter = run.token_meter()?;
         is_plain(answer.headers()).then(|| Self::begin(answer.extensions_mut(), meter))
@@ -37,7 +38,7 @@ impl WholeAnswer {
     #[cold]
     fn begin(extensions: &mut Extensions, meter: TokenMeter) -> Option<Box<Self>> {
         let is_counted = extensions.insert(CountedAnswer).is_some();
-        // A layer further in has made this answer of a stream that was counted.
+        // A layer further in has made this answer from a stream, whose tokens were counted.
         let is_counted = is_counted || extensions.get::<ResponseMarks>().is_some();
         let read = GeneratedText::default();
         (!is_counted).then(|| Box::new(Self { read, meter }))

@@ -17,8 +17,8 @@ pub(crate) struct StepWindow {
     /// `None` stands for every byte of the upstream; such a window counts only after the
     /// stream's first heartbeat.
     resets_on: Option<ResetOn>,
-    /// Whether the window only observes: if it passes, observers get a notice, and the node
-    /// goes on.
+    /// Whether the window only observes. If such a window passes, observers get a notice, and the
+    /// node goes on.
     observes: bool,
     /// Whether the response has had content, or both lengths of the window are equal.
     has_content: bool,
@@ -98,8 +98,8 @@ impl StepWindow {
         run.would_end(self.scope, &TerminalReason::StepTimeout, limit);
     }
 
-    /// Resets the count of silence if the frame is an event of `resets_on`; else stops the
-    /// count until the next `Pending`.
+    /// Resets the count of silence if the frame is an event of `resets_on`. Any other frame stops
+    /// the count until the next `Pending`.
     ///
     /// The result says whether a later frame may still reset the window.
     pub(super) fn frame(
@@ -127,8 +127,8 @@ impl StepWindow {
     fn interrupt(&mut self, run: &Run, observer: Option<&Observer>) {
         let target = run.in_scope(self.scope);
         self.timer.interrupt(target, run.now());
-        // At once: at the next `Pending` a wrapper further in checks the node before this one is
-        // polled.
+        // The length changes at once: at the next `Pending` a wrapper further in may check this
+        // window's node before this wrapper handles the `Pending`.
         self.look_for_content(run, observer);
     }
 
