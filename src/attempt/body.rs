@@ -27,8 +27,7 @@ pub struct AttemptBody<B>
 where
     B: Body,
 {
-    /// The attempt's body and the held bytes; `None` once the body has ended or failed, or the
-    /// layer's node is over.
+    /// The attempt's body and the held bytes; `None` after the end or an error.
     pub(super) content: Option<Pin<Box<HeldBody<SupervisedBody<B>>>>>,
     /// The node of the layer: the call, or an attempt of a layer further out.
     pub(super) own: Run,
@@ -46,11 +45,12 @@ impl<B: Body> Drop for AttemptBody<B> {
 }
 
 impl<B: Body> AttemptBody<B> {
-    /// Drops the inner body, which settles the attempt; then settles the layer's node, if the layer
-    /// owns it, and notifies the observer.
+    /// Drops the inner body, which settles the attempt. Then settles the layer's node, if the layer
+    /// owns it, and notifies the observer and the program's hook.
     ///
-    /// The node ends for the failure that the layer returned, or else as the attempt did. The node
-    /// ends as aborted if the caller has not received all held bytes.
+    /// The node ends for the failure that the layer returned, unless the attempt was ended before
+    /// its answer; else as the attempt did. The node ends as aborted if the caller has not received
+    /// all held bytes, or the held error.
     fn close(&mut self) {
         let content = self.content.take();
         let is_delivered = content
@@ -67,7 +67,7 @@ impl<B: Body> AttemptBody<B> {
         }
     }
 
-    /// The end of the layer's node, or of its attempt, if that was ended early.
+    /// The end of the layer's node, or else the [cut](Ownership::cut) of its attempt.
     fn end(own: &Run, ownership: Option<&Ownership>) -> Option<Terminated> {
         if own.node().is_over() {
             return Some(own.to_terminated());
@@ -75,11 +75,11 @@ impl<B: Body> AttemptBody<B> {
         ownership.and_then(Ownership::cut)
     }
 
-    /// Settles the layer's node after an error of the body.
+    /// Settles the layer's node after an error, and returns the error for the reader.
     ///
     /// The node settles now and not at the drop of the body: an end of the run in between would
-    /// replace the answer's own end. If the node has ended before, that end beats an earlier one of
-    /// its attempt, of which the reader did not hear.
+    /// replace the answer's own end. If the node has ended before, the error reports that end, even
+    /// if the attempt ended first: the reader has not seen the attempt's end yet.
     #[cold]
     fn broke<T>(&mut self, polled: Polled<T>) -> Polled<T> {
         let polled = polled.map_err(|error| match self.own.node().is_over() {
@@ -161,8 +161,8 @@ where
                 }
             }
             Poll::Ready(Some(Err(_))) => return this.broke(polled),
-            // The body of an attempt that has ended does not say that its attempt, or the
-            // layer's node, was ended early.
+            // `None` alone does not mean a complete answer: the attempt or the layer's node may
+            // have ended while held bytes were left, or after the attempt's body was read.
             Poll::Ready(None) => {
                 if let Some(end) = end() {
                     *held = HeldPrefix::default();
@@ -176,7 +176,7 @@ where
             return Poll::Ready(Some(Err(cut.into())));
         }
         if matches!(polled, Poll::Ready(None)) {
-            // As at an error: see `broke`.
+            // The node settles now, as after an error: see `broke`.
             this.close();
         }
         polled

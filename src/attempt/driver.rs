@@ -1,7 +1,7 @@
 //! Starts the attempts of a call, and keeps the state that survives from one attempt to the
 //! next.
 //!
-//! The state includes the template from which the request of each attempt is made.
+//! This file also has the template from which a policy makes the request of each attempt.
 
 use std::{
     mem,
@@ -98,8 +98,8 @@ impl<S, C> AttemptDriver<S, C> {
         }
     }
 
-    /// Drops the driver's timer, and removes its waiter from the layer's node; reports the last
-    /// attempt, which has ended.
+    /// Drops the driver's timer, and removes its waiter from the layer's node. Reports the last
+    /// attempt, which has ended, unless that attempt is reported already or serves the call.
     pub(super) fn release(&mut self) {
         self.timer.release(&self.own);
         self.report = None;
@@ -248,7 +248,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Names the model that the caller asked for in the span of the call.
+    /// Records in the call's span the model that the caller's request names.
     #[cold]
     fn trace_asked(&self) {
         if self.own.kind() != NodeKind::Attempt {
@@ -313,7 +313,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         Poll::Ready(self.failed(failure, failed, &attempt, scope.task()))
     }
 
-    /// Makes the attempt's request, and calls the ready service with it.
+    /// Makes the attempt's request, and calls the ready service with it if the attempt lives.
     ///
     /// # Errors
     ///
@@ -414,8 +414,8 @@ impl RequestTemplate {
 
     /// Sets the number of the next attempt.
     ///
-    /// The header is set here and not in the request, so that its map grows once and not in the
-    /// clone of each attempt.
+    /// The header is set here and not in the request, so that the header map grows once and not in
+    /// the clone of each attempt.
     pub(crate) fn set_attempt(&mut self, number: u32) {
         if mem::replace(&mut self.number, number) != number {
             self.head.headers.insert(X_ATTEMPT, number_value(number));

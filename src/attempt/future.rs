@@ -37,9 +37,11 @@ const MAX_STATES: usize = 64;
 ///
 /// # Errors
 ///
-/// A [`Terminated`](crate::Terminated) once the layer's node has ended, with the last attempt's
-/// error as its source if there was one. Otherwise the error of the last attempt, or of a
-/// request that cannot be sent to any upstream.
+/// A [`Terminated`](crate::Terminated) once the layer's node has ended, or is closing while no
+/// attempt runs, with the last attempt's error as its source if there was one. Otherwise the error
+/// of the last attempt, or of a request that cannot be sent to any upstream. If attempts have
+/// failed, that error is the source of one in which
+/// [`Tries::find`](crate::attempt::Tries::find) finds them.
 ///
 /// # Cancel safety
 ///

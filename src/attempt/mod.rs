@@ -8,28 +8,35 @@
 //!
 //! # The order of the questions
 //!
-//! 1. Is the layer's own node alive, by the clocks?
-//! 2. Is the run below the idle breaker's limit of silent attempts in a row?
+//! 1. Is the layer's node live, after a check of its deadlines, and not closing?
+//! 2. Does the [idle breaker](crate::RetryBudget::idle_breaker) allow this layer another attempt
+//!    after so many silent attempts of the run in a row?
 //! 3. May the request be carried out twice?
-//! 4. Can another attempt cure a failure of this class, and does the upstream ask for no longer
-//!    wait than the budget allows?
+//! 4. Does the failure allow another attempt by this layer (by its class and, for a repeat, by
+//!    `x-should-retry`), and does the upstream ask for no longer wait than the budget allows?
 //! 5. Is there time for the wait and for an attempt?
 //! 6. Is an attempt left, or a suitable candidate that is in no cooldown?
-//! 7. Does the program's hook agree?
+//! 7. Does the program's [hook](crate::RetryBudget::before_attempt) allow the attempt?
 //! 8. Do the run's error limits and the shared bucket grant the attempt?
 //!
-//! The first no ends the call, and is the reason in the event `chain_stopped`. A no to the first
-//! question logs no event: the end of the node is the result.
+//! At the first no this layer makes no further attempt, and the event `chain_stopped` names the no
+//! as `denied`. If the layer's node is an attempt, a layer further out asks anew and logs the
+//! event, unless the idle breaker has ended the run. A no to the first question logs no event: the
+//! end of the node is the result. Nor is there an event, or a second question, if the failure
+//! reports that the run of this id has ended elsewhere: then the call ends with that reason.
 //!
 //! # What is held, and until when
+//!
+//! The layer holds an answer until the attempt commits to it, or the answer proves to be a failure.
+//! After the commit the caller gets the answer, and no other attempt follows.
 //!
 //! | answer | held until |
 //! |---|---|
 //! | a stream of events | its first content or error event, its end, 256 events or 256 KiB |
 //! | any other answer of success | its end, or 256 KiB |
 //! | a 204, 1xx or 3xx, or one that a layer further in has held or classified | not held |
-//! | a compressed answer | its first byte |
-//! | a 4xx or 5xx, to classify it | its end, 64 KiB or one second |
+//! | a compressed answer of success | its first byte |
+//! | a 4xx or 5xx, to classify it | its end or error, 64 KiB or one second |
 //!
 //! An answer that is no failure also commits once the layer's
 //! [`hold`](crate::ModelFallbackLayer::hold) has passed, if that is set. The caller gets the held
@@ -41,15 +48,15 @@
 //!
 //! - A 1xx or 3xx of a [candidate with a base URL](crate::Candidate::base_url) is a
 //!   [`Redirected`](crate::llm::failure::Redirected): a client that followed it would
-//!   send the prompt, and maybe its key, to a host that the program did not choose.
-//! - An answer with a status of success that claims to be JSON, and does not begin and
-//!   end as JSON, is an [`IncompleteJson`](crate::llm::failure::IncompleteJson). If it is
-//!   too long to be held, the caller has its beginning already, and the body ends with
-//!   that error.
+//!   send the prompt, and maybe an API key, to a host that the program did not choose.
+//! - An uncompressed answer of success with a JSON content type, but without a complete document
+//!   as its body, is an [`IncompleteJson`](crate::llm::failure::IncompleteJson). If the attempt
+//!   committed before the answer's end, the caller has the beginning already, and the body
+//!   ends with that error.
 //!
 //! # Examples
 //!
-//! Reads from the failed answer that the caller gets how many attempts failed:
+//! Counts the failed attempts of the call to which an answer belongs:
 //!
 //! ```
 //! use tower_agent::attempt::Tries;
@@ -100,32 +107,35 @@ use crate::{
     supervise::{Claim, LayerSettings, SupervisedFuture},
 };
 
-/// The most bytes of a failed answer that are read to classify it.
+/// The number of held bytes of a failed answer that suffices to classify it.
 pub(crate) const MAX_ERROR: usize = 64 * 1024;
 
 /// The longest time for which a failed answer is read to classify it.
 pub(crate) const ERROR_TIME: Duration = Duration::from_secs(1);
 
 impl Run {
-    /// Opens an attempt of the call that this node is, and makes it with `call`.
+    /// Opens an attempt below this call's node, and makes the attempt with `call`.
     ///
-    /// The method is for a retry, a hedge or a cache of the program's own. The attempt is a node
-    /// below this one, and stands in the request that `call` gets, in place of this node: a layer
-    /// further in acts on the attempt alone. The future and its body drop what `call` made as soon
-    /// as the attempt or a node above it ends. Both settle the attempt by the answer, or as aborted
-    /// if they are dropped before its end, and count it for the call's
+    /// The method is for a retry, a hedge or a cache of the program's own. The request that `call`
+    /// gets carries the attempt in place of this node: a layer further in acts on the attempt
+    /// alone. The method counts the attempt for the call's
     /// [summary](crate::CallSummary::attempts).
     ///
-    /// The call itself is settled by the layer that opened it, or by the first layer of this crate
-    /// that saw it: such a layer, for example [`RunLayer`](crate::RunLayer), stands outside of the
-    /// caller of this method.
+    /// Once the attempt or a node above it has ended, the returned future (or the body of its
+    /// answer) drops the inner one at its next poll. The outcome of the answer settles the attempt.
+    /// A drop before the answer's end settles the attempt as aborted, or as failed if the answer's
+    /// head has shown a failure.
+    ///
+    /// The layer that opened the call settles it, or the first layer of this crate that saw it.
+    /// Such a layer, for example [`RunLayer`](crate::RunLayer), must stand outside of the caller of
+    /// this method.
     ///
     /// # Errors
     ///
     /// The end of this node, or of a node above it, if it is over or closing; passed deadlines are
-    /// checked first. Then nothing may be tried any more: `call` is not called, and the caller
-    /// hands the error on. An attempt that merely failed, by its own step timeout for example,
-    /// leaves this node live, and another may follow.
+    /// checked first. Then `call` is not called: return the error, and try nothing more. An attempt
+    /// that merely failed, by its own step timeout for example, leaves this node live, and another
+    /// may follow.
     #[allow(
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
@@ -153,7 +163,9 @@ impl Run {
     }
 }
 
-/// An answer's extension: a retry or fallback layer further in has committed to this answer, so no
-/// layer further out makes another attempt.
+/// An answer's extension: a retry or fallback layer further in has committed to this answer.
+///
+/// So no layer further out makes another attempt, except after a redirect of a candidate's own
+/// upstream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Committed;

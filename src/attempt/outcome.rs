@@ -1,4 +1,4 @@
-//! Decides what follows an attempt: hand its answer on, repeat it, or stop.
+//! Decides what follows an attempt: return its answer, make another attempt, or stop.
 
 use std::slice;
 
@@ -95,11 +95,11 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         Next::Done(Err(self.end_error(error)))
     }
 
-    /// Adds a failed attempt to the call's tries; counts it as an error of the run if the budget
-    /// counts every attempt.
+    /// Adds a failed attempt to the call's tries, and reports it to the program's hook.
     ///
-    /// A failure that a layer further in has counted is not counted again. Returns the result of
-    /// the count, or `None` if the failure was not counted.
+    /// Counts the failure as an error of the run if the budget counts every attempt, unless a layer
+    /// further in has counted it. Returns the result of the count, that of the layer further in
+    /// included; `None` if the failure was not counted.
     fn note<B: Body>(
         &mut self,
         failure: &Failure,
@@ -126,7 +126,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         counted.or_else(|| every.then(|| self.own.count_error(self.policy.key(failure))))
     }
 
-    /// Counts a silent attempt in the run's row of them, or resets the row after another failure.
+    /// Counts a silent attempt among the run's silent attempts in a row. Another failure resets
+    /// their number.
     ///
     /// The method denies another attempt if the idle breaker's limit is reached, unless the breaker
     /// fails over and this layer can move to another candidate.
@@ -188,8 +189,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Ends the call with the failed answer or error, because no attempt follows. If the idle
-    /// breaker denied it and is set to end idle runs, ends the run instead.
+    /// Ends the call with the failed answer or error: no attempt of this layer follows. If the idle
+    /// breaker denied one and is set to end idle runs, ends the run instead.
     fn stop<B: Body<Data = Bytes>>(
         &mut self,
         denied: Denial,
@@ -278,11 +279,11 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Records that the attempt serves the call: resets the row of silent attempts, and clears the
-    /// node's failure.
+    /// Records that the attempt serves the call.
     ///
-    /// Returns the [`Completion`] that reports the attempt's end to the policy's observer and to
-    /// the program's hook; `None` if there is neither.
+    /// Resets the run's number of silent attempts in a row, and clears the failure of the layer's
+    /// node. Returns the [`Completion`] that reports the attempt's end; `None` if no observer of
+    /// the policy, no hook and no span needs that report.
     fn note_served(&mut self, attempt: &Run, parts: &Parts) -> Option<Box<Completion>> {
         self.own.forget_silence();
         self.own.fail_as(None);
@@ -327,7 +328,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         let PeekedAnswer {
             mut parts, content, ..
         } = answer;
-        // An attempt's share of the time limits it until the commit.
+        // An attempt's share of the time limits the attempt only until the commit.
         attempt.node().clocks.lapse();
         let completion = match failed {
             Some(_) => None,

@@ -185,7 +185,7 @@ impl<B> PeekedAnswer<B> {
         matches!(rule, CommitRule::Failure | CommitRule::Classified(_))
     }
 
-    /// Classifies the answer: by its failure from a layer further in, else by its held part.
+    /// Classifies the answer as a layer further in did, else by head and held part.
     pub(crate) fn classify(&mut self, classifier: &Classifier) -> Option<Failure> {
         if let CommitRule::Classified(failure) = &self.rule {
             return Some(Failure::clone(failure));
@@ -264,7 +264,8 @@ where
                 if self.parts.status.is_success() && is_plain(headers) {
                     let whole = self.content.held.whole();
                     self.content.body.report(Usage::of_answer(&whole));
-                    // Half a document is a failure, so others need no second look.
+                    // `classify` finds a failure in each incomplete document, so an answer without
+                    // a failure needs no second check.
                     if failure.is_some() && is_broken_json(headers, &whole) {
                         unusable = Some(IncompleteJson::new(whole.len() as u64).into());
                     }
@@ -331,7 +332,8 @@ enum CommitRule {
     Byte,
     /// The answer is read to its end, or until more than `MAX_HELD` bytes are held.
     End,
-    /// The answer is a 4xx or 5xx: at most `MAX_ERROR` bytes are read, to classify it.
+    /// The answer is a 4xx or 5xx, which is read to classify it. The reading stops at the end or an
+    /// error, or once `MAX_ERROR` bytes are held.
     Failure,
 }
 
@@ -476,7 +478,7 @@ impl<B: Body> FailedAttempt<B> {
             })
     }
 
-    /// Whether a node below `own` ended because its step window passed in silence.
+    /// Whether a node in the tree of `own`, except a tool, ended as `StepTimeout`.
     pub(super) fn is_silence(&self, own: &Run) -> bool {
         self.end()
             .is_some_and(|end| end.reason == TerminalReason::StepTimeout && is_of_attempt(end, own))

@@ -33,10 +33,10 @@ pub trait AttemptPolicy {
     ///
     /// # Errors
     ///
-    /// If no upstream can serve the request.
+    /// If the request is invalid, or no upstream can serve it now.
     fn begin(&mut self, own: &Run, request: Request<ReplayBody>) -> Result<(), BoxError>;
 
-    /// Sets limits on a new attempt; they hold while the service gets ready, too.
+    /// Sets limits on a new attempt; they also hold while the service becomes ready.
     fn limit(&self, _attempt: &Run) {}
 
     /// Makes the request of an attempt, with its number in the call as `x-attempt`.
@@ -49,8 +49,10 @@ pub trait AttemptPolicy {
     /// Whether the caller's request asks for a stream.
     fn streams(&self) -> bool;
 
-    /// The model that the caller's request names; `None` if it is not known. It stands in error
-    /// keys and spans where there is no candidate.
+    /// The model that the caller's request names; `None` if it is not known.
+    ///
+    /// The span of the call records this model. The spans of attempts and error keys have it where
+    /// there is no candidate.
     fn model(&self) -> Option<&str> {
         None
     }
@@ -72,7 +74,8 @@ pub trait AttemptPolicy {
     /// upstream asks for too long a wait.
     fn retry_delay(&mut self, failure: &Failure) -> Result<Duration, Denial>;
 
-    /// Finds the next attempt or candidate, but does not switch to it; a denial if none is left.
+    /// Finds the next attempt or candidate, but does not switch to it. The result is a denial if
+    /// none is left, or if all suitable candidates are in a cooldown.
     fn find_next(&mut self, failure: &Failure) -> Result<(), Denial>;
 
     /// Switches to the attempt that [`find_next`](Self::find_next) found, with the budget's permit
@@ -85,8 +88,8 @@ pub trait AttemptPolicy {
 
     /// Records that the upstream of the current candidate failed.
     ///
-    /// The driver calls the method only if the attempt was sent to a candidate and failed because
-    /// of the upstream, and the call's node still admits attempts.
+    /// The driver calls the method only if the attempt was sent to a candidate, the failure came
+    /// from the upstream or the connection to it, and the layer's node still admits attempts.
     fn note_failure(&mut self, _failure: &Failure) {}
 
     /// Records that an attempt serves the call. Returns an observer that learns how the attempt
@@ -146,13 +149,14 @@ impl AttemptSettings {
 /// The reason why no further attempt of a call follows a failed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
-    /// The failure's class allows no further attempt by this layer.
+    /// The failure, by its class or by `x-should-retry`, allows no further attempt by this layer.
     Class,
     /// The request is marked with [`SideEffects`], which must not happen twice.
     SideEffects,
     /// Too many attempts of the run in a row were silent.
     Idle,
-    /// The upstream asked for a longer wait than the budget allows.
+    /// The upstream asked for too long a wait. The wait exceeds the budget's longest; or, while
+    /// another candidate can serve, the base of the waits.
     RetryAfter,
     /// Too little time is left for the wait and an attempt.
     TimeLeft,
@@ -232,7 +236,7 @@ pub(super) fn is_wanted(own: &Run, now: Duration, task: TaskId) -> bool {
     own.node().check(now, task).is_ok() && !own.node().is_closing()
 }
 
-/// Decides whether another attempt follows, as a repeat or at another model.
+/// Decides whether another attempt follows, as a repeat or at another candidate.
 ///
 /// The caller has checked [`is_wanted`]. The function is never called after a commit, so no byte of
 /// the failed attempt has reached the layer's caller.

@@ -1,4 +1,4 @@
-//! Settles an attempt and the node above it when the attempt's answer ends.
+//! Settles the layer's node after the attempt's answer, and reports the attempt's end.
 
 use std::{
     fmt::Debug,
@@ -12,7 +12,7 @@ use crate::{
     supervise::ResponseMarks,
 };
 
-/// The duty of a layer to settle its node as the attempt ends.
+/// The duty of a layer to settle its node once the attempt has ended.
 #[derive(Debug)]
 pub(super) struct Ownership {
     pub(super) guard: SettleGuard,
@@ -53,7 +53,8 @@ impl Ownership {
 
 /// Learns how the attempt that served a call ended.
 pub trait CompletionObserver: Send + Sync + Debug {
-    /// Takes the `reason` for which the attempt's node ended. The method is not called if a node
+    /// Takes the `reason` for which the attempt's node ended. After an error event of the stream,
+    /// the reason has the class that the program's rules give. The method is not called if a node
     /// above ended the attempt.
     fn ended(self: Box<Self>, reason: &TerminalReason);
 }

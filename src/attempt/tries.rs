@@ -28,7 +28,7 @@ const REQUEST_IDS: [&str; 3] = ["x-request-id", "request-id", "x-amzn-requestid"
 /// The longest request id that is kept; a longer one is left out, as a part of it names nothing.
 const MAX_REQUEST_ID: usize = 128;
 
-/// One attempt that has ended.
+/// One attempt that has ended, or was classified as failed.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
@@ -36,10 +36,10 @@ pub struct Tried {
     pub candidate: Option<Arc<str>>,
     /// The terminal reason of the attempt; `Completed` if it served the call to the end.
     pub reason: TerminalReason,
-    /// The class of the attempt's failure; `None` if it did not fail, but served or was cut with
-    /// its call.
+    /// The class of the attempt's failure; `None` for an attempt that did not fail.
     pub class: Option<FailureClass>,
-    /// The status of the attempt's answer, if there was one.
+    /// The status of the attempt's answer, if there was one. For a failure under a good status or
+    /// in a stream, the status in the error's code, if that has one.
     pub status: Option<StatusCode>,
     /// The upstream's error message, or the error in place of an answer; at most 256 bytes, empty
     /// if there is neither.
@@ -107,9 +107,9 @@ fn request_id(headers: &HeaderMap) -> Option<Arc<str>> {
 
 /// The failed attempts of a call, in order.
 ///
-/// The list is an extension of each answer that follows a failed attempt, good or failed, and of
-/// the answer that [`TerminalResponseLayer`](crate::TerminalResponseLayer) makes of an error.
-/// Without an answer, [`find`](Self::find) finds it in the call's error.
+/// If an attempt failed, the list is an extension of the call's answer, good or failed, and of the
+/// answer that [`TerminalResponseLayer`](crate::TerminalResponseLayer) makes of an error. Without
+/// an answer, [`find`](Self::find) finds the list in the call's error.
 ///
 /// ```
 /// use tower_agent::{BoxError, attempt::Tries};
@@ -170,8 +170,10 @@ impl Tries {
         });
     }
 
-    /// Adds the failed attempts of a call of the service to those of the call that `own` belongs
-    /// to. A layer further in has added those of this call itself already.
+    /// Adds these attempts to those of the call of `own`, if another call made them.
+    ///
+    /// The inner service may have made another call. If it made the attempts in the same call, a
+    /// layer further in has added them already.
     pub(super) fn merge(&self, own: &Run) {
         if self.call != own.call_node().number() {
             Self::add(own, &self.tried);
@@ -186,7 +188,8 @@ impl Tries {
 
     /// The time from the failed answer until the first cooldown of a suitable candidate ends.
     ///
-    /// `None` if no candidate that could serve the request is in a cooldown.
+    /// `None` if no candidate that could serve the request is in a cooldown. Only the list of a
+    /// failed answer has this time.
     #[must_use]
     pub const fn soonest(&self) -> Option<Duration> {
         self.soonest

@@ -16,9 +16,9 @@ use crate::run::{Run, RunId, TaskId, TerminalReason};
 impl RunRegistry {
     /// Ends the owner's run of this id as aborted. Returns whether this call ended it.
     ///
-    /// The answer is false, without any effect, if the id is unknown, another owner's, or its run
-    /// has ended. A deadline of the run that has passed by now ends it first. Runs of requests
-    /// without a credential are those of [`Owner::anonymous`].
+    /// The result is false, without any effect, if the id is unknown, another owner's, or its run
+    /// has ended. A deadline of the run that has passed by now ends the run first: then the result
+    /// is false, too. Runs of requests without a credential are those of [`Owner::anonymous`].
     ///
     /// Observers have received the end before any waiter of the run wakes; by then the run has also
     /// left the live runs.
@@ -105,10 +105,11 @@ impl RunRegistry {
 
     /// Begins a [shutdown](Self::shutdown) that lets running work finish, for `limit` at most.
     ///
-    /// From now on the registry admits no run, and live runs admit no call and no attempt. Runs
+    /// From now on the registry admits no run, and live runs admit no call, attempt, tool or
+    /// sub-agent, but for attempts of a [last call](crate::TurnCapLayer::finaliser) under way. Runs
     /// without work end at once. A run of one call ends as its call does. Other runs end as
-    /// [`Shutdown`](TerminalReason::Shutdown) when their last work is done. At `limit` all runs
-    /// that are left end so.
+    /// [`Shutdown`](TerminalReason::Shutdown) when their last work is done, and at `limit` at the
+    /// latest. A run that was closing before ends with the reason for which it closed.
     ///
     /// The drain has begun when this method returns; dropping the future does not stop the drain.
     pub fn drain(&self, limit: Duration) -> RunDrain {

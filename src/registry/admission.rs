@@ -9,26 +9,29 @@ use super::{
 };
 use crate::run::{Identity, Run, RunNotice};
 
-/// A request's mark: a layer opened its call, and no cap has counted the request yet. Calls that
-/// the program attached to a run carry no mark, and are not counted.
+/// A request's extension: no cap has counted the call that a layer opened for it.
+///
+/// Calls that the program attached to a run lack the extension, and are not counted.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Uncounted;
 
 /// The side that looks a run up, and may open it: the program or a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Finder {
-    /// The program looks the run up, and may use it freely. No cap applies to the program.
+    /// The program looks the run up, and may use it at any time. So the run counts as used. No cap
+    /// applies to the program.
     Program,
     /// A request looks the run up, and enters it for the request's call.
     Request,
 }
 
 impl RunRegistry {
-    /// Counts the request of `call` for its owner: as a new run, which is then admitted, or as a
-    /// turn of an admitted run, if `is_turn`.
+    /// Counts the request of `call` for its owner. A run that is not admitted yet counts as a new
+    /// run, and is then admitted; if `is_turn`, the request also counts as a turn.
     ///
-    /// If a cap is exceeded, the call ends. A run that the request has just opened then ends too,
-    /// and leaves no trace. Runs of other registries are not counted.
+    /// If the request is over a cap, the call ends. If the run is not admitted yet, it ends too and
+    /// leaves no trace, unless observers know it or another call of it is live. Runs of other
+    /// registries are not counted.
     ///
     /// Count and admission are one step under the lock of the entry: of several requests with
     /// one new id, one counts as the run, and the others count as turns of it.
@@ -77,8 +80,8 @@ impl RunRegistry {
         self.report_refused(owner, cap, known);
     }
 
-    /// The count of the tokens of the owner of this call's run, to which the run's tokens are added
-    /// from now on; `None` for a run of another registry.
+    /// Counts the tokens of this call's run for the run's owner from now on. Returns the owner's
+    /// count; `None` for a run of another registry.
     pub(crate) fn owner_tokens(&self, call: &Run) -> Option<Arc<OwnerTokens>> {
         let run = call.run();
         let owner = Owner(self.identity_of(&run)?.owner);
@@ -87,8 +90,8 @@ impl RunRegistry {
         Some(tokens)
     }
 
-    /// Takes the run of `call` out of the registry without a trace. The run stays if a cap has
-    /// admitted it, observers know it, or another request works on it.
+    /// Takes the run of `call` out of the registry without a trace. The run stays if it has ended,
+    /// a cap has admitted it, observers know it, or another call of it is live.
     pub(crate) fn withdraw(&self, call: &Run) {
         let run = call.run();
         let Some(identity) = self.identity_of(&run) else {

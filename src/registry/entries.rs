@@ -120,8 +120,8 @@ impl Entries {
         self.hit(key, now).map(|entry| entry.run.clone())
     }
 
-    /// The entry of this key. A hit on an ended run restarts the time until the registry forgets
-    /// it.
+    /// The entry of this key. If its run has ended, the time until the registry forgets the run
+    /// restarts.
     fn hit(&mut self, key: &EntryKey, now: Instant) -> Option<&mut RunEntry> {
         let entry = self.runs.find_mut(key.hash, |entry| entry.is_of(key))?;
         if entry.expires.is_some() {
@@ -132,7 +132,7 @@ impl Entries {
 
     /// Retires the run of this entry if it was idle for too long: no request finds it any more.
     /// Otherwise the error says when the run will have been idle for too long; `None` if idleness
-    /// does not end it.
+    /// does not end it, or the entry is gone.
     pub(crate) fn retire(&mut self, place: Place, now: Instant) -> Option<Result<(), Instant>> {
         let entry = self.entry_mut(place)?;
         let at = idle_until(entry.run.node(), entry.idle?, now);
@@ -158,8 +158,8 @@ impl Entries {
         true
     }
 
-    /// Removes a run without a trace, and returns whether it did. A run stays if a cap has admitted
-    /// it, observers know it, or several requests work on it.
+    /// Removes a run without a trace, and returns whether it did. A run stays if it has ended, a
+    /// cap has admitted it, observers know it, or several calls of it are live.
     pub(crate) fn withdraw(&mut self, place: Place) -> bool {
         let entry = self.entry(place);
         let Some(entry) = entry.filter(|entry| entry.expires.is_none()) else {
@@ -220,8 +220,9 @@ impl Entries {
         live.map(|entry| entry.run.clone())
     }
 
-    /// Marks the entry of a run that ended as remembered; a replaced run is only counted as ended.
-    /// Returns whether the run's id was given; `None` if the end was published before.
+    /// Marks the entry of a run that ended as remembered. A replaced run, which has no entry, only
+    /// stops counting as live. Returns whether the run's id was given; `None` if the end was
+    /// published before.
     pub(crate) fn ended(&mut self, place: Place, now: Instant) -> Option<bool> {
         let Some(entry) = self.entry_mut(place) else {
             return self.replaced.remove(&place.serial);
@@ -242,8 +243,8 @@ impl Entries {
         due.map(|Reverse((at, _))| *at).chain(self.sweep).min()
     }
 
-    /// Forgets expired entries, and returns the live runs with clocks that are due for a check. The
-    /// caller checks the runs without the lock.
+    /// Forgets expired entries, and returns the live runs that are due for a check. The caller
+    /// checks their clocks and idle limits without the lock.
     pub(crate) fn due(&mut self, now: Instant) -> Vec<Run> {
         let (mut suspects, mut again) = (Vec::new(), Vec::new());
         while let Some(place) = self.due.iter_mut().find_map(|due| pop(due, now)) {
@@ -334,8 +335,8 @@ impl Entries {
 
     fn check_at(&mut self, place: Place, at: Instant, is_over: bool) {
         let due = &mut self.due[usize::from(is_over)];
-        // A forgotten entry leaves its times in the queue. A live run may have two times there, an
-        // ended one has one: the queue is cleaned beyond twice as many.
+        // A forgotten entry leaves its times in the queue. A live run mostly has one or two times
+        // there, an ended one has one: the queue is cleaned beyond twice as many.
         let most = if is_over { 2 } else { 4 } * self.runs.len() + 64;
         if due.len() > most {
             let is_of = |place: Place| move |entry: &RunEntry| entry.place == place;

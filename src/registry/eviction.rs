@@ -9,9 +9,10 @@ use crate::run::{End, LimitKind, Node, NodeState, ReasonClass, ResetOn};
 
 /// The rank of an ended run; the registry evicts runs of rank 0 first.
 ///
-/// Rank 0: runs that completed, had a generated id, or ended because their caller gives up at that
-/// time; only a waiter needs their end. Rank 1: runs with another end. Rank 2: runs that a limit or
-/// a clock ended, so that a flood of new ids does not revive an old id.
+/// Rank 0: runs that completed, that had a generated id, or that ended by a deadline or silence
+/// limit that their caller announced; only a task that waits for such a run needs its end. Rank 2:
+/// other runs that a limit or a clock ended, so that a flood of new ids does not revive an old id.
+/// Rank 1: the rest.
 pub(super) fn rank(end: Option<&End>, named: bool) -> usize {
     // A caller can cause these ends at no cost, so they must not evict other runs: a deadline
     // that the caller announced, or the longest silence for which the caller waits.

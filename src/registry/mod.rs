@@ -2,28 +2,28 @@
 //!
 //! A run that spans many requests is one run only if every request finds the same node, and a
 //! run that was stopped stays stopped only if its id is remembered. An id whose run ended,
-//! except as `Completed`, is a *tombstone*: until it expires, [`RunRegistry::open`] returns the
-//! ended run, and every layer returns the stored reason without an upstream call.
+//! except as `Completed`, is a *tombstone*: until the registry forgets it, [`RunRegistry::open`]
+//! returns the ended run, and every layer returns the stored reason without an upstream call.
 //!
-//! # What is counted
+//! # What is remembered
 //!
 //! Ids belong to an [`Owner`]: the same id of two owners is two runs. Live runs stay in the
-//! registry. Ended runs stay for ten minutes, extended by each hit, and at most
-//! [`RunRegistry::ENDED`] of them. Beyond that number the registry forgets completed runs first.
-//! The registry forgets runs that a limit ended only after all others, so that a flood of new ids
+//! registry. Ended runs stay for ten minutes after their end, or after the last lookup by owner and
+//! id, and at most [`RunRegistry::ENDED`] of them. Beyond that number the registry forgets
+//! completed runs first, and runs that a limit or a clock ended last, so that a flood of new ids
 //! does not revive an old one.
 //!
-//! The registry works lazily: when the program or a layer uses it, or a task
-//! [waits](RunRegistry::wait), it ends idle runs and runs past a deadline, and forgets expired
-//! ones. The registry has no task of its own.
+//! The registry works lazily, and has no task of its own: when the program or a layer uses the
+//! registry, or a task [waits](RunRegistry::wait), the registry completes idle runs, ends runs past
+//! a deadline, and forgets expired ones.
 //!
 //! # Runs that were never used
 //!
-//! If a request opened a run by an id of its own, the run may complete at once. That happens if
-//! the request is refused for its caller's fault before an upstream was asked (its body cannot
-//! be read, is too large or not usable, no candidate can serve it), and no other work of the
-//! run was ever admitted: so ids of refused requests are not kept. The next request with the id
-//! opens it anew. A call that an upstream refused counts as work.
+//! A run that a request opened by an id completes at once, and so leaves no tombstone, if the
+//! request is refused for its caller's fault before an upstream was asked (its body cannot be read,
+//! is too large or not usable, or no candidate accepts its dialect), and no other work of the run
+//! was ever admitted. The next request with the id opens it anew. A call that an upstream refused
+//! counts as work.
 //!
 //! # Generations
 //!
@@ -35,7 +35,7 @@
 //! # Shutdown
 //!
 //! After [`shutdown`](RunRegistry::shutdown) or [`drain`](RunRegistry::drain) a registry never
-//! admits a run again: a run that is opened is over from its birth.
+//! admits a run again: a new run is over from its birth.
 //!
 //! # Examples
 //!
@@ -110,19 +110,22 @@ impl Default for RunRegistry {
 impl RunRegistry {
     /// The maximum of ended runs that the registry remembers.
     ///
-    /// Beyond the maximum the registry forgets the oldest ended runs. The registry first forgets
-    /// runs that completed, that had a generated id, or that ended by a deadline or silence limit
-    /// that their caller announced; then runs that were ended by other causes; last, runs that a
-    /// limit or a clock ended.
+    /// Beyond the maximum the registry first forgets runs that completed, that had a generated id,
+    /// or that ended by a deadline or silence limit that their caller announced; then runs that
+    /// were ended by other causes; last, runs that a limit or a clock ended. Among runs of one such
+    /// kind the registry forgets the oldest end first.
     pub const ENDED: usize = 10_000;
 
     /// How long the registry remembers an ended run after the last lookup that found it.
+    ///
+    /// Only a lookup by owner and id counts, as by [`get`](Self::get) or by a request. Without a
+    /// lookup the time runs from the run's end.
     pub const REMEMBERED: Duration = Duration::from_secs(600);
 
     /// The time without work after which a run with a given id completes, by default.
     ///
-    /// Such a run completes after that long with no work in flight, unless
-    /// [`RunLayer::idle`](crate::RunLayer::idle) sets another limit.
+    /// Such a run completes after that long with no work in flight, no pause and no sign of life,
+    /// unless [`RunLayer::idle`](crate::RunLayer::idle) sets another limit.
     pub const IDLE: Duration = Duration::from_secs(1800);
 
     /// The number of events that an observer may lag behind before it loses some.
@@ -131,10 +134,10 @@ impl RunRegistry {
     /// The usual limit for a [`wait`](Self::wait): how long a caller waits for a run's end.
     pub const WAIT: Duration = Duration::from_secs(30);
 
-    /// How long after its deadline a run or call may still count as live.
+    /// How long a run or call may still count as live after its deadline.
     ///
-    /// A run or call counts as live after its deadline if no task has checked its clocks since, or
-    /// if its work was never dropped.
+    /// That happens if no task has checked the clocks of the run or call since, or if its work was
+    /// never dropped.
     pub const SAFETY: Duration = Duration::from_secs(60);
 
     /// Makes a registry without runs.

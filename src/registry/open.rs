@@ -31,8 +31,8 @@ struct Enrolment<'a> {
 impl RunRegistry {
     /// Finds or opens the owner's run of this id: the live one, the tombstone, or a new one.
     ///
-    /// Check [`Run::terminal_reason`] before you start work: if the registry is shut down, a
-    /// new run is over from its birth.
+    /// Check [`Run::terminal_reason`] before you start work: a tombstone is over, and so is a new
+    /// run if the registry is shut down.
     #[must_use]
     pub fn open(&self, owner: Owner, id: RunId) -> Run {
         self.find_or_open(owner, id, None)
@@ -106,7 +106,7 @@ impl RunRegistry {
     /// Opens a new run with an id that has ended, in the session of the ended run.
     ///
     /// The new run is the next generation, with all counts at zero. Only the program can reopen
-    /// an id; no request can.
+    /// a tombstone; a request opens an id anew only if its run completed.
     ///
     /// The method returns `None` if the id is unknown, its run lives, or the registry is shut down.
     #[must_use]
@@ -154,7 +154,8 @@ impl RunRegistry {
                 }
                 return (run, None);
             }
-            // The former run is over, though the ending thread may not have finished.
+            // The former run, if any, has completed or is retired, though the thread that ends it
+            // may not have finished.
             if let Some(before) = entries.get(&key, now) {
                 before.node().uncount();
             }
@@ -187,8 +188,9 @@ impl RunRegistry {
     /// Enrols a run that has no id in the registry yet. Returns whether it was enrolled.
     ///
     /// The run takes `id` unless a live or remembered run has it; a run that completed does not
-    /// count. Without `id` the run takes its generated one; if the registry is shut down, it then
-    /// ends as `Shutdown`. A run that its opener does not settle ends after it was idle for `idle`.
+    /// count. Without `id` the run takes its generated one; if the registry is shut down, the run
+    /// then ends as `Shutdown`. Unless a run without `id` ends with its one call, it completes
+    /// after it was idle for `idle`.
     pub(crate) fn adopt(
         &self,
         run: &Run,
@@ -238,7 +240,8 @@ impl RunRegistry {
         true
     }
 
-    /// Opens a run with the key, unless the key has a run that `replaces` does not accept.
+    /// Opens a run with the key, unless the key has a run that `replaces` rejects. Opens none if
+    /// the registry is shut down.
     fn open_anew(
         &self,
         enrolment: Enrolment<'_>,
@@ -264,8 +267,8 @@ impl RunRegistry {
     }
 
     /// Gives the run its identity, and adds it to the live runs; no other method does.
-    /// [`Registration::ended`] takes the run out when it ends. Returns false if the registry is
-    /// shut down, or if the run has an identity already.
+    /// [`Registration::ended`] takes the run out when it ends. Returns false, and adds nothing, if
+    /// the registry is shut down, or if the run has an identity already.
     fn enrol(&self, entries: &mut Entries, run: &Run, with: Enrolment<'_>, now: Instant) -> bool {
         let place = self.shared.next_place(with.key);
         let owner = with.key.owner.0;
@@ -304,7 +307,8 @@ impl RunRegistry {
         }
     }
 
-    /// The parameters of a run that the program opens in the session of another run.
+    /// The parameters of a run that the program opens after the run `before`. The new run gets the
+    /// session and the idle limit of that run, if there is one.
     fn successor<'a>(&self, key: &'a EntryKey, before: Option<&Run>) -> Enrolment<'a> {
         let known = before.and_then(|run| run.node().payload.identity());
         let idle = known.and_then(|known| self.shared.idle_limit(known));

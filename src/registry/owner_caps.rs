@@ -24,11 +24,12 @@ static KEYS: LazyLock<[RandomState; 3]> =
 ///
 /// The default owner is the program itself. Callers without a credential are another owner,
 /// [`anonymous`](Self::anonymous): so no request without a key finds, joins or ends a run of the
-/// program by its id. The program names that owner for runs of a server without keys.
+/// program by its id. To find or end the runs of a server without keys, the program names that
+/// owner.
 ///
 /// The digest has a new key in each process, and is never printed. Records and logs show `program`,
-/// `anonymous`, or `owner-` and 16 digits that are derived from the digest with another key; these
-/// texts only distinguish owners.
+/// `anonymous`, or `owner-` and 16 hexadecimal digits that are derived from the digest with another
+/// key; these texts only distinguish owners.
 ///
 /// ```
 /// # use tower_agent::{RunRegistry, TerminalReason};
@@ -107,7 +108,8 @@ pub struct OwnerCaps {
     tokens_per_hour: TokenCaps,
 }
 
-/// The counts of each owner with an open run, or with a turn or tokens of the last hour.
+/// The counts of owners. An owner is forgotten once it has no open run, and no turn, tokens or
+/// report of the last hour.
 #[derive(Debug)]
 pub(crate) struct Owners {
     epoch: Instant,
@@ -126,7 +128,7 @@ struct Account {
     open: u32,
     /// The turns in each minute with turns; the minutes count from the epoch.
     minutes: BTreeMap<u64, u32>,
-    /// The tokens of the last hour; `None` if none were counted.
+    /// The tokens of the last hour; `None` until a layer that caps tokens counts.
     tokens: Option<Arc<OwnerTokens>>,
     /// The refused requests, by the name of the cap.
     refusals: BTreeMap<&'static str, RefusalCount>,
@@ -154,8 +156,9 @@ pub(crate) struct OpenRun {
     owner: u128,
 }
 
-/// The number of minutes in which turns count against the hourly cap. The number is one more than
-/// an hour has: the first and the last minute are not whole, and no hour may exceed the cap.
+/// The number of minutes in which turns and tokens count against the hourly caps. The number is
+/// one more than an hour has: the first and the last minute are not whole, and no hour may exceed
+/// a cap.
 const MINUTES: u64 = 61;
 
 impl OwnerCaps {
@@ -212,8 +215,8 @@ impl OwnerCaps {
 }
 
 impl RunRegistry {
-    /// Returns the counts of each owner's runs, turns and tokens. From the first call on, the
-    /// registry keeps them.
+    /// Returns the counts of each owner's runs, turns and tokens. The registry counts from the
+    /// first call of this method on.
     pub(crate) fn count_owners(&self) -> &Arc<Owners> {
         self.shared.owners.get_or_init(|| Arc::new(Owners::new()))
     }
@@ -400,8 +403,8 @@ impl OwnerTokens {
 }
 
 impl TokenAccount for OwnerTokens {
-    /// Counts what is more in the present minute, and takes what is less from the newest minutes
-    /// that have it: the answer may have begun in an earlier one.
+    /// Adds an increase to the present minute; takes a decrease from the newest minutes. The answer
+    /// may have begun in an earlier minute.
     fn replace(&self, before: Spending, now: Spending) {
         let minute = self.minute();
         let mut minutes = self.recent();

@@ -15,10 +15,10 @@ pub struct RunPage {
     pub next: Option<RunCursor>,
 }
 
-/// A cursor in a registry's runs: a [`RunPage`] begins behind the run that it stands for.
+/// A cursor in a registry's runs: the next [`RunPage`] begins after its run.
 ///
 /// The registry need not remember that run. The cursor prints as a text of up to 20 digits, to
-/// pass in a query. In another registry it means nothing.
+/// pass in a query. In another registry the cursor means nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RunCursor(u64);
 
@@ -28,7 +28,7 @@ pub struct RunCursor(u64);
 pub struct InvalidRunCursor;
 
 impl RunRegistry {
-    /// The number of live runs in the registry: those with a snapshot without a reason.
+    /// The number of live runs in the registry: those whose snapshot has no reason.
     ///
     /// The cost does not depend on the number. A run past its deadline that no task has checked
     /// since counts for up to [`SAFETY`](Self::SAFETY) more.
@@ -54,8 +54,8 @@ impl RunRegistry {
 
     /// A page of the registry's live and remembered runs, newest first.
     ///
-    /// The page begins behind `after`. The page holds at most `limit` runs, and at least one if
-    /// there is any. Only these runs cost a snapshot.
+    /// The page begins after the run of the cursor `after`, or with the newest run. The page holds
+    /// at most `limit` runs, and at least one if there is any. Only these runs cost a snapshot.
     ///
     /// Consecutive pages show each run at most once. The pages show no run that was opened after
     /// the request for the first page, and leave out runs that are forgotten meanwhile.
@@ -107,7 +107,7 @@ impl FromStr for RunCursor {
 
     /// # Errors
     ///
-    /// If the text is not a number in the form that a cursor prints.
+    /// If the text has other characters than digits, has none, or exceeds [`u64::MAX`].
     fn from_str(text: &str) -> Result<Self, InvalidRunCursor> {
         // `u64::from_str` would also take a leading `+`, which no cursor prints.
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());

@@ -33,8 +33,8 @@ const SHARDS: usize = 16;
 
 /// The state that all clones of a registry share.
 ///
-/// Lock order: evictions, one shard, sessions. No lock is held while a run is
-/// ended, woken or dropped.
+/// Lock order: evictions, one shard, then the sessions or the owners' counts. None of these locks
+/// is held while a run is ended, woken or dropped.
 pub(crate) struct Shared {
     shards: [Lock<Entries>; SHARDS],
     pub(super) sessions: Lock<Sessions>,
@@ -189,8 +189,9 @@ impl Shared {
         let result = f(&mut entries);
         if let Some(at) = entries.next() {
             let at = nanos(at.saturating_duration_since(self.epoch));
-            // Mostly another entry is earlier: a load is cheaper than an exchange. A thread
-            // that has just reset `next` will still visit this shard, or has visited it.
+            // Mostly another entry is earlier: a load is cheaper than an exchange. A thread that
+            // resets `next` then locks each shard: it finds this entry, or this thread sees the
+            // reset.
             if at < self.next.load(Ordering::Acquire) {
                 self.next.fetch_min(at, Ordering::AcqRel);
             }
@@ -266,14 +267,15 @@ impl Registration for Shared {
         };
         self.leave_session(identity);
         self.remember(place, node.nearest_end(), named);
-        // The snapshot in the event is taken without the lock.
+        // The event, with its snapshot, is mostly made before the lock of `sequence`.
         let event = (self.events.receiver_count() > 0).then(|| RunEvent::ended(node));
         let mut sequence = self.sequence.lock();
         if identity.admission.announce() {
             self.send(&mut sequence, node, &RunNotice::Opened, own);
         }
         *sequence += 1;
-        // Stored before the run's own number, with which the end is ready for late observers.
+        // Stored before `last_event` marks the run's end as numbered: a late observer that sees the
+        // mark reads this number, too.
         identity.end_event.store(*sequence, Ordering::Release);
         node.payload.last_event();
         if self.events.receiver_count() > 0 {

@@ -43,7 +43,7 @@ impl Rates {
     }
 }
 
-/// The atomic integer behind each of a bucket's two numbers; tests implement it for loom's.
+/// The atomic integer behind each of a bucket's two numbers. Tests implement the trait for loom's.
 pub(crate) trait Cell {
     fn new(value: u64) -> Self;
     #[cfg(test)]
@@ -146,8 +146,8 @@ impl<C: Cell> Bucket<C> {
         if self.interval == 0 {
             return None;
         }
-        // The latest value of `spent_until`, one burst ahead of the clock: so a new bucket grants a
-        // full burst at once.
+        // The highest value that `spent_until` may take, one burst ahead of the clock: so a new
+        // bucket grants a full burst at once.
         let due = now().saturating_add(self.burst);
         let drawn = self.spent_until.update(|until| {
             let next = until.max(due - self.burst).checked_add(self.interval)?;
@@ -213,8 +213,9 @@ pub(super) struct Buckets {
     unnamed: Arc<Bucket>,
     /// The buckets by candidate name: a hash table in which each slot is set once and never freed.
     ///
-    /// A lookup writes nothing; the counter of a read lock would cost more than the bucket. No name
-    /// is removed, because a name that came again would get a new bucket with a full burst.
+    /// The lookup of a known name writes nothing; the counter of a read lock would cost more than
+    /// the bucket. No name is removed, because a name that came again would get a new bucket with a
+    /// full burst.
     named: Box<[OnceLock<NamedBucket>]>,
     hasher: RandomState,
     /// The bucket for all names without a bucket of their own: later or longer ones.

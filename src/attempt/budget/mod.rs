@@ -59,8 +59,9 @@ impl RetryBudget {
 
     /// How often a run may repeat the same failure; 3 by default.
     ///
-    /// With a limit of 3, the fourth occurrence of the failure ends the run. Successes do
-    /// not reset the count. `None` means any number.
+    /// With a limit of 3, the fourth occurrence of the failure ends the run. Under
+    /// [`Count::Every`], the fourth such failure of an attempt ends no run, but the retry layer
+    /// does not repeat it. Successes do not reset the count. `None` means any number.
     #[must_use]
     pub fn per_error_key(self, repeats: impl Into<Option<u32>>) -> Self {
         self.set(|settings| settings.per_error_key = repeats.into())
@@ -87,12 +88,13 @@ impl RetryBudget {
 
     /// How often all runs together may repeat attempts at one candidate.
     ///
-    /// All runs together may make `ratio` repeats per first attempt (by default 0.2, kept
+    /// All runs together may make `ratio` repeats per first attempt (by default 0.2, rounded
     /// to the thousandth), and `floor` repeats per second (by default 10) in any case.
     ///
-    /// Deposits are used first. Deposits do not expire, and accumulate up to ten seconds of the
-    /// floor, at least to 10 repeats; the floor accumulates up to one second. The budget
-    /// starts with new buckets, which earlier clones do not share.
+    /// Each first attempt deposits `ratio` of a repeat. A repeat uses the deposits first, then the
+    /// floor. Deposits do not expire, and accumulate up to ten seconds of the floor, at least to 10
+    /// repeats; the floor accumulates up to one second. The budget starts with new buckets, which
+    /// earlier clones do not share.
     ///
     /// # Panics
     ///
@@ -112,8 +114,8 @@ impl RetryBudget {
     /// The wait before a repeat, unless the upstream names one.
     ///
     /// Waits are jittered from `base` (by default 500 ms), which grows with each repeat up
-    /// to `max` (8 s). A `base` above `max` counts as `max`. For an overloaded upstream the
-    /// `base` is four times as long.
+    /// to `max` (8 s). A `base` above `max` counts as `max`. For an upstream that is overloaded or
+    /// still starting, the `base` is four times as long.
     #[must_use]
     pub fn delays(self, base: Duration, max: Duration) -> Self {
         self.set(|settings| (settings.delays.base, settings.delays.max) = (base, max))
@@ -151,12 +153,12 @@ impl RetryBudget {
         self.set(|settings| settings.count = count)
     }
 
-    /// How many attempts of a run in a row may end by their step window; off by default.
+    /// Limits the silent attempts of a run in a row; off by default.
     ///
-    /// `then` says what happens after `silent` such attempts; five are recommended. An
-    /// attempt that is not silent restarts the count, also one with an error of the
-    /// upstream. Calls that fail in silence are failures of one kind too, so
-    /// [`per_error_key`](Self::per_error_key) may end the run earlier.
+    /// An attempt is silent if its step window ends it. `then` says what happens at the
+    /// `silent`-th such attempt; five are recommended. An attempt that is not silent restarts the
+    /// count, also one with an error of the upstream. Calls that fail in silence are failures of
+    /// one kind too, so [`per_error_key`](Self::per_error_key) may end the run earlier.
     ///
     /// # Panics
     ///
@@ -185,10 +187,10 @@ impl RetryBudget {
     /// The layers call the hook once for each attempt: for a failed one as soon as it is
     /// classified, before another follows; for one that serves the call when the body of its answer
     /// has ended or was dropped; for any other when it was dropped. An attempt that waits for the
-    /// service to be ready counts, too. Of nested layers with a hook, the innermost calls it, as a
-    /// layer further out makes one attempt of all of those. The hook runs on the request path, also
-    /// where bodies are dropped, and must not block; a panic in it is logged as `after_attempt
-    /// panicked`. A later hook replaces an earlier one.
+    /// service to be ready counts, too. Of nested layers with a hook, the innermost calls its hook,
+    /// because all its attempts are one attempt of a layer further out. The hook runs on the
+    /// request path, also where bodies are dropped, and must not block; a panic in it is logged as
+    /// `after_attempt panicked`. A later hook replaces an earlier one.
     ///
     /// ```
     /// use tower_agent::RetryBudget;
@@ -207,7 +209,7 @@ impl RetryBudget {
     /// bucket of attempts without a candidate; an unshared budget has no buckets.
     ///
     /// This method is for your own retry loops, like [`withdraw`](Self::withdraw) and
-    /// [`counts`](Self::counts): the layers call these methods themselves.
+    /// [`counts`](Self::counts): the layers deposit, withdraw and count without them.
     #[inline]
     pub fn deposit(&self, candidate: Option<&str>) {
         if let Some(bucket) = self.bucket(candidate) {
@@ -317,7 +319,7 @@ impl Default for RetryBudget {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Count {
-    /// Failures that reach the harness: calls after all their attempts, errors of tools.
+    /// Failures that reach the agent's harness: calls after all their attempts, errors of tools.
     #[default]
     Harness,
     /// Failures that reach the harness, and failed attempts inside of a call.
@@ -341,7 +343,8 @@ pub enum IdleBreaker {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub struct NextAttempt<'a> {
-    /// The node that makes the attempt: the call, or an attempt of a layer further out.
+    /// The node of the layer that makes the attempt. The node is the call, or an attempt of a layer
+    /// further out.
     pub run: &'a Run,
     /// The number of the attempt in the call, from 1. Attempts that failed before the service was
     /// called do not count. The hook is not called before a layer's first attempt.
@@ -502,7 +505,7 @@ pub(crate) struct Delays {
     pub(crate) jitter: Jitter,
 }
 
-/// The factor on the base of the waits for an overloaded upstream.
+/// The factor on the base wait for an upstream that is overloaded or still starting.
 const SLOWLY: Nanos = 4;
 
 /// Generates the waits of one call, one before each repeat.
@@ -531,7 +534,7 @@ impl Backoff {
         }
     }
 
-    /// The wait before the next repeat; longer if `slowly`, for an overloaded upstream.
+    /// The wait before the next repeat; from a longer base if `slowly`: see `SLOWLY`.
     pub(crate) fn next(&mut self, slowly: bool) -> Duration {
         let base = self.base.saturating_mul(if slowly { SLOWLY } else { 1 });
         let doubled = 1_u64.checked_shl(self.repeats).unwrap_or(Nanos::MAX);

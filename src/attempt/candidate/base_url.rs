@@ -14,8 +14,8 @@ use crate::error::InvalidRequest;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BaseUrl {
     scheme: Scheme,
-    // The host and the port, without the scheme's default, so that equal authorities compare
-    // equal.
+    // The host and the port, without the scheme's default port, so that equal authorities
+    // compare equal.
     authority: Authority,
     // The path of the URL, without a trailing slash.
     path: String,

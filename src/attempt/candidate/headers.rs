@@ -10,7 +10,7 @@ use crate::{
 /// `accept-encoding: identity`.
 pub(crate) fn undress(headers: &mut HeaderMap) {
     // This step is first: a caller may name any header in `connection`, also one that is set
-    // below. Mostly there is no such header, and one scan is cheaper than the removals.
+    // below. Mostly there is no header to remove, and one scan is cheaper than the removals.
     if headers
         .keys()
         .any(|name| is_hop(name) || *name == header::EXPECT)
@@ -19,7 +19,7 @@ pub(crate) fn undress(headers: &mut HeaderMap) {
         // The whole body is buffered: no upstream needs to ask for it by a status 100.
         headers.remove(header::EXPECT);
     }
-    // A compressed answer cannot be classified.
+    // A compressed answer can be classified by its head only.
     let identity = HeaderValue::from_static("identity");
     headers.insert(header::ACCEPT_ENCODING, identity);
 }

@@ -31,10 +31,9 @@ use crate::{
 
 /// One model at one upstream, to which a request may be sent.
 ///
-/// Without a [`base_url`](Self::base_url) the request goes to its original upstream, and
-/// only `model` in the body changes. With one the candidate has its own upstream, which gets
-/// the caller's credentials only if [`forward_credentials`](Self::forward_credentials) is
-/// set.
+/// Without a [`base_url`](Self::base_url) the request goes to its original upstream. With a base
+/// URL the candidate has its own upstream, which gets the caller's credentials only if
+/// [`forward_credentials`](Self::forward_credentials) is set. Of the body only `model` changes.
 ///
 /// ```
 /// use http::{HeaderName, HeaderValue};
@@ -90,7 +89,8 @@ impl Candidate {
     ///
     /// Without a [`base_url`](Self::base_url), an [`api_key`](Self::api_key) or a
     /// [`credential`](Self::credential) of their own, all candidates are one account, the caller's:
-    /// an answer for which the account is at fault, such as 401 or 402, goes to none of the others.
+    /// after an answer for which the account is at fault, such as 401 or 402, the layer tries none
+    /// of the others.
     pub fn new(model: impl Into<String>) -> Self {
         let model = model.into();
         Self {
@@ -119,12 +119,13 @@ impl Candidate {
     /// The URL of the candidate's own upstream, up to the operation: `https://host/v1`.
     ///
     /// The operation is the known end of the request's path (`chat/completions`,
-    /// `responses`, `messages`, `messages/count_tokens`, `embeddings`, `images/...`); the
-    /// query stays. By default the request's URL stays.
+    /// `responses`, `messages`, `messages/count_tokens`, `embeddings`, `images/...`). The query
+    /// stays, but for its [credentials](Self::forward_credentials). By default the request's URL
+    /// stays.
     ///
     /// No layer follows a redirect or an upgrade of this upstream. Such an answer is a
     /// failure, [`Redirect`](crate::llm::failure::FailureClass::Redirect): the next
-    /// candidate is tried, and the caller never gets it.
+    /// candidate is tried, and the caller never gets that answer.
     ///
     /// # Errors
     ///
@@ -146,7 +147,7 @@ impl Candidate {
     /// A header of the candidate's requests, in place of the caller's or the layer's.
     ///
     /// The header replaces an earlier one of that name. The value counts as a secret.
-    /// `content-length` and `transfer-encoding` have no effect.
+    /// `content-length`, `transfer-encoding` and `x-attempt` have no effect.
     #[must_use]
     pub fn header(mut self, name: HeaderName, mut value: HeaderValue) -> Self {
         value.set_sensitive(true);
@@ -202,8 +203,8 @@ impl Candidate {
 
     /// Whether the candidate's upstream is another tower-agent of the program; false by default.
     ///
-    /// A trusted upstream gets the run's id, its terminal reasons end the call, and its
-    /// answers keep the headers that speak for its server, such as `set-cookie`.
+    /// A trusted upstream gets the run's id, and its terminal reasons end the call. Its answers
+    /// keep the headers that the layer removes from the answers of others, such as `set-cookie`.
     #[must_use]
     pub const fn trusted(mut self, trusted: bool) -> Self {
         self.trusted = trusted;
@@ -213,9 +214,11 @@ impl Candidate {
     /// Whether the candidate gets the caller's credentials in spite of its own upstream or
     /// account.
     ///
-    /// The credentials are `authorization`, `x-api-key`, `api-key`, `x-goog-api-key` and `cookie`.
-    /// By default a candidate with its own upstream gets none of them, and one with only its own
-    /// account gets only `cookie`.
+    /// The credentials are the headers `authorization`, `x-api-key`, `api-key`, `x-goog-api-key`,
+    /// `openai-organization`, `openai-project`, `cookie` and `x-amz-security-token`, and in the
+    /// query `key`, `api_key`, `api-key`, `apikey` and `access_token`. By default a candidate with
+    /// its own upstream gets none of them. One with only its own account gets only `cookie`,
+    /// `x-amz-security-token` and those in the query.
     #[must_use]
     pub const fn forward_credentials(mut self, forward: bool) -> Self {
         self.forward_credentials = forward;
@@ -362,7 +365,7 @@ impl Candidate {
     }
 
     /// Whether both candidates are the same one, listed twice: name, model, upstream, dialect,
-    /// headers and account are equal. Limits and prices do not count.
+    /// headers and account are equal. Other settings, such as limits and prices, do not count.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         self.label() == other.label()
             && self.model == other.model

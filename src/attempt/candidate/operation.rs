@@ -55,10 +55,10 @@ impl Operation {
     }
 }
 
-/// Whether a model generates for this request, which makes it a turn of its run.
+/// Whether the request is a turn of its run: a model generates output for it.
 ///
-/// Embeddings, counts of tokens and lists of models are no turns. A path that is unknown
-/// or ambiguous counts as one that generates.
+/// Embeddings, counts of tokens, and a GET or HEAD of models are no turns. Any other request at a
+/// path that is unknown or ambiguous is one.
 pub(crate) fn generates<B>(request: &Request<B>) -> bool {
     let path = request.uri().path();
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
