@@ -5,18 +5,19 @@
 //! - two limits on time: a [step window](StepTimeoutLayer), which each token restarts, and a
 //!   [ceiling](HardCeilingLayer), which nothing restarts;
 //! - the end of a call and of its upstream request as soon as the [caller
-//!   leaves](ClientDisconnectLayer);
+//!   disconnects](ClientDisconnectLayer);
 //! - [retries](RetryBudgetLayer) and [fallbacks](ModelFallbackLayer) within budgets, and none for
 //!   a run that is over;
-//! - caps on the [turns](TurnCapLayer) of a run, on its [tokens](TokenCapLayer) and their cost, on
-//!   those of an [owner](OwnerCapLayer), and on [loops](LoopGuardLayer) of tool calls;
+//! - caps on the [turns](TurnCapLayer), the [tokens](TokenCapLayer) and the cost of a run, on the
+//!   runs, turns, tokens and cost of an [owner](OwnerCapLayer), and on [loops](LoopGuardLayer) of
+//!   tool calls;
 //! - a [registry](RunRegistry), through which a program finds, observes and ends runs;
 //! - a [`TerminalReason`] for every end; the official SDKs [raise](TerminalResponseLayer) an
 //!   error for a cut answer.
 //!
 //! Why all of it together: *this attempt failed, try another* and *the run is over, stop* look
 //! the same to a layer that sees an error. Here the reason is stored on a [`Run`] before
-//! anything is dropped, and every layer reads it before it acts.
+//! anything is dropped, and every layer reads the stored reason before it acts.
 //!
 //! # On a server
 //!
@@ -48,7 +49,7 @@
 //!
 //! # Around a client
 //!
-//! One run over several calls and tools; its end ends them all:
+//! One run covers several calls and tools; the end of the run ends them all:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_agent::BoxError> {
@@ -78,23 +79,24 @@
 //! # Order
 //!
 //! From the outside in. A wrong order is never unsafe, only less useful. [`AgentStack`] makes the
-//! layers in this order from named settings.
+//! layers in this order from named settings. A node is a run, a call, an attempt or a tool: see
+//! [`NodeKind`].
 //!
 //! | layer | what it does |
 //! |---|---|
 //! | [`TerminalResponseLayer`] | turns reasons into HTTP answers and error events; if asked, keeps a silent stream alive and notifies observers of slow calls |
 //! | [`RunLayer`] | finds or opens the run by its id, and opens a call |
-//! | [`PumpLayer`] | servers: ends a call at its deadlines while the caller does not read |
-//! | [`ClientDisconnectLayer`] | ends the call when the caller leaves |
+//! | [`PumpLayer`] | servers: ends a call at its deadlines although the caller does not read |
+//! | [`ClientDisconnectLayer`] | ends the call when the caller disconnects |
 //! | [`HardCeilingLayer`] | ends the node at an absolute limit |
 //! | [`StepTimeoutLayer`] | ends the node after a window without progress |
-//! | [`StopPhraseLayer`] | ends the runs of a session when its user sends a stop phrase; outside of all caps |
-//! | [`OwnerCapLayer`] | caps the open runs of one owner, and its turns in an hour |
+//! | [`StopPhraseLayer`] | ends the other runs of a session when its user sends a stop phrase; outside of all caps |
+//! | [`OwnerCapLayer`] | caps the open runs of one owner, and its turns, tokens and cost in an hour |
 //! | [`TurnCapLayer`] | ends a run that has used up its turns |
 //! | [`TokenCapLayer`] | ends a run that has used up its tokens, or what they may cost |
 //! | [`LoopGuardLayer`] | ends a run that repeats the same tool calls |
-//! | [`ModelFallbackLayer`] | moves a failed call to another model, an attempt each |
-//! | [`RetryBudgetLayer`] | repeats a failed attempt while a budget pays for it |
+//! | [`ModelFallbackLayer`] | moves a failed call to another model, in a new attempt |
+//! | [`RetryBudgetLayer`] | repeats a failed attempt while a budget allows it |
 //! | [`HardCeilingLayer`], [`StepTimeoutLayer`] again | end the attempt: another may follow |
 //! | [`HealthGateLayer`] | makes calls wait while the upstream restarts |
 //!
@@ -102,8 +104,8 @@
 //! its place: outside of retry and fallback layers it ends the call, inside of them it ends the
 //! attempt. [`Scope::Run`] makes it act on the whole run. The end of a node ends all nodes below
 //! it, and none above it. So a step window outside of retry and fallback must be longer than the
-//! one inside: an equal one ends the call before another attempt can follow a silent one, and its
-//! first end is logged as a warning.
+//! window inside. Otherwise the outer window ends the call before another attempt can follow a
+//! silent one, and the first such end is logged as a warning.
 //!
 //! # Around the layers
 //!
@@ -118,18 +120,20 @@
 //! [`reopen`](RunRegistry::reopen), [`drain`](RunRegistry::drain) for a shutdown that lets the
 //! current step finish, [`subscribe`](RunRegistry::subscribe) for any number of observers. A
 //! request with the id of an ended run gets the stored reason, until the registry forgets the
-//! run.
+//! run; the id of a completed run opens a new run.
 //!
-//! A new limit can be [observed](StepTimeoutLayer::observe) first: it then reports, and ends no
-//! run. A [`Watchdog`] asks a checker, then a person, about runs that look stuck. A
-//! [`Trajectory`] writes a line of JSON for each run that a limit or a clock ended.
-//! [`Terminated`] is the error of a node that was ended, and a `main` may return it.
+//! A new limit can be [observed](StepTimeoutLayer::observe) first: the layer then reports what the
+//! limit would have ended, and ends nothing. A [`Watchdog`] asks a checker, then a person, about
+//! runs that look stuck. A [`Trajectory`] writes a line of JSON for each run that a limit or a
+//! clock ended, and for tools and requests that were refused. [`Terminated`] is the error of a node
+//! that was ended, and a `main` may return it.
 //!
 //! # In the log
 //!
 //! Each ended call causes one event of [`tracing`], `call ended`, once all its futures and bodies
 //! have been dropped. Each ended run causes one event `run ended`, unless it ended with its only
-//! call. The target of these and of all other events is `tower_agent`.
+//! call. The target of these and of all other events is `tower_agent`, except that an
+//! [`AgentStack`] warns of contradictory settings under `tower_agent::stack`.
 //!
 //! | level | the reason of the end | for example |
 //! |---|---|---|
@@ -140,15 +144,16 @@
 //! | field | |
 //! |---|---|
 //! | `reason` | the terminal reason, by its wire name |
-//! | `ended` | the node that ended: the `call`, or the `run` that it belongs to |
-//! | `run`, `session` | their ids; no `session` if there is none |
+//! | `ended` | the kind of the node that ended: `call`, or the kind of the node above it whose end it inherited, such as `run` |
+//! | `run`, `session` | the ids of the run and of its session; no `session` if there is none |
 //! | `candidate`, `attempts` | of a call: the candidate that served it, or the last one that was tried, and the number of tries |
 //! | `turns` | of a run: the number of turns that it has used up |
+//! | `step`, `description` | the last step of the run, unless the reason is `completed`: its kind and its description |
 //! | `elapsed` | the time from the opening of the node to its end |
 //! | `input_tokens`, `output_tokens` | the usage, as far as an upstream reported it |
 //!
-//! A run that ends with its only call, or that was opened for that call, has no event of its own:
-//! the event of the call stands for both. Each event is sent after the tasks that wait for the end
+//! A run that ends with its only call, or that was opened for that call, has no separate event: the
+//! event of the call stands for both. Each event is sent after the tasks that wait for the end
 //! have been woken. A tracing subscriber that panics does not disturb the call. If no subscriber
 //! is interested in the event, its fields are not read.
 //!
@@ -156,18 +161,20 @@
 //!
 //! A subscriber that wants `tower_agent` at `INFO` gets a span for each run that the program opens,
 //! and for each call, attempt and tool. The fields have the names of OpenTelemetry's GenAI
-//! conventions, for the layer of `tracing-opentelemetry`; `docs/events.md`, beside the README, lists
-//! them. `error.type` is the reason of a run or call, and the class of an attempt's failure.
-//! Neither prompts nor answers are recorded. Without such a subscriber no span is made.
+//! conventions, for the layer of `tracing-opentelemetry`; `docs/events.md`, beside the README,
+//! lists them. `error.type` is the reason of a run or call, the class of an attempt's failure or
+//! the reason that cut the attempt, and for a tool the reason or `tool_failed`. Neither prompts nor
+//! answers are recorded. Without such a subscriber no span is made.
 //! [`Run::span`] returns the span of a node, for a transport that sends its `traceparent`.
 //!
 //! # Compile errors
 //!
 //! `docs/errors.md`, beside the README, has the compile errors that a first program meets, with
-//! their cures, and recipes. Two of them:
+//! their cures, and recipes. Two of these errors:
 //!
 //! - The method `oneshot` exists, but its trait bounds were not satisfied: inside of a layer that
-//!   reads the request, such as [`RetryBudgetLayer`], the service takes a request with a [`ReplayBody`].
+//!   reads the request, such as [`RetryBudgetLayer`], the service takes a request with a
+//!   [`ReplayBody`].
 //! - Implementation of `From` is not general enough: at a `tokio::spawn` of a call whose innermost
 //!   service answers with a body with [`BoxError`] as its error. Box the body before it is read
 //!   (`answer.into_body().boxed_unsync()`), or box the stack (`ServiceBuilder::boxed_clone_sync`).
@@ -214,13 +221,13 @@ extern crate self as tower_agent;
 #[cfg(test)]
 mod tests;
 
-/// Compiles the examples of the README as doc tests; they send their requests with reqwest.
+/// Compiles the examples of the README as doc tests; the examples send requests with reqwest.
 #[cfg(all(doctest, feature = "reqwest"))]
 #[doc = include_str!("../README.md")]
 #[derive(Debug)]
 pub struct Readme;
 
-/// Compiles the programs of `docs/errors.md`, and sees that its wrong ones do not compile.
+/// Compiles the programs of `docs/errors.md`, and checks that its wrong programs do not compile.
 #[cfg(all(doctest, feature = "reqwest"))]
 #[doc = include_str!("../docs/errors.md")]
 #[derive(Debug)]

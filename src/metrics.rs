@@ -2,8 +2,9 @@
 //!
 //! A program that installs a recorder of the facade, such as that of `metrics-exporter-prometheus`,
 //! gets the numbers below. Without a recorder nothing is counted, and a request allocates only for
-//! the first number of a kind on its thread. Each number is recorded once, where the library handles
-//! the end that it counts, and without a lock. A recorder that panics disturbs no call.
+//! a name with labels that its thread does not remember; a thread remembers 64. Each number is
+//! recorded once, at the event that it counts, while the thread holds no lock of this crate. A
+//! recorder that panics disturbs no call.
 //!
 //! | metric | type | labels |
 //! |---|---|---|
@@ -60,7 +61,7 @@ use http::StatusCode;
 
 use crate::llm::dialect::{GenAiOperation, Usage};
 
-/// The value of a label in place of one that callers or upstreams made up.
+/// The value of a label in place of a text that this crate and the configuration do not know.
 pub(crate) const OTHER: &str = "other";
 
 /// One metric: its name, its unit and its description.
@@ -188,7 +189,7 @@ static METADATA: Metadata<'static> = Metadata::new("tower_agent", Level::INFO, N
 const MOST_KEYS: usize = 64;
 
 thread_local! {
-    /// The keys that this thread recorded under: to make one takes longer than to record.
+    /// The keys under which this thread has recorded: making a key takes longer than recording.
     static KEYS: Cell<Vec<Key>> = const { Cell::new(Vec::new()) };
 }
 
@@ -210,7 +211,7 @@ impl Metric {
         });
     }
 
-    /// Calls `act` with the recorder, without letting a panic out of it.
+    /// Calls `act` with the recorder, and catches a panic of the recorder.
     ///
     /// Calls end where bodies are dropped: a panic there would take unrelated work down.
     fn record(&self, labels: &[MaybeLabel<'_>], act: impl FnOnce(&dyn Recorder, &Key)) {
@@ -235,7 +236,7 @@ impl Metric {
     }
 
     fn is_key(&self, key: &Key, labels: &[MaybeLabel<'_>]) -> bool {
-        // Most texts are the same in memory: words of this crate.
+        // Most texts are static words of this crate, whose addresses are equal.
         let same = |one: &str, other: &str| std::ptr::eq(one, other) || one == other;
         let mut labels = labels.iter().flatten();
         same(key.name(), self.name)

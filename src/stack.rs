@@ -1,7 +1,8 @@
-//! The layers of an agent's stack, in their one order, from named settings.
+//! The layers of an agent's stack, made in a fixed order from named settings.
 //!
-//! [`AgentStack::server`] answers other programs' requests; [`AgentStack::client`] sends an
-//! agent's own. From the outside in:
+//! [`AgentStack::server`] makes a stack that answers requests of other programs;
+//! [`AgentStack::client`] makes one for the requests that the program itself sends. From the
+//! outside in:
 //!
 //! | layer | where | setting | without the setting |
 //! |---|---|---|---|
@@ -17,18 +18,18 @@
 //! | [`TokenCapLayer`] | both | [`token_caps`](AgentStack::token_caps) | no cap |
 //! | [`LoopGuardLayer`] | both | [`loops`](AgentStack::loops) | counts nothing |
 //! | [`ModelFallbackLayer`] | both | [`fallback`](AgentStack::fallback) | the caller's model alone |
-//! | [`RetryBudgetLayer`] | both | [`retry`](AgentStack::retry) | one attempt |
+//! | [`RetryBudgetLayer`] | both | [`retry`](AgentStack::retry) | one attempt per candidate |
 //! | [`HardCeilingLayer`] of the attempt | both | [`attempt_ceiling`](AgentStack::attempt_ceiling) | no limit |
 //! | [`StepTimeoutLayer`] of the attempt | both | [`step`](AgentStack::step), [`first`](AgentStack::first) | no limit |
 //!
-//! A [`HealthGateLayer`](crate::HealthGateLayer), and layers of the program's own around each
-//! attempt, stand around the service that [`service`](AgentStack::service) takes. That service
-//! takes a [`ReplayBody`](crate::ReplayBody), and needs `Clone`.
+//! Put a [`HealthGateLayer`](crate::HealthGateLayer), and the program's own layers around each
+//! attempt, around the service that you hand to [`service`](AgentStack::service). That service
+//! must be `Clone`, and takes requests with a [`ReplayBody`](crate::ReplayBody).
 //!
 //! # Contradictions
 //!
 //! Some settings turn off others: see [`contradictions`](AgentStack::contradictions). The stack
-//! logs each of them as a warning when its layers are made.
+//! logs each contradiction as a warning when its layers are made.
 //!
 //! # Examples
 //!
@@ -92,7 +93,7 @@ pub struct AgentStack<Side> {
     first: Option<Duration>,
 }
 
-/// The layers that only a server has.
+/// The registry, and the settings of the layers that only a server's stack has.
 #[derive(Clone, Debug)]
 pub struct Server {
     registry: RunRegistry,
@@ -128,7 +129,7 @@ pub type ServerLayers = Stack<
     >,
 >;
 
-/// The limits of a run on time.
+/// The two limits on time of a run, or of an attempt: a step window within a ceiling.
 pub type RunLimits = Stack<StepTimeoutLayer, HardCeilingLayer>;
 
 /// The layers around a call's attempts, and those of each attempt.
@@ -196,7 +197,7 @@ impl AgentStack<Server> {
         self
     }
 
-    /// Changes the layer that ends or drains a call when its caller is slow or leaves.
+    /// Changes the layer that ends or drains the call of a slow or disconnected caller.
     #[must_use]
     pub fn pump(mut self, change: impl FnOnce(PumpLayer) -> PumpLayer) -> Self {
         self.side.pump = change(self.side.pump);
@@ -296,7 +297,7 @@ impl<Side> AgentStack<Side> {
 
     /// Sets the models that a call may move to when an attempt fails.
     ///
-    /// The steps between them draw on the budget of [`retry`](Self::retry).
+    /// The budget of [`retry`](Self::retry) must allow each move.
     #[must_use]
     pub fn fallback(mut self, candidates: impl Into<ModelFallbackLayer>) -> Self {
         self.fallback = Some(candidates.into());
@@ -324,8 +325,10 @@ impl<Side> AgentStack<Side> {
         self
     }
 
-    /// Sets another window for an attempt's first content, which for an answer that does not
-    /// stream is the whole wait.
+    /// Sets another window for the time until an attempt's first content.
+    ///
+    /// For an answer that does not stream, this window covers the whole wait. Without
+    /// [`step`](Self::step) it is the only window of the attempt.
     ///
     /// # Panics
     ///
@@ -339,9 +342,11 @@ impl<Side> AgentStack<Side> {
 
     /// Names the settings that turn off others, with the reason and the remedy for each.
     ///
-    /// If attempts may be repeated: a limit of the run that is not longer than a limit of an
-    /// attempt ends the run first, so that no other attempt follows. In any stack: a limit of an
-    /// attempt that is longer than the run's ceiling never applies.
+    /// A limit of the attempt that is longer than the [`ceiling`](Self::ceiling) never applies. If
+    /// the stack has [`retry`](Self::retry) or [`fallback`](Self::fallback), neither does one that
+    /// is as long as the ceiling, nor a window of the attempt that is not shorter than
+    /// [`run_step`](Self::run_step): the run ends first, so no other attempt follows. Limits in
+    /// shadow mode are not compared.
     #[must_use]
     pub fn contradictions(&self) -> Vec<String> {
         let repeats = self.retry.is_some() || self.fallback.is_some();
@@ -411,7 +416,7 @@ impl<Side> AgentStack<Side> {
     }
 }
 
-/// A budget for one attempt that counts nothing.
+/// Makes a budget that allows one attempt per candidate and counts no failures.
 fn once() -> RetryBudget {
     let budget = RetryBudget::new().max_attempts_per_candidate(1);
     budget.per_error_key(None).per_run(None).unshared()

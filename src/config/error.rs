@@ -9,10 +9,10 @@ use toml::{
     de::{DeArray, DeTable, DeValue},
 };
 
-/// The message about a key that no table has.
+/// The beginning of the message about an unknown key.
 const UNKNOWN: &str = "unknown key";
 
-/// A configuration that cannot be used.
+/// The reason why a configuration cannot be used.
 ///
 /// Its `Display` is `NAME:LINE:COLUMN: KEY: MESSAGE`, as compilers print it, so that editors find
 /// the place. A part that is not known is left out.
@@ -63,6 +63,9 @@ impl ConfigError {
     }
 
     /// Line and column, both from 1, if known.
+    ///
+    /// The column counts characters of TOML and bytes of JSON. If JSON ends too early, right after
+    /// a line break, the column is 0.
     #[must_use]
     pub const fn position(&self) -> Option<(usize, usize)> {
         self.position
@@ -111,7 +114,7 @@ impl ConfigError {
                 Segment::Enum { .. } | Segment::Unknown => None,
             })
             .collect();
-        // Serde's message for an unknown key. Its path ends at the key's table.
+        // Serde's message for an unknown key. The error's path ends at the key or at its table.
         let unknown = self.message.strip_prefix("unknown field `");
         if let Some((name, known)) = unknown.and_then(|rest| rest.split_once('`')) {
             let last = KeyPart::from(name);
@@ -129,7 +132,7 @@ impl ConfigError {
 ///
 /// # Errors
 ///
-/// If the text is no TOML, with its line and column.
+/// If the text is no TOML, with the line and the column of the mistake.
 pub fn parse_toml(text: &str) -> Result<toml::Table, ConfigError> {
     text.parse().map_err(|error: toml::de::Error| {
         let message = error.message().replace('\n', ": ");

@@ -21,7 +21,7 @@ pub(super) struct AgentLimits {
     pub(super) run: RunTable,
     #[serde(flatten)]
     pub(super) retry: RetryTable,
-    /// The time to the first notice, if it differs from that of `[progress]`.
+    /// The time to the first notice; `None` for that of `[progress]`.
     pub(super) notify_after: Option<Time>,
 }
 
@@ -172,8 +172,8 @@ fn limits_of(name: &str, table: AgentTable) -> Result<(RunTable, RetryTable), Co
 fn run_preset(recommended: bool) -> RunTable {
     let preset = RunTable {
         step_timeout: Some(secs(300)),
-        // Users ask for five minutes to an hour; the longest of these, so that every run has an
-        // end.
+        // Users ask for five minutes to an hour. The preset has the longest of these, so that every
+        // run has an end.
         max_turn_time: Some(secs(3600)),
         max_turns: Some(Count(30)),
         idle_breaker: Some(Count(5)),
@@ -319,7 +319,8 @@ fn disconnect(mut table: DisconnectTable) -> Result<DisconnectTable, ConfigError
     Err(error(&["disconnect"], "drain_limit", message))
 }
 
-/// Checks the phrases. Each needs a letter or a digit, as no other phrase would ever match.
+/// Checks the phrases: each needs a letter or a digit, because a phrase without either never
+/// matches.
 fn phrases(phrases: Vec<String>) -> Result<Vec<String>, ConfigError> {
     let key = [KeyPart::from("stop"), KeyPart::from("phrases")];
     if phrases.is_empty() {
@@ -341,7 +342,8 @@ fn phrases(phrases: Vec<String>) -> Result<Vec<String>, ConfigError> {
     }
 }
 
-/// The limits of the loop guard; `None` if all are off, so that the guard reads no conversation.
+/// The limits of the loop guard; `None` if the guard or each limit is off, so that the guard reads
+/// no conversation.
 fn loops(
     table: Option<LoopsTable>,
     enabled: Option<bool>,

@@ -3,11 +3,12 @@
 //! [`AgentConfig`] reads the tables that `docs/config.md` lists, and the names and shapes that
 //! agents' own configurations use, such as `agents.defaults.stepTimeoutSeconds`. Every mistake is
 //! an error that names the key, because an operator would notice an ignored limit only when an
-//! incident needs it. An absent limit is off, and so is zero; `preset = "recommended"` fills in
-//! what the configuration leaves out.
+//! incident needs it. An absent limit is off unless `docs/config.md` lists a default, and a limit
+//! of zero is off; `preset = "recommended"` fills in limits that the configuration leaves out.
 //!
-//! A server with tables of its own [parses](parse_toml) the document, takes them out, and reads
-//! them with [`read_table`] into types with [`Time`], [`Count`], [`Amount`] and [`Url`].
+//! A server that adds tables [parses](parse_toml) the document, removes its tables, and reads each
+//! with [`read_table`] into types with [`Time`], [`Count`], [`Amount`] and [`Url`]. The rest of the
+//! document goes to [`AgentConfig::from_table`].
 //!
 //! ```
 //! use tower_agent::{AgentStack, RunRegistry, config::AgentConfig};
@@ -59,9 +60,9 @@ pub use self::{
 /// A checked configuration: see the [module](self).
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// The limits of every run.
+    /// The limits of each agent without a table in `agents`.
     all: AgentLimits,
-    /// The limits of single agents, by name.
+    /// The complete limits of each agent with a table, by name.
     agents: BTreeMap<String, AgentLimits>,
     attempt: AttemptTable,
     disconnect: DisconnectTable,
@@ -77,17 +78,18 @@ impl AgentConfig {
     ///
     /// # Errors
     ///
-    /// For the first mistake, with its line and column.
+    /// For the first mistake, with its line and column, if the document has the key that the error
+    /// names, or a table above that key.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let table = parse_toml(text)?;
         Self::from_table(table).map_err(|error| error.in_toml(text))
     }
 
-    /// Reads a parsed TOML document, such as the rest of one with other tables.
+    /// Reads a parsed TOML document, such as one from which a server has removed its tables.
     ///
     /// # Errors
     ///
-    /// For the first mistake; [`ConfigError::in_toml`] finds its place.
+    /// For the first mistake; [`ConfigError::in_toml`] finds its line and column.
     pub fn from_table(table: toml::Table) -> Result<Self, ConfigError> {
         Self::check(read_table(table)?)
     }
@@ -105,10 +107,12 @@ impl AgentConfig {
         Self::check(file)
     }
 
-    /// The configuration as a document that gives each value in force, with this crate's names.
+    /// The configuration as a document with the values in force, under this crate's names.
     ///
-    /// The document reads as the same configuration. Only values that are off by default are left
-    /// out.
+    /// The document leaves out the absent keys of `[loops]`, and absent keys whose default is off,
+    /// unknown, or the value of another key. If an agent's table switches off a limit without which
+    /// an inherited `observe`, `ask_at`, `count_cached_input` or `idle_fails_over` is an error,
+    /// reading the document returns that error; any other document reads as the same configuration.
     ///
     /// ```
     /// use tower_agent::config::AgentConfig;
@@ -165,19 +169,21 @@ impl AgentConfig {
         Ok(document)
     }
 
-    /// The candidates as they are written.
+    /// The entries of `[[candidates]]`, as they are written.
     #[must_use]
     pub fn candidate_tables(&self) -> &[CandidateTable] {
         &self.candidates
     }
 
-    /// The names of the agents with limits of their own.
+    /// The names of the agents that have a table with limits.
     pub fn agents(&self) -> impl Iterator<Item = &str> {
         self.agents.keys().map(String::as_str)
     }
 
-    /// The key by which a run's watchdog asks before a cap on tokens or cost; `None` if no watchdog
-    /// does.
+    /// The path of the first `ask_at` key that is above zero; `None` if there is none.
+    ///
+    /// Such a key needs a [`Watchdog`](crate::Watchdog) with a question, which is asked before a
+    /// cap on tokens or cost ends the run.
     #[must_use]
     pub fn ask_at(&self) -> Option<Vec<&str>> {
         let asks = |limits: &AgentLimits| limits.run.ask_at.is_some_and(|part| part.0 > 0.0);

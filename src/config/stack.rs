@@ -34,7 +34,7 @@ impl AgentConfig {
     ///
     /// # Errors
     ///
-    /// If a variable is not set, is empty, or holds what no header may carry.
+    /// If a variable is not set, is empty, or holds characters that no header may carry.
     pub fn candidates(
         &self,
         env: impl Fn(&str) -> Option<String>,
@@ -189,10 +189,11 @@ impl AgentStack<Server> {
         config.set_limits(stack, &config.all)
     }
 
-    /// Sets the limits of one agent; an agent without a table gets the limits of all agents.
+    /// Sets the limits of one agent; for a `name` without a table the stack stays unchanged.
     ///
-    /// The stack is a clone of the one with the limits of all. Both share the sessions, the
-    /// cooldowns, and the shared budget if it is the same.
+    /// Call this method on a clone of the stack that has the limits of all agents. Both stacks
+    /// share the sticky sessions, the cooldowns, and, unless the agent has another `shared_ratio`
+    /// or `shared_floor`, the shared budget.
     #[must_use]
     pub fn for_agent(self, config: &AgentConfig, name: &str) -> Self {
         match config.agents.get(name) {
@@ -202,7 +203,7 @@ impl AgentStack<Server> {
     }
 }
 
-/// A stack with a registry of its own.
+/// Makes a stack with a new registry.
 impl TryFrom<&AgentConfig> for AgentStack<Server> {
     type Error = ConfigError;
 

@@ -7,9 +7,9 @@ use serde::{Deserialize, Serialize};
 use super::values::{Amount, Count, Part, Ratio, Time, Url};
 use crate::attempt::CandidateDialect;
 
-/// The most bytes of a partial text, 1 MiB.
+/// A number of bytes of a partial text, at most 1 MiB.
 type Bytes = Count<0, { 1 << 20 }>;
-/// The number of failures, of turns, or of repeats in a second.
+/// A number of failures, of turns, or of repeats in a second.
 type Number = Count<0, 1_000_000>;
 /// A number of tokens.
 type TokenCount = Count<0, { u32::MAX }>;
@@ -82,7 +82,7 @@ macro_rules! limits {
     };
     (@merge $table:ident $($field:ident)*) => {
         impl $table {
-            /// Fills in what the table leaves out.
+            /// Fills in the absent keys of this table from `other`.
             pub(super) fn or(self, other: Self) -> Self {
                 Self { $($field: self.$field.or(other.$field),)* }
             }
@@ -217,7 +217,7 @@ pub(super) struct ProgressTable {
 #[non_exhaustive]
 pub struct CandidateTable {
     pub(super) name: Option<String>,
-    /// The model that requests to the upstream name.
+    /// The name of the model in requests to the upstream.
     pub model: String,
     /// The part of the URL before the operation.
     pub base_url: Url,
@@ -231,7 +231,7 @@ pub struct CandidateTable {
     pub(super) price: Option<PriceTable>,
 }
 
-/// The price of a candidate's tokens, each for a million of them.
+/// The prices of a million of a candidate's tokens, by the kind of token.
 #[derive(Clone, Copy, Debug, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct PriceTable {
@@ -241,7 +241,7 @@ pub(super) struct PriceTable {
 }
 
 impl CandidateTable {
-    /// The name of the candidate in calls and logs: its own, or that of its model.
+    /// The name of the candidate in calls and logs: its `name`, or else its `model`.
     #[must_use]
     pub fn label(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.model)
@@ -257,7 +257,7 @@ pub(super) enum DialectName {
     Anthropic,
 }
 
-/// The `tools` table of other agents' configurations, which configures the loop guard.
+/// The `tools` table of other agents' configurations: the loop guard, and errors in a row.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct ToolsTable {

@@ -8,12 +8,12 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 use crate::run::Price;
 
-/// Longer times are cut to this: far beyond any run, and safe to add to an instant.
+/// The time to which longer ones are cut: far beyond any run, and safe to add to an instant.
 pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// A time: a text such as `"1500ms"` or `"5m"`, or a number of seconds.
 ///
-/// Times beyond 30 days are cut to that.
+/// Times beyond 30 days are cut to 30 days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Time(pub(super) Duration);
 
@@ -48,7 +48,7 @@ enum Raw {
 }
 
 impl Time {
-    /// The time as a limit: zero is none.
+    /// The time as a limit; `None` if it is zero.
     #[must_use]
     pub const fn limit(self) -> Option<Duration> {
         match self.0 {
@@ -77,8 +77,8 @@ impl Time {
             }
             Raw::Text(text) => match humantime::parse_duration(text) {
                 Ok(time) => Ok(time.min(LONGEST)),
-                // Only without a fraction: humantime reports the same error for less than a
-                // nanosecond.
+                // A text with a fraction is an error: for a part below a nanosecond humantime
+                // reports an overflow, too.
                 Err(DurationError::NumberOverflow) if !text.contains('.') => Ok(LONGEST),
                 Err(error) => Err(format!("is not a duration such as \"60s\": {error}")),
             },
@@ -90,7 +90,7 @@ impl Time {
 }
 
 impl<const LEAST: u32, const MOST: u32> Count<LEAST, MOST> {
-    /// The number as a limit: zero is none.
+    /// The number as a limit; `None` if it is zero.
     #[must_use]
     pub const fn limit(self) -> Option<u32> {
         match self.0 {
@@ -107,7 +107,7 @@ impl<const LEAST: u32, const MOST: u32> Count<LEAST, MOST> {
 }
 
 impl Amount {
-    /// The amount as a limit: zero is none.
+    /// The amount as a limit; `None` if it is zero.
     #[must_use]
     pub const fn limit(self) -> Option<f64> {
         if self.0 > 0.0 { Some(self.0) } else { None }

@@ -1,4 +1,4 @@
-//! A tool call with arguments and a result, and its error.
+//! The future of a tool that can fail, and its error.
 
 use std::{
     error::Error,
@@ -64,7 +64,8 @@ impl<F> Call<F> {
                 Poll::Ready(Ok(output))
             }
             Ok(Err(error)) => {
-                // The error is recorded after the tool has settled: it may end the run.
+                // The error is recorded after the tool has settled, because the record may end the
+                // run.
                 let mut watch = self.project().watch;
                 watch.as_mut().record(|| Some(digest(error.to_string())));
                 let watch = watch.project();
@@ -77,7 +78,9 @@ impl<F> Call<F> {
     }
 }
 
-/// The digest of a value as JSON; of the serializer's error text, if the value has no JSON form.
+/// The digest of a value as JSON, with an excerpt of at most `most` bytes.
+///
+/// For a value without a JSON form it is the digest of the serializer's error, without an excerpt.
 pub(crate) fn arguments(value: &impl Serialize, most: usize) -> ToolArguments {
     match serde_json::to_vec(value) {
         Ok(json) => ToolArguments {
@@ -104,16 +107,15 @@ pin_project! {
 }
 
 impl<F> Call<F> {
-    /// Selects the part of the output that the detection of loops compares with that of the last
-    /// same call.
+    /// Selects the part of the output that the detection of loops compares.
     ///
-    /// Without this selection only the arguments are compared, and after a failure the
-    /// error's text. The selection has no effect unless the tool has
-    /// [arguments](crate::tool::Tool::arguments).
+    /// The part is compared with that of the last same call. Without this selection only the
+    /// arguments are compared, and after a failure the error's text. The selection has no effect
+    /// unless the tool has [arguments](crate::tool::Tool::arguments).
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the tool's and settles its node as aborted.
+    /// Dropping the future drops the tool's future, and settles the tool's node as aborted.
     pub fn result_by<T, E, G, R>(self, read: G) -> CallResult<F, G>
     where
         F: Future<Output = Result<T, E>>,
@@ -145,9 +147,10 @@ where
 #[non_exhaustive]
 #[derive(Debug)]
 pub enum ToolError<E> {
-    /// The tool's own error. The run goes on.
+    /// The tool's own error. The run goes on, unless this error exceeds a limit on its errors.
     Failed(E),
-    /// The tool was dropped, because its window passed or a node above it ended.
+    /// The tool was dropped or never started, because a node above it ended or was closing, or the
+    /// tool was dropped because its window passed.
     ///
     /// If the tool's own window passed, `kind` is [`NodeKind::Tool`](crate::NodeKind::Tool).
     Terminated(Box<Terminated>),

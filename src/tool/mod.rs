@@ -1,4 +1,4 @@
-//! Tools as nodes of a run.
+//! Runs an agent's tools as nodes of the tree of its run.
 
 mod call;
 mod watch;
@@ -62,11 +62,11 @@ impl Run {
 impl Tool {
     /// Sets the arguments of the call, for the detection of loops.
     ///
-    /// A [`LoopGuardLayer`](crate::LoopGuardLayer) finds a run that repeats its calls in the
-    /// requests of an agent; with arguments, the run itself finds it. The run ends by the limits of
-    /// such a layer, once one of its model calls has passed through it, or by the limits of
-    /// [`Run::end_when_looping`]; without either, observers get a notice when the run would have
-    /// ended by the default limits. [`Call::result_by`] adds the result.
+    /// A [`LoopGuardLayer`](crate::LoopGuardLayer) counts the calls that it reads in an agent's
+    /// requests; with arguments, the run counts this call without a request. The run ends by the
+    /// limits of such a layer, once one of the run's model calls has passed through the layer, or
+    /// by the limits of [`Run::end_when_looping`]; without either, observers get a notice when the
+    /// run would have ended by the default limits. [`Call::result_by`] adds the result.
     #[must_use]
     pub fn arguments(mut self, arguments: &impl serde::Serialize) -> Self {
         self.arguments = Some(call::arguments(arguments, self.run.excerpt()));
@@ -86,11 +86,11 @@ impl Tool {
     /// [pause](Run::pause). When the time passes, the tool alone ends, with
     /// [`StepTimeout`](crate::TerminalReason::StepTimeout).
     ///
-    /// From the first `Pending` until the tool is over, this window stands in for the step windows
-    /// of the runs above it, which count neither this tool nor other work. A tool without any such
-    /// window is measured like a call, by the window that a
+    /// From the first `Pending` until the tool is over, this window replaces the step windows of
+    /// the runs above the tool: meanwhile those windows count neither this tool nor other work. A
+    /// tool with neither window is measured like a call, by the window that a
     /// [`StepTimeoutLayer`](crate::StepTimeoutLayer) of [`Scope::Run`](crate::Scope::Run) gave the
-    /// run, and ends the run if that passes.
+    /// run; if that window passes, the run ends.
     #[must_use]
     pub const fn window(mut self, window: Duration) -> Self {
         self.window = Some(window);
@@ -99,13 +99,13 @@ impl Tool {
 
     /// Sets how long the tool may clean up after a node above it has ended.
     ///
-    /// 100 ms is enough for most tools. The future is polled until it is ready or the time,
-    /// counted from the end, is up; it can wait for [`Run::ended`]. The output of the future
-    /// is discarded: the call returns that the tool was stopped. Unless set, the future is
-    /// dropped at once, as a model call always is.
+    /// 100 ms is enough for most tools. The tool's future is polled until it is ready or the time,
+    /// counted from the end, is up; to learn of the end, the future can wait for [`Run::ended`].
+    /// The output of the future is discarded: the call returns that the tool was stopped. Unless
+    /// set, the future is dropped at once, as a model call always is.
     ///
-    /// The grace holds only while the tool's future is polled: if a layer around it ends, that
-    /// layer drops the future. [`Run::settled`] waits until the grace is over.
+    /// The grace holds only while the tool's future is polled: a layer around the tool drops the
+    /// future when that layer's node ends. [`Run::settled`] waits until the grace is over.
     #[must_use]
     pub const fn grace(mut self, grace: Duration) -> Self {
         self.grace = Some(grace);
@@ -116,7 +116,7 @@ impl Tool {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the tool's and settles its node as aborted.
+    /// Dropping the future drops the tool's future, and settles the tool's node as aborted.
     pub fn call<F, T, E>(self, future: F) -> Call<F>
     where
         F: Future<Output = Result<T, E>>,
@@ -131,7 +131,7 @@ impl Tool {
     ///
     /// # Cancel safety
     ///
-    /// Dropping the future drops the tool's and settles its node as aborted.
+    /// Dropping the future drops the tool's future, and settles the tool's node as aborted.
     pub fn watch<F: Future>(self, future: F) -> Watch<F> {
         Watch::new(self, future)
     }

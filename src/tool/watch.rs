@@ -34,7 +34,7 @@ pin_project! {
         // Boxed: most runs want no notices.
         working: Option<Box<WorkingNotices>>,
         grace: Option<Grace>,
-        // The tool's own window, or else those of its run.
+        // The tool's own window, or else the windows of its run.
         windows: Vec<StepWindow>,
         own_window: bool,
         stand_in: Option<StandIn>,
@@ -43,7 +43,8 @@ pin_project! {
 
     impl<F> PinnedDrop for Watch<F> {
         fn drop(this: Pin<&mut Self>) {
-            // `finish` drops the tool's future before it settles the node: a settled tool is gone.
+            // `finish` drops the tool's future before it settles the node, so no future of a
+            // settled tool is left.
             this.finish(TerminalReason::Aborted);
         }
     }
@@ -161,7 +162,8 @@ impl<F> Watch<F> {
                 // A tool that its own window ended has failed; one that its run ended has not.
                 let watch = self.as_mut().project();
                 let own = terminated.kind == NodeKind::Tool && terminated.is_end_of(watch.node);
-                // On a closing node the tool was refused before it began, which is no failure.
+                // The end of a closing node is not counted: the closing may have refused the tool
+                // before it began, which is no failure.
                 if own && !watch.node.node().is_closing() {
                     let reason = terminated.reason.as_str();
                     // The timeout counts as the tool's result.
@@ -188,7 +190,7 @@ impl<F: Future> Future for Watch<F> {
     }
 }
 
-/// The windows of the tool's run, for a tool without one of its own.
+/// The windows of the tool's run, for a tool that has no window itself.
 fn windows_of_run(tool: &Run) -> Vec<StepWindow> {
     let windows = tool.windows().into_iter();
     let windows = windows.map(|(length, resets_on, observes)| {
@@ -198,8 +200,8 @@ fn windows_of_run(tool: &Run) -> Vec<StepWindow> {
     windows.collect()
 }
 
-/// A guard that stops the windows of the runs above a tool, while the tool's own stands in for
-/// them.
+/// A guard that stops the step windows of the runs above a tool, because the tool's own window
+/// replaces them.
 #[derive(Debug)]
 struct StandIn(Run);
 

@@ -32,8 +32,8 @@ pub(super) struct Stages {
     pub(super) checks: Arc<Semaphore>,
 }
 
-/// The outcome of a round after which the inquiry restarts: the run is stuck at another
-/// step by now.
+/// The outcome of a round after which the inquiry restarts: the run is stuck in another series of
+/// repeats by now.
 struct Restart;
 
 /// Asks one stage after the other about a run, while the run is live and stuck.
@@ -45,9 +45,9 @@ pub(super) async fn inquire(run: WeakRun, mut repeats: Option<u32>, stages: Arc<
     }
 }
 
-/// Asks a person whether a run may use its caps on tokens once more.
+/// Asks a person whether to extend a run's caps on tokens and cost by their own size.
 ///
-/// Without an answer the run ends when it reaches the cap.
+/// Without an answer the run ends when it exceeds the cap.
 pub(super) async fn ask_at_cap(run: WeakRun, message: String, stages: Arc<Stages>) {
     let (Some(question), Some(live)) = (&stages.question, run.live()) else {
         return;
@@ -87,7 +87,7 @@ impl Stages {
             return None;
         }
         let live = run.live()?;
-        // The checker's verdict on a step that the run has left does not count.
+        // The checker's verdict on an earlier series of repeats does not count.
         if live.stuck_in()? != row {
             return Some(Restart);
         }

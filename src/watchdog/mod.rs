@@ -1,8 +1,8 @@
-//! Checks runs that make no progress, and asks a person before it ends them.
+//! Asks a checker, then a person, about runs that look stuck, and may end them.
 //!
 //! An agent that polls a job five times in a row may be stuck, or may wait for something
-//! slow, and no deadline can tell which. A [`Watchdog`] subscribes to runs that [look
-//! stuck](crate::RunNotice::LooksStuck) and has them examined: by a checker, which may be
+//! slow, and no deadline can tell which. A [`Watchdog`] subscribes to the events of runs, and has
+//! each run that [looks stuck](crate::RunNotice::LooksStuck) examined: by a checker, which may be
 //! a second model, and by a person. The watchdog runs beside the calls: no call waits for
 //! it.
 //!
@@ -10,23 +10,28 @@
 //!
 //! 1. The [checker](Watchdog::checker) gets the run's
 //!    [snapshot](crate::RunSnapshot) and returns a [`Verdict`](crate::run::Verdict). A run
-//!    that works is left alone. Without a verdict within 5 s the status is
+//!    that works is left alone. Without a verdict within 5 s, or the time that
+//!    [`check_within`](Watchdog::check_within) sets, the status is
 //!    [`Status::Unknown`](crate::run::Status::Unknown).
 //! 2. With [`ends`](Watchdog::ends) a run that is found stuck or looping ends as
 //!    [`Stuck`](crate::TerminalReason::Stuck).
-//! 3. Else the [question](Watchdog::question) goes to a person, who may answer as long as
-//!    the run is live, and may stop it.
+//! 3. Else the [question](Watchdog::question) goes to a person, who may stop the run. The watchdog
+//!    waits for the answer as long as the run is live, or for the time that
+//!    [`answer_within`](Watchdog::answer_within) sets.
 //!
-//! A verdict or an answer counts only for the step at which the run was stuck at the
-//! time of the question. A run that has moved on by then is left alone. If it is stuck
-//! at another step, and was not found to work, a new inquiry starts. A stage that
+//! A verdict or an answer counts only while the run is in the same series of repeats as at the
+//! start of the inquiry. A run that has moved on is left alone; but if it is stuck in another
+//! series by then, and the checker did not find that it works, a new inquiry starts. A stage that
 //! panics counts as failed.
 //!
 //! Each stage is optional. A run that the watchdog does not end still meets the caps on
 //! loops and turns. A run that is left alone is examined again after as many further
-//! repeats: after five, after ten, and so on. There is one inquiry per run at a time. A
-//! watchdog that was too slow for some events examines all live runs again, so some
+//! repeats: after five, after ten, and so on. Each run has at most one such inquiry at a time. A
+//! watchdog that was too slow for some events examines all live runs that look stuck, so some
 //! runs may be examined earlier.
+//!
+//! The question is also asked about a run that is [near a cap on
+//! tokens](crate::TokenCapLayer::ask_at), without a check.
 //!
 //! The run's observers get a notice of each stage:
 //! [`Checked`](crate::RunNotice::Checked), [`Asked`](crate::RunNotice::Asked),
@@ -34,15 +39,15 @@
 //!
 //! # On demand
 //!
-//! [`Watchdog::check`] checks a run at any time, and ends nothing. The run keeps the latest
+//! [`Watchdog::check`] checks a run at any time, and ends nothing. The run stores the latest
 //! verdict: [`RunSnapshot::last_check`](crate::RunSnapshot). The snapshot that the checker and the
-//! person get also has the run's task and its last actions, but no words of them unless the
-//! program [sets](crate::Run::set_task) or [allows](crate::Run::keep_excerpts) them.
+//! person get also has the run's last actions, and, if the program [sets](crate::Run::set_task) or
+//! [allows](crate::Run::keep_excerpts) them, the run's task and excerpts of the arguments.
 //!
 //! # Same instant
 //!
 //! The end of a run comes first: no question is asked about an ended run, and the
-//! inquiry in progress is dropped in the poll that receives the end.
+//! inquiry in progress is dropped in the poll in which the watchdog receives the end.
 //!
 //! # Cancel safety
 //!

@@ -37,13 +37,15 @@ pub struct Watchdog {
 }
 
 impl Watchdog {
-    /// Creates a watchdog of all runs of a registry, from now on.
+    /// Creates a watchdog that receives the events of all runs of a registry from now on.
     pub fn new(registry: &RunRegistry) -> Self {
         let source = WatchSource::Registry(registry.downgrade());
         Self::of(source, registry.subscribe())
     }
 
-    /// Creates a watchdog of one run, also that of a sub-agent, from now on.
+    /// Creates a watchdog that receives the events of one run from now on.
+    ///
+    /// The run is the nearest one at or above this node; it may be that of a sub-agent.
     pub fn of_run(run: &Run) -> Self {
         Self::of(WatchSource::Run(run.run().downgrade()), run.subscribe())
     }
@@ -80,8 +82,9 @@ impl Watchdog {
 
     /// Sets the time limit of a check, 5 s unless set.
     ///
-    /// The time limit includes the wait for the checker to be ready. A check that takes
-    /// longer counts as [`Unknown`](crate::run::Status::Unknown).
+    /// The time limit includes the wait for the checker to be ready, but not the wait for other
+    /// [`checks`](Self::checks). A check that takes longer counts as
+    /// [`Unknown`](crate::run::Status::Unknown).
     pub const fn check_within(mut self, limit: Duration) -> Self {
         self.stages.check_within = limit;
         self
@@ -104,8 +107,10 @@ impl Watchdog {
     /// on tokens](crate::TokenCapLayer::ask_at), should continue.
     ///
     /// If a run is near a cap, or was when the watchdog started, the watchdog asks at once, without
-    /// a check. If a run looks stuck, it asks unless the checker found that the run works, or the
-    /// run has ended by the checker's verdict. The answer [`Stop`](Answer::Stop) ends the run as
+    /// a check; the answer [`Continue`](Answer::Continue) [extends](Run::extend_tokens) the caps,
+    /// and [`Stop`](Answer::Stop) ends the run as [`TokenCap`](crate::TerminalReason::TokenCap). If
+    /// a run looks stuck, the watchdog asks unless the checker found that the run works, or the
+    /// checker's verdict ended the run; the answer `Stop` ends the run as
     /// [`Stuck`](crate::TerminalReason::Stuck). The question is dropped when the run ends. An error
     /// of the service is no answer, and ends nothing.
     pub fn question<S>(mut self, question: S) -> Self
@@ -146,11 +151,12 @@ impl Watchdog {
 
     /// Checks the nearest run at or above this node now, whether it looks stuck or not.
     ///
-    /// The check ends nothing: that is for the program to do. The run keeps the verdict as its
-    /// [latest](RunSnapshot::last_check), and its observers get a [notice](RunNotice::Checked), as
-    /// with the watchdog's own checks. The limits on those checks hold too. The result is `None`
-    /// without a [`checker`](Self::checker), and as soon as the run is over. The watchdog need not
-    /// [run](Self::run) for this. To check runs beside a watchdog that runs, keep a clone of it.
+    /// The check ends nothing: only the program may end the run by the verdict. The run stores the
+    /// verdict as its [latest](RunSnapshot::last_check), and its observers get a
+    /// [notice](RunNotice::Checked), as with the checks of [`run`](Self::run). The settings
+    /// [`check_within`](Self::check_within) and [`checks`](Self::checks) hold too. The result is
+    /// `None` without a [`checker`](Self::checker), and as soon as the run is over. The watchdog
+    /// need not run for this. To check runs beside a watchdog that runs, keep a clone of it.
     ///
     /// # Cancel safety
     ///
@@ -193,7 +199,8 @@ impl Watchdog {
             stages: Arc::new(self.stages),
             by_run: HashMap::new(),
         };
-        // A watchdog before this one may have been stopped with its questions.
+        // An earlier watchdog may have been dropped with open questions, and no further notice of
+        // those runs comes.
         inquiries.ask_at_cap(RunRegistry::runs, Run::near_token_cap);
         loop {
             let mut next = pin!(events.next());
@@ -232,11 +239,11 @@ struct Inquiries {
 enum InquiryKind {
     /// The inquiry about a run that looks stuck.
     Stuck,
-    /// The question whether a run may use its caps on tokens once more.
+    /// The question whether to extend a run's caps on tokens and cost.
     TokenCap,
 }
 
-/// The check and the question about one run, in progress.
+/// One inquiry about one run, in progress.
 struct Inquiry {
     run: WeakRun,
     future: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -287,8 +294,9 @@ impl Inquiries {
         }
     }
 
-    /// Asks a person about each run that is near a cap on tokens, by its `message`, if no such
-    /// question is open.
+    /// Asks a person about each run that is near a cap on tokens, unless such a question is open.
+    ///
+    /// `message` returns the text of the question; `None` for a run that is not near a cap.
     fn ask_at_cap(
         &mut self,
         of: impl FnOnce(&RunRegistry) -> Vec<Run>,
@@ -303,7 +311,7 @@ impl Inquiries {
         }
     }
 
-    /// The live runs of the source that `of` chooses.
+    /// The live runs that `of` chooses from the source; of a single run, that run.
     fn runs(&self, of: impl FnOnce(&RunRegistry) -> Vec<Run>) -> Vec<Run> {
         let mut runs = match &self.source {
             WatchSource::Registry(registry) => {
@@ -341,8 +349,8 @@ impl Inquiry {
         if self.run.live().is_none() {
             return Poll::Ready(());
         }
-        // Outside of tokio's coop budget: many inquiries in one poll would use it up, and those
-        // that come last would never be polled.
+        // Outside of tokio's coop budget: many inquiries in one poll would use up the budget, and
+        // tokio's resources would be `Pending` for the last inquiries in every poll.
         pin!(unconstrained(self.future.as_mut())).poll(cx)
     }
 }
