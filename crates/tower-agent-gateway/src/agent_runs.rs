@@ -24,14 +24,14 @@ use tower_agent::layers::run::KnownAgents;
 /// The most bytes of a body that are read for its run; the stack refuses longer ones.
 const LIMIT: usize = 32 * 1024 * 1024;
 
-/// The longest wait for a body before the stack gets it; the clocks of its run begin there.
+/// The longest wait for a body. Then the stack gets the request, and the run's clocks start.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Inserts the run of a [known agent](KnownAgents) into the request's extensions.
 ///
-/// If the request's headers do not name the run, this reads the body. The stack gets a body that
-/// is too long, too slow or broken as far as it came, and the rest of it; such a request is a run
-/// of its own.
+/// If an agent's run can only be found in the request's body, this service reads the body first. A
+/// body that is too long, too slow or broken goes to the stack unchanged: first the part that was
+/// read, then the rest or the error. Such a request gets a new run.
 #[derive(Clone, Debug)]
 pub(crate) struct AgentRuns<S> {
     agents: Arc<KnownAgents>,
@@ -93,7 +93,7 @@ where
 
 /// Reads a body; the error is the body as it was.
 async fn read(body: Body) -> Result<Bytes, Body> {
-    // The stack refuses such a body before it is sent.
+    // The stack refuses a body of this announced length without reading it.
     if body.size_hint().lower() > LIMIT as u64 {
         return Err(body);
     }

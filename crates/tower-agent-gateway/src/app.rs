@@ -24,8 +24,9 @@ use crate::{
 /// The gateway's routes, whose configuration can be replaced while they serve.
 ///
 /// A run keeps the stack in which it began, so a new configuration cuts nothing. The runs, the
-/// counts of owners and of `/metrics`, the events and the cooldowns stay. The budget of repeats that
-/// all runs share, the candidates of sticky sessions and the state of a health gate begin anew.
+/// counts of owners and of `/metrics`, the events and the cooldowns stay. The budget of repeats
+/// that all runs share, the candidates of sticky sessions and the state of a health gate begin
+/// anew.
 ///
 /// ```
 /// use tower_agent_gateway::{App, Config, Runs};
@@ -47,11 +48,11 @@ pub struct App {
     watched: Watched,
     gateway: Gateway,
     router: Arc<ArcSwap<Router>>,
-    /// What holds until the server stops, whatever later configurations say.
+    /// The settings that hold until the server stops, whatever later configurations say.
     fixed: Fixed,
-    /// Where spans are sent, as the first configuration says.
+    /// The receiver of spans in the first configuration, which no reload changes.
     telemetry: Option<TelemetrySettings>,
-    /// The task of the present configuration's watchdog. A reload holds the lock to its end.
+    /// The task of the present configuration's watchdog. A reload holds the lock until it returns.
     watchdog: Mutex<Option<AbortHandle>>,
 }
 
@@ -71,13 +72,13 @@ struct Current(Arc<ArcSwap<Router>>);
 ///
 /// A server other than [`serve`](crate::serve) must give each request axum's
 /// `ConnectInfo<SocketAddr>`, by which the gateway recognises the operator. If the process has
-/// no default TLS provider of rustls, this installs ring; if it has no recorder of the `metrics`
-/// facade, this installs one for Prometheus. [`App`] is the same for a server that
-/// replaces its configuration.
+/// no default TLS provider of rustls, this function installs ring; if it has no recorder of the
+/// `metrics` facade, this function installs one for Prometheus. [`App`] does the same for a server
+/// that replaces its configuration.
 ///
 /// # Errors
 ///
-/// If an HTTP client or a candidate cannot be built from the configuration.
+/// If an HTTP client cannot be built.
 ///
 /// # Panics
 ///
@@ -92,7 +93,7 @@ impl App {
     ///
     /// # Errors
     ///
-    /// If an HTTP client or a candidate cannot be built from the configuration.
+    /// If an HTTP client cannot be built.
     ///
     /// # Panics
     ///
@@ -119,19 +120,18 @@ impl App {
 
     /// Replaces the configuration for all runs that begin from now on.
     ///
-    /// A run with an id that is open goes on under the configuration with which it began: its limits,
-    /// its caps and its candidates. Keys, `[cors]` and `[known_agents]` hold for all requests from now
-    /// on. A task keeps what replaced configurations need until the last of their runs has ended. A
-    /// run that opens in the instant of the exchange may begin under the replaced configuration and go
-    /// on under the new one.
+    /// An open run goes on under the configuration with which it began: its limits, its caps and
+    /// its candidates. Keys, `[cors]` and `[known_agents]` hold for all requests from now on. A
+    /// task keeps the stacks of a replaced configuration until the last of its runs has ended. A
+    /// run that opens in the instant of the exchange may begin under the replaced configuration and
+    /// go on under the new one.
     ///
     /// `server.head_timeout`, `server.keep_alive`, `server.max_connections`, `control.drain` and
     /// `[telemetry]` stay as they were, and the log says so if the new configuration has others.
     ///
     /// # Errors
     ///
-    /// If an HTTP client or a candidate cannot be built from the configuration; then nothing
-    /// changes.
+    /// If an HTTP client cannot be built; then nothing changes.
     ///
     /// # Panics
     ///
@@ -141,7 +141,8 @@ impl App {
         let registry = &self.watched.registry;
         let stacks = stacks(config, &self.watched)?;
         let next = configured_watchdog(config, registry)?;
-        // Before the next one: it asks at once about runs of which this one may hold the question.
+        // The old watchdog stops before the new one starts: the new one asks at once about each run
+        // that is near a cap, also about a run to which the old one has an open question.
         if let Some(before) = watchdog.take() {
             before.abort();
         }
@@ -212,7 +213,7 @@ mod tests {
 
     use super::*;
 
-    /// A program reloads for months: what served before must go.
+    /// A gateway reloads for months, so replaced stacks and their tasks must not pile up.
     #[tokio::test]
     async fn a_reload_leaves_no_task_and_no_stack_behind() {
         let text = "[loops]\n[watchdog]\nchecker = \"http://127.0.0.1:9/\"\n\
@@ -252,7 +253,7 @@ mod tests {
         app.reload(&config).unwrap();
         let third = open("third");
         app.reload(&config).unwrap();
-        // No run began with this one.
+        // No run began with this configuration.
         app.reload(&config).unwrap();
         let kept = || app.gateway.stacks().earlier();
         assert_eq!(kept(), 2);

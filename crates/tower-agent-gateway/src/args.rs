@@ -1,4 +1,4 @@
-//! The program's flags, and the variables that stand for them; the docs of each are its `--help`.
+//! The program's flags, with their variables; the doc comment of each is its text in `--help`.
 
 use std::{net::SocketAddr, path::PathBuf};
 

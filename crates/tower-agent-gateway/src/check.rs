@@ -6,7 +6,7 @@ use axum::{extract::Request, response::Response};
 use futures_util::future::{Either, Ready, ready};
 use tower::{Layer, Service};
 
-/// A layer that passes a request on, or answers it in place of the service.
+/// A layer that calls the inner service with a request, or answers the request itself.
 ///
 /// axum's `from_fn` does the same, but allocates nine times for each request.
 #[derive(Clone, Debug)]

@@ -35,7 +35,7 @@ pub(crate) use self::{
 /// A configuration in which every value is usable as it stands.
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// What the stack of the callers' requests does.
+    /// The configuration of the stacks for callers' requests.
     pub(crate) agent: AgentConfig,
     /// The models and their upstreams, in the order in which calls try them; at least one.
     pub(crate) candidates: Vec<Candidate>,
@@ -45,7 +45,7 @@ pub struct Config {
     pub(crate) control_token: Option<Secret>,
     /// How long runs may go on after the signal to stop; `None` ends them at once.
     pub(crate) shutdown_drain: Option<Duration>,
-    /// The upstream whose restarts are waited for.
+    /// The probes of an upstream; while it restarts, calls wait.
     pub(crate) health: Option<Health>,
     /// The services that examine runs that look stuck.
     pub(crate) watchdog: Option<WatchdogServices>,
@@ -55,7 +55,7 @@ pub struct Config {
     pub(crate) cors: Option<Cors>,
     /// The agents whose requests get runs without `x-run-id`.
     pub(crate) known_agents: KnownAgents,
-    /// The receiver of spans; `None` makes none.
+    /// The receiver of spans; with `None` no span is made.
     pub(crate) telemetry: Option<TelemetrySettings>,
     /// The gateway's own tables, as they are written.
     own: toml::Table,
@@ -112,12 +112,14 @@ impl Config {
         }
     }
 
-    /// The file at `path` as a TOML document that gives each value of the stack in force, and the
-    /// gateway's own tables as they are written. Secrets stay in the environment.
+    /// The file at `path` as a TOML document with the values in force.
+    ///
+    /// The values are those of the stack: see [`AgentConfig::to_toml`]. The gateway's own tables
+    /// are as they are written. Secrets stay in the environment.
     ///
     /// # Errors
     ///
-    /// As [`load`](Self::load).
+    /// As [`load`](Self::load) and [`AgentConfig::to_toml`].
     pub fn print(path: impl AsRef<Path>) -> Result<String, ConfigError> {
         let path = path.as_ref();
         let config = Self::load(path)?;
@@ -193,7 +195,7 @@ impl Config {
     }
 }
 
-/// Adds the gateway's own tables to those that the error about an unknown one lists.
+/// Adds the gateway's own tables to the list in an error about an unknown table.
 fn with_own_tables(error: ConfigError) -> ConfigError {
     let key = error.key();
     let is_table = !key.contains(['.', '[']) && error.message().starts_with("unknown key");

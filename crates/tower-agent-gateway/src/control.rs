@@ -42,7 +42,7 @@ pub(crate) async fn show(
 
 /// Waits until all runs of this id have ended.
 ///
-/// A client that leaves ends the wait, because its connection drops the future.
+/// The disconnect of the client ends the wait, because hyper then drops the future.
 pub(crate) async fn wait(
     State(registry): State<RunRegistry>,
     Path(id): Path<String>,

@@ -26,7 +26,7 @@ mod tests;
 /// The silence after which a comment is sent: proxies close silent connections.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
-/// The number of events that are kept for observers that come back.
+/// The number of events that are kept for observers that reconnect.
 const KEPT: usize = RunRegistry::EVENTS;
 
 /// The source of the events, and the signal that ends their stream.
@@ -40,8 +40,8 @@ pub(crate) struct Events {
 
 /// The last events of the registry, oldest first and without a gap in their numbers.
 ///
-/// An observer that comes back moves the events from the subscription to the list. In between the
-/// subscription keeps as many, so an event costs no task of its own.
+/// Each observer that connects moves the new events from the subscription to the list. Between two
+/// observers the subscription holds as many events as the list, so no task has to move them.
 #[derive(Debug)]
 struct EventLog {
     events: RunEvents,
@@ -49,7 +49,8 @@ struct EventLog {
 }
 
 impl EventLog {
-    /// Moves all events that were sent so far to the list, and answers the newest one's number.
+    /// Moves all events that were sent so far to the list, and returns the newest one's number; 0
+    /// if the list is empty.
     fn catch_up(&mut self) -> u64 {
         // Outside of tokio's coop budget: without budget, a read finds no event.
         while let Some(Some(event)) = unconstrained(self.events.next()).now_or_never() {
@@ -80,14 +81,17 @@ impl Events {
         }
     }
 
-    /// Streams the events after the one of this number, or from now on; at a shutdown, also those
-    /// of the runs' ends.
+    /// Streams the events after number `last`, or from now on, until a shutdown.
+    ///
+    /// The ends of the runs that the shutdown ends come before the end of the stream.
     fn stream(self, last: Option<u64>) -> impl Stream<Item = RunEvent> + Send + 'static {
-        // Subscribed before the look at the log: what happens in between is in both.
+        // Subscribed before the log is read: an event in between is in both, and `Following` skips
+        // the second copy.
         let live = self.registry.subscribe();
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = log.catch_up();
-        // A greater number is of a gateway that ran before: the observer knows no event of this.
+        // A greater number comes from a gateway that ran before, so the observer has seen no event
+        // of this one.
         let last = last.map_or(newest, |last| if last > newest { 0 } else { last });
         let kept = log.kept.iter();
         let missed = kept.filter(|event| number(event) > Some(last));
@@ -124,7 +128,8 @@ impl Following {
                 Some(event) => event,
                 None => next(&mut self.live, &mut self.stopping).await?,
             };
-            // The subscription's own count of lost events includes those that the log had.
+            // The subscription's `Lost` has no number, and is skipped: its count includes events
+            // that the log had. The gap in the numbers gives the right count.
             let Some(number) = number(&event).filter(|number| *number > self.last) else {
                 continue;
             };
@@ -154,8 +159,8 @@ pub(crate) async fn events(State(events): State<Events>, headers: HeaderMap) -> 
     ([("x-accel-buffering", "no")], answer).into_response()
 }
 
-/// The next event; `None` at a shutdown. A pending event precedes the shutdown, because it may
-/// report a run that the shutdown ended.
+/// The next event; `None` at a shutdown. An event that is ready comes before the shutdown, because
+/// it may report a run that the shutdown ended.
 async fn next(events: &mut RunEvents, stopping: &mut watch::Receiver<bool>) -> Option<RunEvent> {
     let stopped = pin!(stopping.wait_for(|stopping| *stopping));
     match future::select(pin!(events.next()), stopped).await {
@@ -187,7 +192,7 @@ fn to_event(event: &RunEvent) -> Event {
     let sent = Event::default().event(name).data(data);
     match number(event) {
         Some(number) => sent.id(number.to_string()),
-        // Without an id of its own: the event stands for numbered ones that were lost.
+        // `lost` gets no id: it stands for numbered events.
         None => sent,
     }
 }

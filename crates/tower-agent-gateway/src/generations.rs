@@ -13,7 +13,7 @@ use tower_agent::{RunEvent, RunId, RunRegistry, layers::run::RequestRun};
 
 /// The stacks of the present configuration, and of earlier ones for their open runs.
 ///
-/// Clones are the same generations.
+/// Clones share the generations.
 #[derive(Debug)]
 pub(crate) struct StackGenerations<S>(Arc<ArcSwap<GenerationState<S>>>);
 
@@ -45,7 +45,7 @@ impl<S: Send + Sync + 'static> StackGenerations<S> {
     /// now.
     pub(crate) fn of(&self, request: &Request<Body>) -> Arc<S> {
         let state = self.0.load();
-        // Mostly no configuration was replaced.
+        // Mostly no earlier stacks are kept, and then the run's id is not read.
         let id = (!state.earlier.is_empty())
             .then(|| run_of(request))
             .flatten();
@@ -56,10 +56,10 @@ impl<S: Send + Sync + 'static> StackGenerations<S> {
         Arc::clone(began.map_or(&state.present, |began| &began.stacks))
     }
 
-    /// Replaces the present stacks, and keeps them for the runs that are open. Callers take turns.
+    /// Replaces the present stacks, and keeps them for the open runs that began with them.
     ///
-    /// The future lets go of the replaced stacks when the last of these runs has ended; `None` if
-    /// no run is open.
+    /// The caller must not call this method concurrently. The future drops the replaced stacks when
+    /// the last of these runs has ended; `None` if there is no such run.
     pub(crate) fn replace(
         &self,
         stacks: S,

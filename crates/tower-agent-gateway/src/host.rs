@@ -11,8 +11,8 @@ use crate::check::Check;
 
 /// Answers 400 to a request with two hosts or a malformed one.
 ///
-/// Other programs could read such a host as another one, and then checks by host would not
-/// agree.
+/// A proxy could read another host from such a request than the gateway, and then their checks by
+/// host would disagree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SoundHost;
 

@@ -1,10 +1,10 @@
 //! A gateway for OpenAI- and Anthropic-compatible clients, made of [`tower_agent`]'s
 //! public API alone.
 //!
-//! [`app`] is the gateway as a router, for a [`Config`] and its [`Runs`]. [`serve`] is the rest
-//! of the program: it limits each connection, and at a signal lets open runs finish. Without a
-//! configuration the program starts a simulated upstream of its own ([`embedded`]), so that any
-//! SDK can be pointed at it without a network or a key.
+//! [`app`] makes the gateway's router for a [`Config`] and [`Runs`]. [`serve`] is the rest of the
+//! program: it limits each connection, and at a signal ends the runs, with `control.drain` after
+//! a time in which they may finish. Without a configuration the program starts a simulated
+//! upstream ([`embedded`]), so that any SDK can call the gateway without a network or a key.
 //!
 //! # Examples
 //!
@@ -20,7 +20,7 @@
 //! let runs = Runs::new();
 //! let app = app(&embedded::config(upstream)?, &runs)?;
 //!
-//! // Each attempt at this model fails, so another one serves.
+//! // Each attempt at this model fails, so another model serves.
 //! let body = r#"{"model":"sim-failing","messages":[{"role":"user","content":"hi"}]}"#;
 //! let request = Request::post("/v1/chat/completions")
 //!     .header("content-type", "application/json")

@@ -1,4 +1,4 @@
-//! Writes whole lines to an output with a slow reader, on a thread of its own.
+//! Writes whole lines to an output with a slow reader, on a separate thread.
 
 use std::{
     io::{self, Write},
@@ -14,9 +14,9 @@ mod tests;
 /// A writer of lines that never blocks on its output. Clones write to the same output.
 ///
 /// Each call of `write` takes one or more whole lines. A thread collects them for a few
-/// milliseconds and writes them in one piece: a call that ends then costs its task no system
-/// call, and wakes no thread while the log is busy. A line that finds no room is dropped and
-/// counted.
+/// milliseconds and writes them in one piece: so the task that logs a line writes nothing itself,
+/// and wakes the thread only if the thread is idle. If there is no room for the lines of a call,
+/// they are dropped, and the call is counted.
 #[derive(Clone, Debug)]
 pub struct LineWriter(Arc<Shared>);
 
@@ -25,9 +25,9 @@ struct Shared {
     queue: Mutex<Queue>,
     /// Wakes the thread.
     filled: Condvar,
-    /// Wakes those that wait for the thread, after each of its writes.
+    /// Wakes the callers of `flush_within`, after each write of the thread.
     written: Condvar,
-    /// The most lines that are taken and not yet written.
+    /// The most calls of `write` whose lines are taken and not yet written.
     most: usize,
     lines: Lines,
 }
@@ -44,13 +44,13 @@ enum Lines {
 #[derive(Debug, Default)]
 struct Queue {
     text: Vec<u8>,
-    /// The calls of `write` in `text` and in the thread's hands.
+    /// The number of calls of `write` whose lines are in `text`, or are being written.
     unwritten: usize,
-    /// Dropped since the start; in a log, since the last report of a loss.
+    /// The number of calls whose lines were lost since the start; in a log, since the last report.
     lost: u64,
-    /// Whether the thread waits for a line, and not for more lines.
+    /// Whether the thread has no lines and waits, and must be woken for the next one.
     is_idle: bool,
-    /// Whether a caller waits for the lines so far.
+    /// Whether a caller of `flush_within` waits, so that the thread collects no further lines.
     is_awaited: bool,
     /// Whether an error or a panic of the output has ended the thread.
     is_broken: bool,
@@ -68,7 +68,7 @@ const MOST_LINES: usize = 16 * 1024;
 impl LineWriter {
     /// Starts the thread that writes the process's log to `out`.
     ///
-    /// A loss is a line of the log itself, once there is room again.
+    /// A loss is reported as a line of the log itself, once there is room again.
     ///
     /// # Errors
     ///
@@ -102,7 +102,7 @@ impl LineWriter {
         Ok(writer)
     }
 
-    /// Waits until the lines so far are written, or writing failed, or `limit` has passed.
+    /// Waits until no line is left to write, or writing failed for good, or `limit` has passed.
     ///
     /// Blocks the thread, so it is only for the end of the process.
     pub fn flush_within(&self, limit: Duration) {
@@ -110,7 +110,7 @@ impl LineWriter {
         queue.is_awaited = true;
         self.0.filled.notify_one();
         let unwritten = |queue: &mut Queue| queue.unwritten > 0 && !queue.is_broken;
-        // A poisoned lock is left alone: its thread is gone.
+        // The error of a poisoned lock is ignored: the wait is over, too.
         let _ = self.0.written.wait_timeout_while(queue, limit, unwritten);
     }
 }
@@ -147,7 +147,7 @@ impl Write for LineWriter {
     }
 }
 
-/// Tells those that wait, or write, that the thread has ended.
+/// A guard of the thread: marks the queue as broken at its end, and wakes the waiting callers.
 struct Ended<'a>(&'a Shared);
 
 impl Drop for Ended<'_> {
@@ -158,7 +158,7 @@ impl Drop for Ended<'_> {
 }
 
 impl Shared {
-    /// Writes what comes, until the output panics, or fails for records.
+    /// Writes the queued lines until the output panics or, for records, fails.
     ///
     /// A log goes on after an error, which may pass: a disk was full, or a terminal took no more
     /// at once because another program made it non-blocking.
@@ -184,7 +184,7 @@ impl Shared {
         }
     }
 
-    /// Waits for lines, and swaps them into the empty `text`; returns how many these are.
+    /// Waits for lines, and swaps them into the empty `text`; returns the number of their calls.
     fn next(&self, text: &mut Vec<u8>) -> usize {
         let mut queue = self.lock();
         while queue.text.is_empty() {

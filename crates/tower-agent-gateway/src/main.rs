@@ -26,7 +26,7 @@ use tracing_subscriber::{
 
 use self::args::Args;
 
-/// Each remembered run is freed by another thread than the one that allocated it. In glibc's
+/// Most remembered runs are freed by another thread than the one that allocated them. In glibc's
 /// allocator the threads then wait for each other's arenas, for a quarter of a request's time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
@@ -37,7 +37,7 @@ struct Signals {
     interrupt: unix::Signal,
 }
 
-/// Writes the last lines of the log at its drop, also if the program panics.
+/// A guard whose drop waits for the last lines of the log, also if the program panics.
 struct LogGuard(LineWriter);
 
 /// The time that a slow reader has for the last lines of the log.
@@ -74,8 +74,8 @@ where
     S: Subscriber + for<'a> LookupSpan<'a>,
 {
     let writer = log.clone();
-    // Spans are no lines: without a receiver, none is made. What `tracing::enabled!` asks for is
-    // neither a span nor an event.
+    // The log takes no span, so that without a receiver no span is made. The test is not
+    // `is_event`, because the metadata of `tracing::enabled!` is neither a span nor an event.
     let lines = filter_fn(|it| !it.is_span() && *it.level() <= Level::INFO);
     fmt::layer()
         .with_writer(move || writer.clone())
@@ -122,7 +122,7 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
         .await
         .map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
     let address = listener.local_addr()?;
-    // Before the printed address: a reader of it may send a signal at once.
+    // Registered before the address is printed: a reader of the address may send a signal at once.
     let mut signals = Signals::new()?;
     let hangups = unix::signal(unix::SignalKind::hangup())?;
     println!("listening on http://{address}");
@@ -141,7 +141,7 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     Ok(())
 }
 
-/// Refuses to be reached from other machines without keys.
+/// Refuses to listen beyond loopback without `[auth]`.
 fn check_reach(listen: SocketAddr, config: &Config) -> Result<(), BoxError> {
     if listen.ip().is_loopback() || config.needs_key() {
         return Ok(());

@@ -1,4 +1,4 @@
-//! `GET /metrics`: what the library records, as text for Prometheus.
+//! `GET /metrics`: the metrics that the library records, as text for Prometheus.
 
 use std::{
     sync::{LazyLock, Mutex, PoisonError},
@@ -17,8 +17,8 @@ use tower_agent::RunRegistry;
 #[cfg(test)]
 mod tests;
 
-/// The recorder of the process, which all its gateways share. `None` if the program installed a
-/// recorder of its own, or if the process can start no thread.
+/// The recorder of the process, which all its gateways share. `None` if the program had installed
+/// another recorder before.
 static INSTALLED: LazyLock<Option<PrometheusHandle>> = LazyLock::new(|| match install() {
     Ok(recorder) => Some(recorder),
     Err(error) => {
@@ -27,9 +27,9 @@ static INSTALLED: LazyLock<Option<PrometheusHandle>> = LazyLock::new(|| match in
     }
 });
 
-/// The interval at which the recorder sorts the values that came into the buckets.
+/// The interval at which the recorder sorts the recorded values into the buckets.
 ///
-/// Until then each value takes memory: a stream has one for each of its chunks.
+/// Until then each value takes memory, and a stream records one for each of its chunks.
 const UPKEEP: Duration = Duration::from_secs(1);
 
 /// The buckets of durations in OpenTelemetry's convention, in seconds.
@@ -57,7 +57,7 @@ const TOKENS: [f64; 14] = [
 
 /// The buckets of the time from a disconnect to the release of the upstream, in seconds.
 ///
-/// It is mostly that of one drop, far below the first bucket of the convention.
+/// Mostly this is the time of one drop, far below the first bucket of the convention.
 const LATENCIES: [f64; 12] = [
     0.000_01, 0.000_1, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0,
 ];
@@ -96,7 +96,7 @@ fn describe() {
     metrics::describe_gauge!(OPEN_RUNS, "Runs that have not ended.");
 }
 
-/// Records metrics from now on, unless the program has installed a recorder of its own.
+/// Records metrics from now on, unless the program has installed another recorder.
 pub(crate) fn start() {
     LazyLock::force(&INSTALLED);
 }
@@ -112,7 +112,8 @@ pub(crate) async fn metrics(State(registry): State<RunRegistry>) -> Response {
 }
 
 fn scrape(recorder: &PrometheusHandle, registry: &RunRegistry) -> String {
-    // Two gateways of one process share the gauge: each scrape shows its own number.
+    // Two gateways of one process share the gauge: under the lock, each scrape renders the number
+    // that it has set.
     static SCRAPE: Mutex<()> = Mutex::new(());
     let _alone = SCRAPE.lock().unwrap_or_else(PoisonError::into_inner);
     #[allow(clippy::cast_precision_loss, reason = "no registry has so many runs")]

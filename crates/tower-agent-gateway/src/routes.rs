@@ -32,7 +32,7 @@ const OPERATIONS: [&str; 5] = [
     "/v1/embeddings",
 ];
 
-/// What the operator's routes show; a reload of the configuration keeps it.
+/// The state that the operator's routes show; a reload of the configuration keeps it.
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
     pub(crate) registry: RunRegistry,
@@ -43,7 +43,7 @@ pub(crate) struct Watched {
 }
 
 impl Watched {
-    /// Begins to record metrics.
+    /// Makes the state, and starts to record metrics.
     pub(crate) fn new(config: &Config, runs: &Runs) -> Self {
         let registry = runs.registry().clone();
         metrics::start();
@@ -56,7 +56,7 @@ impl Watched {
     }
 }
 
-/// Spawns a task that lives as long as the registry of the runs, unless it is aborted.
+/// Spawns a task that belongs to no request: a watchdog, or one that keeps replaced stacks.
 #[allow(clippy::disallowed_methods, reason = "it lives beside all requests")]
 pub(crate) fn beside(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(task)
@@ -64,7 +64,7 @@ pub(crate) fn beside(task: impl Future<Output = ()> + Send + 'static) -> JoinHan
 
 /// Builds the routes of one configuration.
 pub(crate) fn routes(gateway: Gateway, watched: Watched, config: &Config) -> Router {
-    // Around each group and not around all: axum boxes a route once more for each `layer`.
+    // One call of `layer` for each group of routes, because axum boxes a route once more per call.
     let open_to = |app: Router, pages: Pages| {
         app.layer((
             CheckLayer(SoundHost),
@@ -76,7 +76,7 @@ pub(crate) fn routes(gateway: Gateway, watched: Watched, config: &Config) -> Rou
     let called = called(gateway, &watched.registry, config);
     let callers = open_to(called, Pages::Of(config.cors.clone()));
     let own = operated(watched, operator).route("/healthz", get(|| async { "ok\n" }));
-    // The last router answers paths that no route has.
+    // A path without a route gets the fallback of the router that is merged last.
     open_to(own, Pages::Own).merge(callers)
 }
 

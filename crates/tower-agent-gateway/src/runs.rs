@@ -41,7 +41,7 @@ impl Runs {
 
     /// Creates runs with a trajectory in `out`, a line of JSON for each record.
     ///
-    /// A thread of its own writes them, so that a slow reader delays no run. A record that
+    /// A separate thread writes the records, so that a slow reader delays no run. A record that
     /// finds no room in the queue is dropped, and the log says so.
     ///
     /// # Errors

@@ -29,10 +29,10 @@ use crate::config::ServerLimits;
 /// loop would use a whole core.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The time that an HTTP/2 peer has to answer a ping.
+/// The longest time that an HTTP/2 peer has to answer a ping; a shorter `keep_alive` shortens it.
 const PING: Duration = Duration::from_secs(20);
 
-/// The interval at which the log repeats that connections wait.
+/// The least time between two lines of the log that say that connections wait.
 const FULL_TOLD: Duration = Duration::from_secs(60);
 
 enum ServerEvent {

@@ -55,8 +55,8 @@ pub async fn serve(
         select(served, grace).await;
     }
     if let Some(settled) = settled {
-        // A task of its own may drop what is left of a cut call, and only then comes the call's line
-        // in the log. The wait ends after a second at the latest.
+        // Another task may drop the rest of a cut call, and the log's line about the call comes
+        // after that. The wait ends one second after the runs have ended, at the latest.
         settled.await;
     }
 }

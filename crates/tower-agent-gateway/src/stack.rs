@@ -28,8 +28,8 @@ use crate::{
 ///
 /// The caller's key chooses the stack.
 ///
-/// Clones share the stacks, so a request that was under way at a [`replace`](Self::replace) begins its
-/// run with the new ones.
+/// Clones share the stacks: a request that reaches this service after a [`replace`](Self::replace)
+/// gets the new ones, unless its run began with earlier ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Gateway {
     stacks: StackGenerations<Stacks>,
@@ -53,7 +53,7 @@ impl Stacks {
         cooldowns: &Cooldowns,
         is_traced: bool,
     ) -> Result<Self, BoxError> {
-        // Several providers may be linked in; reqwest needs one chosen.
+        // Several TLS providers may be linked in; reqwest needs a default one.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?;
         let upstream = TraceChild::new(client.clone(), is_traced);

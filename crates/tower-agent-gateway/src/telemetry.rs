@@ -1,8 +1,8 @@
 //! The spans of the gateway, sent to a receiver of OTLP.
 //!
-//! [`Telemetry`] sends them, as protobuf over HTTP. `TraceParent` makes the caller's span the parent
-//! of a call, `TraceChild` tells the upstream the span of its attempt; both by the headers of W3C's
-//! trace context.
+//! [`Telemetry`] sends them, as protobuf over HTTP. `TraceParent` makes the caller's span the
+//! parent of a call's span, `TraceChild` sends the upstream the span of its attempt; both by the
+//! headers of W3C's trace context.
 
 mod exporter;
 mod propagation;
@@ -58,7 +58,7 @@ impl Telemetry {
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime, which carries the requests to the receiver.
+    /// With `[telemetry]`, outside a tokio runtime, which carries the requests to the receiver.
     pub fn new(config: &Config) -> Result<Option<Self>, BoxError> {
         let settings = config.telemetry.as_ref();
         settings.map(Self::of).transpose()
@@ -97,8 +97,8 @@ impl Telemetry {
             .with_filter(filter_fn(|it| it.is_span() && it.target() == TARGET))
     }
 
-    /// Sends what is left, for so long at most. Blocks the thread: in a runtime of one thread nothing
-    /// can be sent meanwhile.
+    /// Sends the remaining spans, within `limit`. Blocks the thread: in a runtime of one thread
+    /// nothing can be sent meanwhile.
     pub fn shut_down(self, limit: Duration) {
         if let Err(error) = self.0.shutdown_with_timeout(limit) {
             tracing::warn!(%error, "the last spans were not sent");

@@ -8,7 +8,7 @@ use tower_agent::{BoxError, ReplayBody, RunRegistry, Watchdog, adapter::reqwest:
 
 use crate::config;
 
-/// The longest answer that is read.
+/// The most bytes of an answer that are read; a longer answer is an error.
 const MOST: usize = 64 * 1024;
 
 /// Builds the watchdog of a registry's runs.

@@ -19,8 +19,8 @@ use crate::{
 #[derive(Clone, Debug)]
 pub(crate) struct Callers(Arc<[Key]>);
 
-/// The caller that a request's key identifies. Stands in the request's extensions, which no
-/// client can write.
+/// The caller that a request's key identifies, as an extension of the request, which no client can
+/// set.
 #[derive(Clone, Debug)]
 pub(crate) struct Caller {
     /// The name of the key, and of its `[agents.NAME]` table.

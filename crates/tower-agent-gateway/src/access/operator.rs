@@ -13,7 +13,7 @@ use super::{
 };
 use crate::config::Secret;
 
-/// The check that tells the operator from other clients: the control token, if there is one.
+/// The credential of the operator: the control token, if there is one.
 #[derive(Clone, Debug)]
 pub(crate) struct Operator {
     token: Option<Secret>,
@@ -32,8 +32,8 @@ impl Operator {
 
 /// Admits only the operator's requests.
 ///
-/// With a control token, the request must carry it. Without one, it must come from this
-/// machine. [`Pages`](super::Pages) has refused pages of other origins before.
+/// If there is a control token, the request must carry it. Otherwise the request must come from
+/// this machine. [`Pages`](super::Pages) has refused pages of other origins before.
 pub(crate) async fn guard(
     State(operator): State<Operator>,
     ConnectInfo(peer): ConnectInfo<SocketAddr>,
@@ -56,7 +56,7 @@ pub(crate) async fn guard(
     }
 }
 
-/// Whether a request comes from this machine and names it as its host.
+/// Whether a request comes from this machine, names it as its host, and came through no proxy.
 ///
 /// The peer's address alone proves nothing: a page can have its own name resolve to a loopback
 /// address.

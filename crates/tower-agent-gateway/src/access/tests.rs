@@ -39,7 +39,7 @@ async fn status(operator: Operator, peer: &str, headers: &[(&str, &str)]) -> Sta
     app.oneshot(request.unwrap()).await.unwrap().status()
 }
 
-/// Where it listens does not matter, nor what the request says of itself.
+/// Such a peer is refused whichever `Host` its request names.
 #[tokio::test]
 async fn without_a_token_a_peer_of_another_machine_is_refused() {
     let host = ("host", "localhost:8787");

@@ -40,7 +40,7 @@ pub(super) struct AuthTable {
     count_cached_input: Option<bool>,
 }
 
-/// Reads the caps of an owner; zero is none.
+/// Reads the caps of an owner; a cap of zero is off.
 fn caps(table: &AuthTable, has_prices: bool) -> Result<OwnerCaps, ConfigError> {
     let cost = table.cost_per_hour.and_then(Amount::limit);
     if cost.is_some() && !has_prices {

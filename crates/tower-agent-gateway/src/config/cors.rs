@@ -48,7 +48,7 @@ fn origin(index: usize, text: &str) -> Result<HeaderValue, ConfigError> {
         let message = format!("{text:?} {why}, as in \"https://app.example\"");
         at(index, message)
     };
-    // Not only parsed: a path would parse too, and then the entry would never match.
+    // Parsing alone is not enough: a URL with a path parses too, and no `Origin` would match it.
     let (scheme, rest) = text
         .split_once("://")
         .ok_or_else(|| wrong("is not an origin: it must be scheme and host"))?;

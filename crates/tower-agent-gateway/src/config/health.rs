@@ -1,4 +1,4 @@
-//! `[health]`: an upstream whose restarts are waited for.
+//! `[health]`: makes calls wait while an upstream restarts.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ pub(super) struct HealthTable {
     watch_silence: Option<Time>,
 }
 
-/// Resolves the table. Its URL must be at a candidate's host: else no call would ever wait.
+/// Resolves the table. Its URL must have a candidate's host and port: else no call would ever wait.
 pub(super) fn health(
     table: HealthTable,
     candidates: &[CandidateTable],

@@ -6,7 +6,7 @@ use http::HeaderValue;
 use subtle::{Choice, ConstantTimeEq};
 use tower_agent::config::ConfigError;
 
-/// A value that is never printed, and whose comparison tells nothing of it by its time.
+/// A value that is never printed, and whose comparison takes a time independent of the value.
 #[derive(Clone)]
 pub(crate) struct Secret(String);
 
@@ -23,7 +23,7 @@ pub(super) fn secret(
     })
 }
 
-/// Reads the environment variable that `key` names, whatever it holds.
+/// Reads the environment variable that `key` names; the value must not be empty.
 pub(super) fn variable_of(
     key: &[&str],
     variable: &str,
@@ -49,8 +49,8 @@ impl Secret {
 
     /// Compares in a time that depends on the length of `given` alone.
     ///
-    /// Byte by byte, as the comparison of two slices tells by its time whether their lengths are
-    /// equal.
+    /// The bytes are compared one by one, because the comparison of two slices returns early if
+    /// their lengths differ, and so reveals the length of the secret.
     #[must_use]
     pub(crate) fn is(&self, given: &str) -> bool {
         let wanted = self.0.as_bytes().iter().cycle();

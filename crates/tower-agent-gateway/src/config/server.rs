@@ -7,7 +7,7 @@ use tower_agent::config::{Count, Time};
 
 /// The limits of `[server]`; `None` is off.
 ///
-/// All are on by default: a server without them lets one client hold its connections for ever.
+/// All are on by default: without them one client can hold all connections of the server for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ServerLimits {
     /// How long the head of a request may take. The time counts from the accept, and on a kept

@@ -15,7 +15,7 @@ use super::{Config, ConfigError};
 
 const CANDIDATE: &str = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"\n";
 
-/// Resolves `head` and one good candidate after it, with one variable in the environment.
+/// Resolves `head` and one good candidate after it, with the variables of [`parse`].
 fn with_candidate(head: &str) -> Result<Config, ConfigError> {
     parse(&format!("{head}\n{CANDIDATE}"))
 }
@@ -31,7 +31,7 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
     resolve(text, env)
 }
 
-/// As the program resolves a file, in this environment.
+/// Resolves `text` as the program resolves a file, with the variables of `env`.
 fn resolve(text: &str, env: impl Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
     let config = Config::resolve(text, env);
     config.map_err(|error| error.in_toml(text).in_file("gateway.toml"))

@@ -36,7 +36,7 @@ pub(super) struct WatchdogTable {
     answer_within: Option<Time>,
     ends: Option<bool>,
     observe: bool,
-    /// At most as many as the library takes.
+    /// The library keeps at most 1,024 bytes of each text.
     excerpts: Option<Count<0, 1024>>,
 }
 

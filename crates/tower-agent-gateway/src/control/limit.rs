@@ -7,7 +7,7 @@ use tower_agent::RunRegistry;
 /// The longest wait; a client that wants to wait longer repeats its request.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// Reads the limit of a query, which may hold nothing else; longer ones are cut.
+/// Reads the limit of a query, which may hold nothing else; a limit above `LONGEST` is cut to it.
 ///
 /// # Errors
 ///

@@ -8,7 +8,7 @@ use tower_agent::Owner;
 
 use super::*;
 
-/// The answer to an observer from now on, and what stops it.
+/// The answer to an observer from now on, and the sender whose `true` stops the stream.
 async fn observe(registry: &RunRegistry) -> (Response, watch::Sender<bool>) {
     let (stop, stopping) = watch::channel(false);
     let all = Events::new(registry.clone(), stopping);
@@ -29,14 +29,14 @@ fn all_of(registry: &RunRegistry) -> (Events, watch::Sender<bool>) {
     (Events::new(registry.clone(), stopping), stop)
 }
 
-/// Opens so many runs, from this number on: one event each.
+/// Opens a run for each of these numbers, which causes one event each.
 fn open(registry: &RunRegistry, numbers: std::ops::Range<usize>) {
     for number in numbers {
         drop(registry.open(Owner::default(), format!("r-{number}").parse().unwrap()));
     }
 }
 
-/// The ids of the events that are there, and what was lost before some.
+/// The ids of the events that are ready; in place of an id, the data of a `lost` event.
 async fn ids(answer: &mut Response) -> Vec<String> {
     let mut ids = Vec::new();
     while let Some(Some(event)) = unconstrained(chunk(answer)).now_or_never() {
@@ -56,7 +56,7 @@ async fn chunk(answer: &mut Response) -> Option<String> {
     Some(String::from_utf8(frame.into_data().unwrap().to_vec()).unwrap())
 }
 
-/// More than the registry holds for an observer.
+/// Sends more events than the registry holds for an observer.
 #[tokio::test]
 async fn an_observer_that_is_too_slow_is_told_how_much_it_lost() {
     let registry = RunRegistry::new();
@@ -85,7 +85,7 @@ async fn silence_is_filled_with_comments() {
     }
 }
 
-/// Those at the shutdown are the last that there are.
+/// The events of a shutdown are the last of the stream.
 #[tokio::test]
 async fn what_is_there_at_the_end_is_told_before_it() {
     let registry = RunRegistry::new();
@@ -123,7 +123,7 @@ async fn an_observer_that_comes_back_goes_on_after_the_last_event_it_saw() {
 async fn what_is_no_longer_kept_is_counted_as_lost() {
     let registry = RunRegistry::new();
     let (all, _stop) = all_of(&registry);
-    // Read in between, or not at all.
+    // The subscription holds all events since the log was last read, then only the last of them.
     for (open_first, more) in [(1_000, 1_000), (1_000, 3_000)] {
         let newest = registry.list().len();
         open(&registry, newest..newest + open_first);
@@ -151,7 +151,7 @@ async fn what_is_no_longer_kept_is_counted_as_lost() {
     }
 }
 
-/// Of a gateway that was started anew, say.
+/// An observer of a gateway that was restarted sends such an id.
 #[tokio::test]
 async fn an_id_above_all_ids_gets_all_that_is_kept() {
     let registry = RunRegistry::new();
@@ -175,7 +175,7 @@ async fn an_id_that_is_no_number_is_refused_by_name() {
     }
 }
 
-/// Events happen while observers come back.
+/// Events are sent while observers reconnect.
 #[tokio::test]
 async fn an_observer_that_comes_back_misses_nothing_and_sees_nothing_twice() {
     let registry = RunRegistry::new();

@@ -12,7 +12,7 @@ use super::{LineWriter, Lines, MOST_RECORDS as MOST};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Hands on what is written, once it may.
+/// An output that sends each write to `written`, once `may` allows it.
 struct Slow {
     may: Receiver<()>,
     written: Sender<Vec<u8>>,
@@ -51,7 +51,7 @@ fn a_reader_who_is_slow_costs_lines_and_no_time() {
 
     let got: Vec<u8> = lines.try_iter().flatten().collect();
     let got: Vec<_> = got.split_inclusive(|byte| *byte == b'\n').collect();
-    // Those in the thread's hands count as well.
+    // The lines that the thread is writing count against the cap, too.
     assert_eq!(got.len(), MOST);
     let lost = records.0.lock().lost;
     assert_eq!(got.len() as u64 + lost, sent as u64);
@@ -64,7 +64,7 @@ fn a_reader_who_has_gone_is_waited_for_no_more() {
     let (mut records, let_go, lines) = slow();
     drop(let_go);
     records.write_all(b"1\n").unwrap();
-    // The thread has dropped what it writes to.
+    // The thread has dropped its output.
     assert!(lines.recv_timeout(PATIENCE).is_err());
     records.flush_within(PATIENCE);
     records.write_all(b"2\n").unwrap();
@@ -150,7 +150,7 @@ fn an_output_that_panics_is_waited_for_no_more() {
     }
 }
 
-/// The thread collects lines after a write; whoever waits for them does not wait for that.
+/// The thread collects lines after a write; a flush ends that pause.
 #[test]
 fn what_was_taken_is_written_when_the_flush_returns() {
     let (written, lines) = channel();

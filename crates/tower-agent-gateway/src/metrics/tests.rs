@@ -100,7 +100,8 @@ async fn a_scrape_costs_the_same_however_many_runs_are_open_or_remembered() {
         };
         let scrape = |open: usize| {
             let mut text = String::new();
-            // The first scrapes sort what came since the last one, and both copies of the help texts.
+            // The first scrapes also sort the values since the last one, and both copies of the
+            // help texts, which would count.
             for _ in 0..3 {
                 let _sorted = super::scrape(recorder, &registry);
             }

@@ -19,7 +19,7 @@ use tokio::{
 
 use crate::config::ServerLimits;
 
-/// The time that a graceful close may take after the last byte sent.
+/// The longest time of a graceful close after its start, its last byte or its last request.
 const CLOSING: Duration = Duration::from_secs(5);
 
 /// The requests in flight on a connection, and the times of its last bytes.
@@ -40,7 +40,7 @@ struct ConnectionState {
     idle: Instant,
     /// When the first byte of the next head arrived, if nothing is in flight.
     head: Option<Instant>,
-    /// When the peer last took bytes.
+    /// When the socket last took bytes.
     written: Instant,
     /// When the graceful close began.
     closing: Option<Instant>,
@@ -55,7 +55,7 @@ pub(super) enum Due {
     Drop,
 }
 
-/// A guard for a request in flight; its drop ends the request.
+/// A guard for a request in flight; its drop takes the request out of the count.
 #[derive(Debug)]
 pub(super) struct InFlight(Arc<Activity>);
 

@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// Sends batches by the gateway's own HTTP library.
 ///
-/// The thread of the batches has no runtime, so the requests run on the gateway's.
+/// The thread of the batches has no runtime, so the requests run on the gateway's runtime.
 #[derive(Debug)]
 pub(super) struct ReqwestExporter {
     client: reqwest::Client,
@@ -27,7 +27,7 @@ pub(super) struct ReqwestExporter {
 
 impl ReqwestExporter {
     pub(super) fn new() -> Result<Self, reqwest::Error> {
-        // Several providers may be linked in; reqwest needs one chosen.
+        // Several TLS providers may be linked in; reqwest needs a default one.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())

@@ -24,7 +24,7 @@ pub(crate) struct TraceParent<S> {
     is_traced: bool,
 }
 
-/// Names in `traceparent` the span of the attempt, if there is one; else the caller's stays.
+/// Names in `traceparent` the span of the attempt; without a span the caller's header stays.
 #[derive(Clone, Debug)]
 pub(crate) struct TraceChild<S> {
     inner: S,

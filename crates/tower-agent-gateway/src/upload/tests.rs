@@ -16,8 +16,8 @@ use super::*;
 const CHUNK: usize = 1024 * 1024;
 const SECOND: Duration = Duration::from_secs(1);
 
-/// A body that has so many chunks and then nothing, and how many were read;
-/// whoever still has the body has the count, too.
+/// A body of `chunks` chunks that then stays pending, and the number of chunks that were read. The
+/// body holds a clone of that count until it is dropped.
 async fn wrapped(chunks: usize, version: Version) -> (Body, Arc<AtomicUsize>) {
     let read = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&read);
@@ -101,7 +101,7 @@ async fn it_says_how_long_it_is() {
     assert_eq!(whole, "12345");
 }
 
-/// A body of one chunk after each of these gaps, and then nothing.
+/// A body of one chunk after each of these gaps, in seconds; then it stays pending.
 fn after<const N: usize>(gaps: [u32; N]) -> Body {
     let frames = stream::iter(gaps).then(|gap| async move {
         sleep(gap * SECOND).await;

@@ -8,7 +8,7 @@ use super::request::Request;
 /// One answer to be written in a dialect.
 #[derive(Debug)]
 pub(super) struct SimulatedAnswer<'a> {
-    /// Makes ids unique per server.
+    /// The number of the request, which makes ids unique on this server.
     pub(super) serial: u64,
     pub(super) model: &'a str,
     pub(super) deltas: Vec<String>,

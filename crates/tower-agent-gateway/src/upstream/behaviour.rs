@@ -29,7 +29,7 @@ pub(crate) const LARGE: &str = "sim-large";
 
 /// Asks for each tool of the request once, then answers.
 pub(crate) const AGENT: &str = "sim-agent";
-/// Asks for the request's first tool again and again, with any results.
+/// Asks for the request's first tool again and again, whatever the results are.
 pub(crate) const POLLING: &str = "sim-polling";
 
 /// All simulated models, as `GET /v1/models` lists them.

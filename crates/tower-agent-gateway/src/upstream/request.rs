@@ -39,5 +39,5 @@ pub(super) enum Endpoint {
     Embeddings,
 }
 
-/// When the simulated world was made: Unix seconds, fixed so that answers repeat.
+/// The time of creation of all models and answers, in Unix seconds; fixed so that answers repeat.
 pub(super) const CREATED: u64 = 1_760_000_000;

@@ -91,7 +91,7 @@ impl Upstream {
         let Some((model, behaviour)) = Behaviour::of(&request.model) else {
             return self.refuse(operation, &Refusal::UnknownModel(request.model.clone()));
         };
-        // From here on the guard is dropped, and counts, when a caller leaves.
+        // From here on a disconnect drops the guard, which counts the request as released.
         let mut open = self.stats.open(model);
         if let Behaviour::Failing(how) = behaviour {
             open.complete();

@@ -1,4 +1,4 @@
-//! StatsPage requests, and those that were dropped before their answer was complete.
+//! Counts requests, and those that were dropped before their answer was complete.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -38,7 +38,7 @@ pub(super) struct Open {
 }
 
 impl Stats {
-    /// StatsPage a request for `model` in.
+    /// Counts a new request for `model`.
     pub(super) fn open(&self, model: &'static str) -> Open {
         let mut counts = self.lock();
         counts.count(model, |count| {
