@@ -161,7 +161,7 @@ impl StepTimeoutLayer {
 
     /// Makes a layer that allows at most `window` of silence; `None` sets no window.
     ///
-    /// A layer without a window limits no request, and ignores [`Limits`](crate::Limits).
+    /// A layer without a window limits no request, and ignores [`Limits`].
     ///
     /// # Panics
     ///
@@ -240,8 +240,8 @@ impl StepTimeoutLayer {
 
     /// The events that reset the window; by default [`ResetOn::Content`].
     ///
-    /// The setting has no effect on a layer without a window. A [local](Self::local) layer uses it
-    /// only for requests with a [`Limits::step`](crate::Limits::step).
+    /// A [local](Self::local) layer uses the setting only for requests with a
+    /// [`Limits::step`](crate::Limits::step).
     #[must_use]
     pub const fn resets_on(mut self, resets_on: ResetOn) -> Self {
         self.resets_on = resets_on;
@@ -253,8 +253,7 @@ impl StepTimeoutLayer {
     /// The first time that the window passes on a node, observers get a
     /// [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded). If the node completes after that,
     /// observers get a [`FalsePositive`](crate::RunNotice::FalsePositive). A second layer, with a
-    /// limit known to be safe, may enforce that limit in the same stack. The setting has no effect
-    /// on a layer without a window.
+    /// limit known to be safe, may enforce that limit in the same stack.
     #[must_use]
     pub const fn observe(mut self) -> Self {
         self.observes = true;

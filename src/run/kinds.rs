@@ -67,7 +67,8 @@ pub enum ResetOn {
 /// The program's own limits for one request, as a request extension.
 ///
 /// Each limit that is set here replaces the layers' own; zero switches the limit off for this
-/// request. Values from the wire never become such limits.
+/// request. A layer without any limit ignores the extension. Values from the wire never become such
+/// limits.
 ///
 /// ```
 /// use std::time::Duration;
