@@ -1,6 +1,6 @@
 //! Fills in the absent keys of a configuration, and checks its keys against each other.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{collections::BTreeMap, num::NonZeroU32, time::Duration};
 
 use serde::Serialize;
 
@@ -12,7 +12,7 @@ use super::{
     },
     values::{Amount, Count, Ratio, Time},
 };
-use crate::registry::RunRegistry;
+use crate::{registry::RunRegistry, run::LoopLimits};
 
 /// The limits of a run, complete; zero is off.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
@@ -23,6 +23,22 @@ pub(super) struct AgentLimits {
     pub(super) retry: RetryTable,
     /// The time to the first notice; `None` for that of `[progress]`.
     pub(super) notify_after: Option<Time>,
+}
+
+impl AgentLimits {
+    /// Leaves out what these limits inherit of the keys that are an error beside no other limit.
+    pub(super) fn without_inherited(mut self, all: &Self) -> Self {
+        fn clear<T: PartialEq>(own: &mut Option<T>, all: Option<T>) {
+            if *own == all {
+                *own = None;
+            }
+        }
+        clear(&mut self.run.observe, all.run.observe);
+        clear(&mut self.run.ask_at, all.run.ask_at);
+        clear(&mut self.run.count_cached_input, all.run.count_cached_input);
+        clear(&mut self.run.idle_fails_over, all.run.idle_fails_over);
+        self
+    }
 }
 
 /// The name under `agents` that stands for all agents.
@@ -49,6 +65,15 @@ const fn millis(millis: u64) -> Time {
 
 impl AgentConfig {
     pub(super) fn check(file: File) -> Result<Self, ConfigError> {
+        let of_file = (file.run, file.retry.unwrap_or_default());
+        let of_defaults = file.agents.get(DEFAULTS).map(|table| table.split());
+        Self::check_all(file).map_err(|error| match of_defaults {
+            Some(of_defaults) => below_defaults(error, of_file, of_defaults),
+            None => error,
+        })
+    }
+
+    fn check_all(file: File) -> Result<Self, ConfigError> {
         let recommended = file.preset.is_some();
         let mut agents = file.agents;
         let all = agents.remove(DEFAULTS).unwrap_or_default();
@@ -166,6 +191,29 @@ fn limits_of(name: &str, table: AgentTable) -> Result<(RunTable, RetryTable), Co
             Err(ConfigError::new(["agents", name, key], message))
         }
         None => Ok((run, retry.or(budget))),
+    }
+}
+
+/// Puts an error about a key of `[run]` or `[retry]` below `agents.defaults`, if only that table
+/// has the key.
+fn below_defaults(
+    error: ConfigError,
+    of_file: (RunTable, RetryTable),
+    of_defaults: (RunTable, RetryTable),
+) -> ConfigError {
+    let path = error.key();
+    let sets = |(run, retry)| {
+        let (table, key) = path.split_once('.')?;
+        let table = match table {
+            "run" => toml::Table::try_from::<RunTable>(run).ok()?,
+            "retry" => toml::Table::try_from::<RetryTable>(retry).ok()?,
+            _ => return None,
+        };
+        table.contains_key(key).then_some(key)
+    };
+    match (sets(of_defaults), sets(of_file)) {
+        (Some(key), None) => ConfigError::new(["agents", DEFAULTS, key], error.message()),
+        _ => error,
     }
 }
 
@@ -356,13 +404,23 @@ fn loops(
             "is false beside [loops]: leave one of them out",
         ));
     }
-    let table = table.or_else(|| enabled.unwrap_or(recommended).then(LoopsTable::default));
-    Ok(table.filter(|table| {
-        let numbers = [table.warn, table.stop, table.unknown_tool, table.any_tool];
-        numbers
-            .iter()
-            .any(|number| number.is_none_or(|it| it.0 > 0))
-    }))
+    let Some(mut table) =
+        table.or_else(|| enabled.unwrap_or(recommended).then(LoopsTable::default))
+    else {
+        return Ok(None);
+    };
+    let absent = LoopLimits::DEFAULT;
+    let mut is_on = false;
+    for (number, absent) in [
+        (&mut table.warn, absent.warn),
+        (&mut table.stop, absent.stop),
+        (&mut table.unknown_tool, absent.unknown_tool),
+        (&mut table.any_tool, absent.any_tool),
+    ] {
+        let number = number.get_or_insert(Count(absent.map_or(0, NonZeroU32::get)));
+        is_on |= number.0 > 0;
+    }
+    Ok(is_on.then_some(table))
 }
 
 fn check_candidates(candidates: &[CandidateTable]) -> Result<(), ConfigError> {

@@ -109,10 +109,9 @@ impl AgentConfig {
 
     /// The configuration as a document with the values in force, under this crate's names.
     ///
-    /// The document leaves out the absent keys of `[loops]`, and absent keys whose default is off,
-    /// unknown, or the value of another key. If an agent's table switches off a limit without which
-    /// an inherited `observe`, `ask_at`, `count_cached_input` or `idle_fails_over` is an error,
-    /// reading the document returns that error; any other document reads as the same configuration.
+    /// The document leaves out absent keys whose default is off, unknown, or the value of another
+    /// key. An agent's table leaves out `observe`, `ask_at`, `count_cached_input` and
+    /// `idle_fails_over` if it inherits them. The document reads as the same configuration.
     ///
     /// ```
     /// use tower_agent::config::AgentConfig;
@@ -140,7 +139,7 @@ impl AgentConfig {
             loops: &'a Option<LoopsTable>,
             progress: Option<ProgressTable>,
             candidates: &'a [CandidateTable],
-            agents: BTreeMap<&'a str, &'a AgentLimits>,
+            agents: BTreeMap<&'a str, AgentLimits>,
         }
         let phrases = BTreeMap::from([("phrases", &*self.stop)]);
         let agents = self.agents.iter();
@@ -154,7 +153,9 @@ impl AgentConfig {
             loops: &self.loops,
             progress: self.progress,
             candidates: &self.candidates,
-            agents: agents.map(|(name, limits)| (&**name, limits)).collect(),
+            agents: agents
+                .map(|(name, limits)| (&**name, limits.without_inherited(&self.all)))
+                .collect(),
         })
         .map_err(wrong)?;
         if let Some(after) = self.all.notify_after {

@@ -263,18 +263,12 @@ fn loop_guard(table: &LoopsTable) -> LoopGuardLayer {
     if !table.polls.is_empty() {
         layer = layer.polls(table.polls.iter().map(String::as_str));
     }
-    if let Some(times) = table.warn {
-        layer = layer.warn(times.get());
-    }
-    if let Some(times) = table.stop {
-        layer = layer.stop(times.get());
-    }
-    if let Some(calls) = table.unknown_tool {
-        layer = layer.unknown_tool(calls.get());
-    }
-    if let Some(calls) = table.any_tool {
-        layer = layer.any_tool(calls.get());
-    }
+    // A checked table has all four.
+    let [warn, stop, unknown_tool, any_tool] =
+        [table.warn, table.stop, table.unknown_tool, table.any_tool]
+            .map(|limit| limit.map_or(0, Count::get));
+    layer = layer.warn(warn).stop(stop);
+    layer = layer.unknown_tool(unknown_tool).any_tool(any_tool);
     if table.exact_results {
         layer = layer.exact_results();
     }
