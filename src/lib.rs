@@ -132,8 +132,7 @@
 //!
 //! Each ended call causes one event of [`tracing`], `call ended`, once all its futures and bodies
 //! have been dropped. Each ended run causes one event `run ended`, unless it ended with its only
-//! call. The target of these and of all other events is `tower_agent`, except that an
-//! [`AgentStack`] warns of contradictory settings under `tower_agent::stack`.
+//! call. The target of these and of all other events is `tower_agent`.
 //!
 //! | level | the reason of the end | for example |
 //! |---|---|---|

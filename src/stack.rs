@@ -389,7 +389,11 @@ impl<Side> AgentStack<Side> {
 
     fn run_limits(&self) -> RunLimits {
         for contradiction in self.contradictions() {
-            tracing::warn!(contradiction, "a setting of the stack turns off another");
+            tracing::warn!(
+                target: "tower_agent",
+                contradiction,
+                "a setting of the stack turns off another"
+            );
         }
         let (step, ceiling) = (self.run_step, self.ceiling);
         Stack::new(step.scope(Scope::Run), ceiling.scope(Scope::Run))
