@@ -224,7 +224,7 @@ impl LoopGuardLayer {
     /// A tool that polls returns the same result many times before it returns another. A loop with
     /// such a tool is reported and ends the run at three times as many calls: with the default
     /// limits observers get the first notice at the 30th same call with the same result, and the
-    /// run ends at the 60th. Another result restarts the counts of loops with the tool, and calls
+    /// run ends at the 60th. Another result of the same call restarts the count of that call. Calls
     /// of the tool are no sign of being [stuck](crate::Run::end_when_stuck). The program may name
     /// further tools with [`Run::polls`].
     #[must_use]

@@ -179,8 +179,9 @@ impl GeneratedText {
                     at += rest.take_while(|byte| !is_structure(**byte)).count();
                 }
             }
-            if (was_usage || self.is_in_usage()) && self.usage.len() < MAX_USAGE {
-                self.usage.extend_from_slice(&piece[from..at]);
+            if was_usage || self.is_in_usage() {
+                let room = MAX_USAGE - self.usage.len();
+                self.usage.extend(piece[from..at].iter().take(room));
             }
         }
     }
