@@ -75,12 +75,8 @@ struct Outcome {
 }
 
 #[derive(Debug)]
-#[allow(
-    clippy::large_enum_variant,
-    reason = "a box would be one more allocation of each run"
-)]
 enum KindState {
-    Run(RunState),
+    Run(Box<RunState>),
     /// The state of a call or tool: a request may use a tool's node as its call.
     Call(CallState),
     Attempt(TargetState),
@@ -101,7 +97,7 @@ impl NodeState {
     #[inline(always)]
     fn new(epoch: Instant, tree: u64, kind: NodeKind) -> Self {
         let (settlement, kind) = match kind {
-            NodeKind::Run => (Settlement::Shared, KindState::Run(RunState::default())),
+            NodeKind::Run => (Settlement::Shared, KindState::Run(Box::default())),
             NodeKind::Call | NodeKind::Tool => {
                 (Settlement::Opener, KindState::Call(CallState::default()))
             }
