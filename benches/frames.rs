@@ -16,7 +16,7 @@ use tokio::runtime::Runtime;
 use tower::{Layer, Service, ServiceBuilder};
 use tower_agent::{HardCeilingLayer, Run, StepTimeoutLayer, llm::stream::StreamReader};
 
-use support::{EVENT, FRAMES, Frames, LIMIT, Slot, TOKEN, Upstream, drain, request, runtime};
+use support::{EVENT, FRAMES, Frames, LIMIT, Slot, SlotUpstream, TOKEN, drain, request, runtime};
 
 /// The answer of `service`, ready to be read.
 fn answer<S, B>(rt: &Runtime, mut service: S, run: &Run) -> B
@@ -40,8 +40,8 @@ where
     });
 }
 
-fn upstream(body: Frames, events: bool) -> Upstream<Frames> {
-    Upstream {
+fn upstream(body: Frames, events: bool) -> SlotUpstream<Frames> {
+    SlotUpstream {
         slot: Slot::default(),
         body,
         events,
@@ -51,7 +51,7 @@ fn upstream(body: Frames, events: bool) -> Upstream<Frames> {
 
 /// Both clocks, as they stand in a stack.
 fn timed(
-    upstream: Upstream<Frames>,
+    upstream: SlotUpstream<Frames>,
 ) -> impl Service<
     http::Request<()>,
     Response = http::Response<impl Body<Data = Bytes, Error = tower_agent::BoxError>>,

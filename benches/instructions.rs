@@ -21,8 +21,8 @@ use tower_agent::{
 };
 
 use support::{
-    Answers, EVENT, FRAMES, Frames, LIMIT, Slot, TOKEN, Upstream, drain, five_layers, full_stack,
-    prompt, ready_after, request, runtime,
+    Answers, EVENT, FRAMES, Frames, LIMIT, Slot, SlotUpstream, TOKEN, drain, five_layers,
+    full_stack, prompt, ready_after, request, runtime,
 };
 
 /// Calls `service` with a request of `slot`, which the upstream puts back.
@@ -66,8 +66,8 @@ where
     ready_after(service.call(request)).unwrap().into_body()
 }
 
-fn upstream(body: Frames, events: bool) -> Upstream<Frames> {
-    Upstream {
+fn upstream(body: Frames, events: bool) -> SlotUpstream<Frames> {
+    SlotUpstream {
         slot: Slot::default(),
         body,
         events,
@@ -81,7 +81,7 @@ fn case(name: &str, times: usize) -> usize {
     let mut call = request("/v1/chat/completions");
     call.extensions_mut().insert(run.clone());
     let slot: Slot = Rc::new(Cell::new(Some(call)));
-    let empty = |pending| Upstream {
+    let empty = |pending| SlotUpstream {
         slot: Rc::clone(&slot),
         body: Empty::<Bytes>::new(),
         events: false,

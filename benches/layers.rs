@@ -22,12 +22,12 @@ use http_body_util::Empty;
 use tower::{Layer, Service, ServiceBuilder, layer::util::Identity};
 use tower_agent::{ClientDisconnectLayer, HardCeilingLayer, Run, StepTimeoutLayer};
 
-use support::{Slot, Upstream, request, runtime};
+use support::{Slot, SlotUpstream, request, runtime};
 
 const LIMIT: Duration = Duration::from_secs(600);
 
-fn upstream(slot: &Slot, pending: bool) -> Upstream<Empty<Bytes>> {
-    Upstream {
+fn upstream(slot: &Slot, pending: bool) -> SlotUpstream<Empty<Bytes>> {
+    SlotUpstream {
         slot: Rc::clone(slot),
         // Nothing follows the head: dropping the answer is no disconnect.
         body: Empty::new(),

@@ -35,11 +35,11 @@ const ROLE: &[u8] = b"data: {\"id\":\"chatcmpl-9f8a7b6c5d4e3f2a\",\"object\":\"c
 
 /// A body of a few frames, and then silence.
 #[derive(Clone, Debug)]
-struct Stalled {
+struct SilentBody {
     frames: &'static [&'static [u8]],
 }
 
-impl Body for Stalled {
+impl Body for SilentBody {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -100,7 +100,7 @@ fn main() {
     let mut worst = [0.0_f64; 2];
     for (name, frames) in cases {
         let upstream = Answers {
-            body: Stalled { frames },
+            body: SilentBody { frames },
             events: true,
         };
         let [bare, _] = bytes(upstream.clone(), count);

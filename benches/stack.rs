@@ -35,9 +35,9 @@ use support::{
 
 /// Repeats what failed while the budget lasts, as tower's documentation shows.
 #[derive(Clone)]
-struct Attempts(Arc<TpsBudget>);
+struct BudgetPolicy(Arc<TpsBudget>);
 
-impl<E> tower::retry::Policy<Request<Full<Bytes>>, Response<Empty<Bytes>>, E> for Attempts {
+impl<E> tower::retry::Policy<Request<Full<Bytes>>, Response<Empty<Bytes>>, E> for BudgetPolicy {
     type Future = Ready<()>;
 
     fn retry(
@@ -108,7 +108,10 @@ fn stack(c: &mut Criterion) {
     bench!("model_fallback", ModelFallbackLayer::new(candidates()));
     bench!("tower_timeout", tower::timeout::TimeoutLayer::new(LIMIT));
     let tps = Arc::new(TpsBudget::default());
-    bench!("tower_retry", tower::retry::RetryLayer::new(Attempts(tps)));
+    bench!(
+        "tower_retry",
+        tower::retry::RetryLayer::new(BudgetPolicy(tps))
+    );
     let status = http::StatusCode::GATEWAY_TIMEOUT;
     bench!(
         "tower_http_timeout",

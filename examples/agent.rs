@@ -29,7 +29,7 @@ use std::{process::ExitCode, time::Duration};
 use serde_json::json;
 use tower_agent::{BoxError, Run};
 
-use self::model::{Model, Refusal, Reply};
+use self::model::{ChatModel, GatewayRefusal, Reply};
 
 /// The longest that anything may be silent.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -60,7 +60,7 @@ async fn main() -> ExitCode {
 }
 
 /// Answers why the agent had to stop, if it did.
-async fn start() -> Result<Option<Refusal>, BoxError> {
+async fn start() -> Result<Option<GatewayRefusal>, BoxError> {
     let (mut stuck, mut outside) = (false, None);
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
@@ -75,8 +75,8 @@ async fn start() -> Result<Option<Refusal>, BoxError> {
         None => gateway::start().await?,
     };
     let model = match stuck {
-        true => Model::new(&gateway, upstream::POLLING)?,
-        false => Model::new(&gateway, upstream::AGENT)?,
+        true => ChatModel::new(&gateway, upstream::POLLING)?,
+        false => ChatModel::new(&gateway, upstream::AGENT)?,
     };
     let tools = match stuck {
         true => tools::declared(&["poll_job"]),
@@ -88,9 +88,9 @@ async fn start() -> Result<Option<Refusal>, BoxError> {
 /// The loop. It has no cap of its own that is worth the name, and needs none.
 async fn work(
     run: &Run,
-    model: &Model,
+    model: &ChatModel,
     tools: &serde_json::Value,
-) -> Result<Option<Refusal>, BoxError> {
+) -> Result<Option<GatewayRefusal>, BoxError> {
     let mut history = vec![json!({"role": "user", "content": "When is the meeting?"})];
     for round in 1..=ROUNDS {
         match model.ask(run, &history, tools).await? {

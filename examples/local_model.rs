@@ -33,7 +33,7 @@ use tower_agent::{
     RunNotice, StepTimeoutLayer, TerminalReason, Terminated, adapter::reqwest::ReqwestService,
 };
 
-use self::server::{Condition, LOAD, PREFILL, Server};
+use self::server::{Condition, LOAD, LocalModelServer, PREFILL};
 
 /// The window of the idle timeout in shadow mode.
 const IDLE: Duration = Duration::from_secs(2);
@@ -76,7 +76,7 @@ async fn main() -> ExitCode {
 }
 
 /// The layers around one server, from the outside in.
-fn model(server: &Server) -> Result<LocalModel, BoxError> {
+fn model(server: &LocalModelServer) -> Result<LocalModel, BoxError> {
     let client = ReqwestService::new(reqwest::Client::builder().no_proxy())?;
     let health: Uri = format!("http://{}/health", server.address).parse()?;
     let stack = ServiceBuilder::new()
@@ -110,7 +110,7 @@ struct Played {
 }
 
 async fn play(condition: Condition) -> Result<Played, BoxError> {
-    let server = Server::start(condition)?;
+    let server = LocalModelServer::start(condition)?;
     let model = model(&server)?;
     let (run, start) = (Run::open(), Instant::now());
     let mut events = run.subscribe();
@@ -154,7 +154,7 @@ async fn play(condition: Condition) -> Result<Played, BoxError> {
 }
 
 /// The loop of an agent whose job never finishes.
-async fn work(run: &Run, model: &LocalModel, server: &Server) -> Result<(), BoxError> {
+async fn work(run: &Run, model: &LocalModel, server: &LocalModelServer) -> Result<(), BoxError> {
     let url = format!("http://{}/v1/chat/completions", server.address);
     let mut history = vec![json!({"role": "user", "content": "is job 7 done?"})];
     loop {

@@ -52,7 +52,7 @@ use std::{process::ExitCode, thread};
 use tower_agent::BoxError;
 
 use self::{
-    play::{Outcome, play},
+    play::{SystemOutcome, play},
     systems::{GROUPS, System},
 };
 
@@ -81,7 +81,7 @@ fn storm() -> Result<bool, BoxError> {
     for ((title, systems), outcomes) in GROUPS.iter().zip(outcomes) {
         table::head(title);
         for (system, outcome) in systems.iter().zip(outcomes) {
-            let outcome: Outcome = outcome.map_err(|_| "a storm panicked")??;
+            let outcome: SystemOutcome = outcome.map_err(|_| "a storm panicked")??;
             table::row(system, &outcome);
             kept &= !system.is_ours() || outcome.keeps_our_promises();
         }

@@ -104,7 +104,7 @@ pub(crate) type Slot = Rc<Cell<Option<Request<()>>>>;
 
 /// Answers with a body, at once or after one `Pending`.
 #[derive(Clone)]
-pub(crate) struct Upstream<B> {
+pub(crate) struct SlotUpstream<B> {
     pub(crate) slot: Slot,
     pub(crate) body: B,
     pub(crate) events: bool,
@@ -112,7 +112,7 @@ pub(crate) struct Upstream<B> {
 }
 
 #[derive(Debug)]
-pub(crate) struct Answer<B> {
+pub(crate) struct SlotFuture<B> {
     body: Option<B>,
     events: bool,
     pending: bool,
@@ -149,18 +149,18 @@ fn response<B>(body: B, events: bool) -> Response<B> {
     response
 }
 
-impl<B: Body + Clone + Unpin> Service<Request<()>> for Upstream<B> {
+impl<B: Body + Clone + Unpin> Service<Request<()>> for SlotUpstream<B> {
     type Response = Response<B>;
     type Error = Infallible;
-    type Future = Answer<B>;
+    type Future = SlotFuture<B>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<()>) -> Answer<B> {
+    fn call(&mut self, request: Request<()>) -> SlotFuture<B> {
         self.slot.set(Some(request));
-        Answer {
+        SlotFuture {
             body: Some(self.body.clone()),
             events: self.events,
             pending: self.pending,
@@ -168,7 +168,7 @@ impl<B: Body + Clone + Unpin> Service<Request<()>> for Upstream<B> {
     }
 }
 
-impl<B: Unpin> Future for Answer<B> {
+impl<B: Unpin> Future for SlotFuture<B> {
     type Output = Result<Response<B>, Infallible>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

@@ -17,7 +17,7 @@ type Client = BoxCloneSyncService<Request<Full<Bytes>>, Response<Bytes>, BoxErro
 
 /// One model behind a gateway.
 #[derive(Debug)]
-pub(crate) struct Model {
+pub(crate) struct ChatModel {
     client: Client,
     url: Uri,
     name: &'static str,
@@ -30,15 +30,15 @@ pub(crate) enum Reply {
     /// To be run at once, all of them in one turn. `said` goes into the history.
     Tools {
         said: Value,
-        calls: Vec<ToolCall>,
+        calls: Vec<WantedTool>,
     },
     /// No model was asked, or none answered.
-    Refused(Refusal),
+    Refused(GatewayRefusal),
 }
 
 /// What the gateway said in place of an answer.
 #[derive(Debug)]
-pub(crate) struct Refusal {
+pub(crate) struct GatewayRefusal {
     /// Why the run is over, if it is.
     pub(crate) reason: Option<String>,
     pub(crate) message: String,
@@ -46,7 +46,7 @@ pub(crate) struct Refusal {
 }
 
 #[derive(Clone, Debug, Deserialize)]
-pub(crate) struct ToolCall {
+pub(crate) struct WantedTool {
     pub(crate) id: String,
     pub(crate) function: Function,
 }
@@ -58,7 +58,7 @@ pub(crate) struct Function {
     pub(crate) arguments: String,
 }
 
-impl Refusal {
+impl GatewayRefusal {
     /// As [`Terminated::exit_code`](tower_agent::Terminated::exit_code), which knows more
     /// than the gateway says.
     pub(crate) fn exit_code(&self) -> u8 {
@@ -71,7 +71,7 @@ impl Refusal {
     }
 }
 
-impl Model {
+impl ChatModel {
     pub(crate) fn new(gateway: &str, name: &'static str) -> Result<Self, BoxError> {
         let client = ServiceBuilder::new()
             .layer(HardCeilingLayer::new(CALL_LIMIT))
@@ -106,7 +106,7 @@ impl Model {
         let said: Value = serde_json::from_slice(answer.body())?;
         if !answer.status().is_success() {
             let message = said["error"]["message"].as_str().unwrap_or("no message");
-            return Ok(Reply::Refused(Refusal {
+            return Ok(Reply::Refused(GatewayRefusal {
                 reason: text("x-terminal-reason"),
                 message: message.to_owned(),
                 status: answer.status(),

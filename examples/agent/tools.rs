@@ -6,7 +6,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tower_agent::{Run, ToolError};
 
-use crate::{SILENCE, model::ToolCall};
+use crate::{SILENCE, model::WantedTool};
 
 /// As the model is told of them.
 pub(crate) fn declared(names: &[&str]) -> Value {
@@ -21,7 +21,7 @@ pub(crate) fn declared(names: &[&str]) -> Value {
 
 /// Runs what the model asked for side by side: it is one turn, however many there
 /// are. Each becomes a message of the history, a failure too.
-pub(crate) async fn run(run: &Run, calls: &[ToolCall]) -> Vec<Value> {
+pub(crate) async fn run(run: &Run, calls: &[WantedTool]) -> Vec<Value> {
     let results = calls.iter().map(async |call| {
         let name = call.function.name.clone();
         let arguments: Value = serde_json::from_str(&call.function.arguments).unwrap_or_default();

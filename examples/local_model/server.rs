@@ -56,7 +56,7 @@ pub(crate) enum Condition {
 
 /// A server, and the number of requests that it has received.
 #[derive(Clone, Debug)]
-pub(crate) struct Server {
+pub(crate) struct LocalModelServer {
     pub(crate) address: SocketAddr,
     condition: Condition,
     start: Instant,
@@ -64,7 +64,7 @@ pub(crate) struct Server {
     probes: Arc<AtomicU32>,
 }
 
-impl Server {
+impl LocalModelServer {
     /// Serves on a free port until the process ends.
     #[expect(
         clippy::disallowed_methods,
@@ -113,7 +113,7 @@ impl Server {
     }
 }
 
-async fn health(State(server): State<Server>) -> StatusCode {
+async fn health(State(server): State<LocalModelServer>) -> StatusCode {
     server.probes.fetch_add(1, Ordering::Relaxed);
     match server.condition {
         Condition::Hung => future::pending().await,
@@ -122,7 +122,7 @@ async fn health(State(server): State<Server>) -> StatusCode {
     }
 }
 
-async fn answer(State(server): State<Server>) -> Response {
+async fn answer(State(server): State<LocalModelServer>) -> Response {
     let call = server.calls.fetch_add(1, Ordering::Relaxed);
     let beats = [PING; 8].map(|ping| (PREFILL / 8, ping));
     let end = [(Duration::ZERO, TOKEN), (Duration::ZERO, DONE)];

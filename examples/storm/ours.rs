@@ -11,22 +11,25 @@ use tower_agent::{
 };
 
 use crate::{
-    systems::{ATTEMPT, ATTEMPTS, BACKOFF, FLOOR, MAX_BACKOFF, RATIO, Shape, Stack, read},
-    upstream::Upstream,
+    systems::{ATTEMPT, ATTEMPTS, BACKOFF, FLOOR, MAX_BACKOFF, RATIO, Stack, SystemShape, read},
+    upstream::OutageUpstream,
 };
 
-pub(crate) fn start(upstream: &Upstream, shape: Shape) -> Result<Stack, BoxError> {
+pub(crate) fn start(upstream: &OutageUpstream, shape: SystemShape) -> Result<Stack, BoxError> {
     stack(upstream, shape, None)
 }
 
 /// A candidate that has failed is left alone for a while.
-pub(crate) fn start_cooled(upstream: &Upstream, shape: Shape) -> Result<Stack, BoxError> {
+pub(crate) fn start_cooled(
+    upstream: &OutageUpstream,
+    shape: SystemShape,
+) -> Result<Stack, BoxError> {
     stack(upstream, shape, Some(Cooldowns::new()))
 }
 
 fn stack(
-    upstream: &Upstream,
-    shape: Shape,
+    upstream: &OutageUpstream,
+    shape: SystemShape,
     cooldowns: Option<Cooldowns>,
 ) -> Result<Stack, BoxError> {
     let budget = RetryBudget::new()

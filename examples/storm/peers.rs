@@ -7,7 +7,7 @@ use tower::{BoxError, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSync
 
 use crate::{
     systems::{ATTEMPT, Stack},
-    upstream::Upstream,
+    upstream::OutageUpstream,
 };
 
 pub(crate) type Asked = Request<Full<Bytes>>;
@@ -15,7 +15,7 @@ pub(crate) type Answer = Response<Full<Bytes>>;
 
 /// One attempt of one candidate; an answer that is a failure is an error.
 pub(crate) fn attempt(
-    upstream: &Upstream,
+    upstream: &OutageUpstream,
     model: &'static str,
 ) -> BoxCloneSyncService<Asked, Answer, BoxError> {
     let upstream = upstream.clone();

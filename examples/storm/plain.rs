@@ -18,35 +18,41 @@ use tower::{
 use crate::{
     load::secs,
     peers::{Answer, Asked, attempt, detached},
-    systems::{ATTEMPTS, BACKOFF, FLOOR, MAX_BACKOFF, RATIO, Shape, Stack, read},
-    upstream::Upstream,
+    systems::{ATTEMPTS, BACKOFF, FLOOR, MAX_BACKOFF, RATIO, Stack, SystemShape, read},
+    upstream::OutageUpstream,
 };
 
 /// The hasher is the standard one with fixed keys, so that the same storm comes
 /// twice.
 type Rng = HasherRng<std::hash::BuildHasherDefault<std::hash::DefaultHasher>>;
 
-pub(crate) fn start(upstream: &Upstream, shape: Shape) -> Result<Stack, BoxError> {
+pub(crate) fn start(upstream: &OutageUpstream, shape: SystemShape) -> Result<Stack, BoxError> {
     Ok(detached(stack(upstream, shape, true)?))
 }
 
 /// In the caller's task: what the caller drops is dropped.
-pub(crate) fn start_in_line(upstream: &Upstream, shape: Shape) -> Result<Stack, BoxError> {
+pub(crate) fn start_in_line(
+    upstream: &OutageUpstream,
+    shape: SystemShape,
+) -> Result<Stack, BoxError> {
     stack(upstream, shape, true)
 }
 
-pub(crate) fn start_unlimited(upstream: &Upstream, shape: Shape) -> Result<Stack, BoxError> {
+pub(crate) fn start_unlimited(
+    upstream: &OutageUpstream,
+    shape: SystemShape,
+) -> Result<Stack, BoxError> {
     Ok(detached(stack(upstream, shape, false)?))
 }
 
 #[derive(Clone)]
-struct Retries {
+struct RetryOnError {
     budget: Option<Arc<TpsBudget>>,
     backoff: ExponentialBackoff<Rng>,
     left: u32,
 }
 
-impl Retries {
+impl RetryOnError {
     fn new(limited: bool) -> Result<Self, BoxError> {
         let rng = Rng::with_hasher(Default::default());
         let backoff = ExponentialBackoffMaker::new(BACKOFF, MAX_BACKOFF, 0.5, rng)?.make_backoff();
@@ -59,7 +65,7 @@ impl Retries {
     }
 }
 
-impl<A> Policy<Asked, A, BoxError> for Retries {
+impl<A> Policy<Asked, A, BoxError> for RetryOnError {
     type Future = tokio::time::Sleep;
 
     fn retry(&mut self, _: &mut Asked, result: &mut Result<A, BoxError>) -> Option<Self::Future> {
@@ -80,11 +86,11 @@ impl<A> Policy<Asked, A, BoxError> for Retries {
     }
 }
 
-fn stack(upstream: &Upstream, shape: Shape, limited: bool) -> Result<Stack, BoxError> {
+fn stack(upstream: &OutageUpstream, shape: SystemShape, limited: bool) -> Result<Stack, BoxError> {
     let mut candidates = Vec::new();
     let mut agent = None;
     for model in shape.candidates {
-        let retries = Retries::new(limited)?;
+        let retries = RetryOnError::new(limited)?;
         agent = shape.nested.then(|| retries.clone());
         candidates.push(Retry::new(retries, attempt(upstream, model)));
     }

@@ -17,7 +17,7 @@ use crate::{
     load::{Agent, OUTAGE, agents, secs},
     peers::named,
     systems::{Stack, System},
-    upstream::{Books, Entry, FIRST, Upstream, X_AGENT, X_CALL},
+    upstream::{Books, Entry, FIRST, OutageUpstream, X_AGENT, X_CALL},
 };
 
 /// Longer than all attempts of a call together.
@@ -25,10 +25,10 @@ const AFTERWARDS: Duration = secs(120);
 
 /// What became of one system.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Outcome {
+pub(crate) struct SystemOutcome {
     /// In the outage.
-    pub(crate) first: Calls,
-    pub(crate) second: Calls,
+    pub(crate) first: CandidateCalls,
+    pub(crate) second: CandidateCalls,
     /// What our budget grants the first at most in the outage.
     pub(crate) granted: usize,
     /// The first moment of it at which more had been repeated than that.
@@ -47,7 +47,7 @@ pub(crate) struct Outcome {
 
 /// What reached a candidate.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Calls {
+pub(crate) struct CandidateCalls {
     pub(crate) all: usize,
     /// First attempts.
     pub(crate) traffic: usize,
@@ -55,20 +55,20 @@ pub(crate) struct Calls {
 
 /// A call whose caller stayed until its end.
 #[derive(Clone, Copy, Debug)]
-struct Answered {
+struct AnsweredCall {
     at: Duration,
     took: Duration,
     served: bool,
 }
 
 /// The storm from its beginning to its end, in simulated time.
-pub(crate) fn play(system: &System) -> Result<Outcome, BoxError> {
+pub(crate) fn play(system: &System) -> Result<SystemOutcome, BoxError> {
     // Runs are numbered, and waits spread, by the generator of this thread.
     fastrand::seed(1);
     let mut clock = runtime::Builder::new_current_thread();
     clock.enable_time().start_paused(true);
     clock.build()?.block_on(async {
-        let upstream = Upstream::new(system.shape.one_in);
+        let upstream = OutageUpstream::new(system.shape.one_in);
         let stack = (system.start)(&upstream, system.shape)?;
         let mut callers = JoinSet::new();
         for agent in agents() {
@@ -76,12 +76,12 @@ pub(crate) fn play(system: &System) -> Result<Outcome, BoxError> {
         }
         let answered = callers.join_all().await.concat();
         sleep(AFTERWARDS).await;
-        Ok(upstream.with(|books| Outcome::of(books, &answered)))
+        Ok(upstream.with(|books| SystemOutcome::of(books, &answered)))
     })
 }
 
 /// Makes the calls of a run, until its caller leaves.
-async fn ask(agent: Agent, stack: Stack, upstream: Upstream) -> Vec<Answered> {
+async fn ask(agent: Agent, stack: Stack, upstream: OutageUpstream) -> Vec<AnsweredCall> {
     let begun = upstream.begun();
     let mut answered = Vec::new();
     let calls = async {
@@ -89,7 +89,7 @@ async fn ask(agent: Agent, stack: Stack, upstream: Upstream) -> Vec<Answered> {
             sleep_until(begun + *at).await;
             let asked = Instant::now();
             let result = stack.clone().oneshot(request(agent.number, call)).await;
-            answered.push(Answered {
+            answered.push(AnsweredCall {
                 at: asked - begun,
                 took: asked.elapsed(),
                 served: result.is_ok(),
@@ -118,9 +118,9 @@ fn request(agent: u32, call: usize) -> Request<Full<Bytes>> {
     request
 }
 
-impl Outcome {
-    fn of(books: &Books, answered: &[Answered]) -> Self {
-        let outage = |answered: &&Answered| OUTAGE.contains(&answered.at);
+impl SystemOutcome {
+    fn of(books: &Books, answered: &[AnsweredCall]) -> Self {
+        let outage = |answered: &&AnsweredCall| OUTAGE.contains(&answered.at);
         let mut took: Vec<_> = answered.iter().filter(outage).map(|it| it.took).collect();
         took.sort();
         let all = answered.iter().filter(|answered| !answered.served).count();
@@ -130,8 +130,8 @@ impl Outcome {
             .filter(|it| !it.served)
             .count();
         Self {
-            first: Calls::of(&books.first),
-            second: Calls::of(&books.second),
+            first: CandidateCalls::of(&books.first),
+            second: CandidateCalls::of(&books.second),
             granted: Bound::of(&books.first).granted(OUTAGE.end),
             broken: Bound::broken(&books.first),
             served: took.len() - failed,
@@ -158,7 +158,7 @@ impl Outcome {
     }
 }
 
-impl Calls {
+impl CandidateCalls {
     fn of(entries: &[Entry]) -> Self {
         let outage = || entries.iter().filter(|entry| OUTAGE.contains(&entry.at));
         Self {

@@ -14,11 +14,11 @@ use tower_resilience_retry::{FnInterval, RetryBudget, RetryBudgetBuilder, RetryL
 
 use crate::{
     peers::{Asked, attempt, detached},
-    systems::{ATTEMPTS, BACKOFF, FLOOR, MAX_BACKOFF, RATIO, Shape, Stack, read},
-    upstream::Upstream,
+    systems::{ATTEMPTS, BACKOFF, FLOOR, MAX_BACKOFF, RATIO, Stack, SystemShape, read},
+    upstream::OutageUpstream,
 };
 
-pub(crate) fn start(upstream: &Upstream, shape: Shape) -> Result<Stack, BoxError> {
+pub(crate) fn start(upstream: &OutageUpstream, shape: SystemShape) -> Result<Stack, BoxError> {
     let own = budget()?;
     let first = retries(own.clone()).layer(attempt(upstream, shape.candidates[0]));
     let stack = match shape.candidates.get(1) {

@@ -11,7 +11,7 @@ use tower::{BoxError, util::BoxCloneSyncService};
 use crate::{
     load::secs,
     ours, plain, resilience,
-    upstream::{FIRST, SECOND, Upstream},
+    upstream::{FIRST, OutageUpstream, SECOND},
 };
 
 /// The limits of every system.
@@ -29,7 +29,7 @@ pub(crate) type Stack = BoxCloneSyncService<Request<Full<Bytes>>, (), BoxError>;
 
 /// What a system is put together of.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shape {
+pub(crate) struct SystemShape {
     pub(crate) candidates: &'static [&'static str],
     /// Whether the agent repeats what the gateway has repeated.
     pub(crate) nested: bool,
@@ -40,27 +40,27 @@ pub(crate) struct Shape {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct System {
     pub(crate) name: &'static str,
-    pub(crate) shape: Shape,
-    pub(crate) start: fn(&Upstream, Shape) -> Result<Stack, BoxError>,
+    pub(crate) shape: SystemShape,
+    pub(crate) start: fn(&OutageUpstream, SystemShape) -> Result<Stack, BoxError>,
 }
 
 /// A title, and the systems under it.
 pub(crate) type Group = (&'static str, &'static [System]);
 
-pub(crate) const TWO: Shape = Shape {
+pub(crate) const TWO: SystemShape = SystemShape {
     candidates: &[FIRST, SECOND],
     nested: false,
     one_in: 1,
 };
-pub(crate) const ONE: Shape = Shape {
+pub(crate) const ONE: SystemShape = SystemShape {
     candidates: &[FIRST],
     ..TWO
 };
-pub(crate) const NESTED: Shape = Shape {
+pub(crate) const NESTED: SystemShape = SystemShape {
     nested: true,
     ..ONE
 };
-pub(crate) const PARTLY: Shape = Shape { one_in: 3, ..ONE };
+pub(crate) const PARTLY: SystemShape = SystemShape { one_in: 3, ..ONE };
 
 const OURS: &str = "tower-agent";
 const COOLED: &str = "tower-agent, cooldowns";
@@ -112,8 +112,8 @@ pub(crate) const GROUPS: [Group; 4] = [
 
 pub(crate) const fn system(
     name: &'static str,
-    shape: Shape,
-    start: fn(&Upstream, Shape) -> Result<Stack, BoxError>,
+    shape: SystemShape,
+    start: fn(&OutageUpstream, SystemShape) -> Result<Stack, BoxError>,
 ) -> System {
     System { name, shape, start }
 }

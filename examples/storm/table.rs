@@ -1,6 +1,6 @@
 //! What the storm came to, to read and to paste.
 
-use crate::{load::OUTAGE, play::Outcome, systems::System};
+use crate::{load::OUTAGE, play::SystemOutcome, systems::System};
 
 pub(crate) fn explain() {
     let seconds = (OUTAGE.end - OUTAGE.start).as_secs();
@@ -24,7 +24,7 @@ pub(crate) fn head(title: &str) {
     );
 }
 
-pub(crate) fn row(system: &System, outcome: &Outcome) {
+pub(crate) fn row(system: &System, outcome: &SystemOutcome) {
     let most = match system.is_ours() {
         true => outcome.most().to_string(),
         false => "–".to_owned(),

@@ -3,18 +3,18 @@
 
 use crate::{
     ours, plain,
-    play::{Outcome, play},
-    systems::{NESTED, ONE, Shape, TWO, system},
+    play::{SystemOutcome, play},
+    systems::{NESTED, ONE, SystemShape, TWO, system},
 };
 
-fn ours(shape: Shape) -> Outcome {
+fn ours(shape: SystemShape) -> SystemOutcome {
     play(&system("ours", shape, ours::start)).unwrap()
 }
 
 /// At every moment of the outage; and of what was granted nearly all was asked
 /// for, so that a budget of a little more would be seen.
 #[track_caller]
-fn assert_bounded(outcome: &Outcome) {
+fn assert_bounded(outcome: &SystemOutcome) {
     assert_eq!(outcome.broken, None, "{outcome:?}");
     let repeats = outcome.first.all - outcome.first.traffic;
     assert!(repeats <= outcome.granted, "{outcome:?}");

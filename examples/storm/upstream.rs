@@ -35,7 +35,7 @@ const ERROR: &str = "{\"error\":{\"message\":\"no\",\"type\":\"error\"}}";
 
 /// Cheap to clone; all clones write in the same books.
 #[derive(Clone, Debug)]
-pub(crate) struct Upstream {
+pub(crate) struct OutageUpstream {
     begun: Instant,
     /// Of how many calls in the outage the first candidate fails one.
     one_in: u32,
@@ -63,7 +63,7 @@ pub(crate) struct Entry {
     pub(crate) for_nobody: bool,
 }
 
-impl Upstream {
+impl OutageUpstream {
     /// The storm begins.
     pub(crate) fn new(one_in: u32) -> Self {
         Self {
@@ -135,7 +135,7 @@ impl Books {
     }
 }
 
-impl<B> Service<Request<B>> for Upstream
+impl<B> Service<Request<B>> for OutageUpstream
 where
     B: Body<Data = Bytes> + Send + 'static,
     B::Error: Into<BoxError>,

@@ -13,7 +13,7 @@ const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What a caller does.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Caller {
+pub(crate) enum CallerPlan {
     /// Reads the answer to its end.
     Reads,
     /// Leaves after this time.
@@ -22,7 +22,7 @@ pub(crate) enum Caller {
     Steps(u32),
 }
 
-impl Caller {
+impl CallerPlan {
     /// What it got; `wall_clock` is what a turn may take, if anything limits it.
     pub(crate) async fn ask(
         self,

@@ -11,10 +11,13 @@ use tower_agent::{
     TerminalResponseLayer, adapter::reqwest::ReqwestService,
 };
 
-use crate::{situations::Limits, upstream};
+use crate::{situations::StackLimits, upstream};
 
 /// A server of it in front of `upstream`.
-pub(crate) async fn start(upstream: SocketAddr, limits: Limits) -> Result<SocketAddr, BoxError> {
+pub(crate) async fn start(
+    upstream: SocketAddr,
+    limits: StackLimits,
+) -> Result<SocketAddr, BoxError> {
     let budget = RetryBudget::new()
         .max_attempts_per_candidate(limits.attempts)
         .delays(limits.backoff, limits.backoff * 4);

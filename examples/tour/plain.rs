@@ -28,7 +28,7 @@ use tower::{
     util::rng::HasherRng,
 };
 
-use crate::{situations::Limits, upstream};
+use crate::{situations::StackLimits, upstream};
 
 /// Answers that are retried, and everything that is no answer.
 fn is_worth_a_retry(result: &Result<reqwest::Response, BoxError>) -> bool {
@@ -38,13 +38,13 @@ fn is_worth_a_retry(result: &Result<reqwest::Response, BoxError>) -> bool {
 }
 
 #[derive(Clone)]
-struct Retries {
+struct RetryOnStatus {
     budget: Arc<TpsBudget>,
     backoff: ExponentialBackoff,
     left: u32,
 }
 
-impl Policy<Request<Bytes>, reqwest::Response, BoxError> for Retries {
+impl Policy<Request<Bytes>, reqwest::Response, BoxError> for RetryOnStatus {
     type Future = tokio::time::Sleep;
 
     fn retry(
@@ -113,7 +113,10 @@ where
     clippy::disallowed_methods,
     reason = "as chat servers do, to finish what was paid for"
 )]
-pub(crate) async fn start(upstream: SocketAddr, limits: Limits) -> Result<SocketAddr, BoxError> {
+pub(crate) async fn start(
+    upstream: SocketAddr,
+    limits: StackLimits,
+) -> Result<SocketAddr, BoxError> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let send = tower::service_fn(move |request: Request<Bytes>| {
         let url = format!("http://{upstream}{}", request.uri().path());
@@ -121,7 +124,7 @@ pub(crate) async fn start(upstream: SocketAddr, limits: Limits) -> Result<Socket
         async move { Ok::<_, BoxError>(sent.await?) }
     });
     let (base, max) = (limits.backoff, Duration::from_secs(8));
-    let policy = Retries {
+    let policy = RetryOnStatus {
         budget: Arc::new(TpsBudget::new(Duration::from_secs(10), 10, 0.2)),
         backoff: ExponentialBackoffMaker::new(base, max, 0.5, HasherRng::default())?.make_backoff(),
         left: limits.attempts - 1,

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::{
-    caller::Caller,
+    caller::CallerPlan,
     upstream::{Does, FIRST, SECOND},
 };
 
 /// The limits of both stacks.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
+pub(crate) struct StackLimits {
     /// For a turn of several calls: of silence, or, in the plain stack, in all.
     pub(crate) turn: Duration,
     /// For a call, all its attempts included.
@@ -22,7 +22,7 @@ pub(crate) struct Limits {
     pub(crate) models: &'static [&'static str],
 }
 
-const LIMITS: Limits = Limits {
+const LIMITS: StackLimits = StackLimits {
     turn: ms(1000),
     total: ms(5000),
     attempt: ms(500),
@@ -35,8 +35,8 @@ const LIMITS: Limits = Limits {
 pub(crate) struct Situation {
     pub(crate) name: &'static str,
     pub(crate) does: Does,
-    pub(crate) caller: Caller,
-    pub(crate) limits: Limits,
+    pub(crate) caller: CallerPlan,
+    pub(crate) limits: StackLimits,
     /// What our stack may call.
     pub(crate) calls: usize,
 }
@@ -45,7 +45,7 @@ const fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-const fn situation(name: &'static str, does: Does, caller: Caller, calls: usize) -> Situation {
+const fn situation(name: &'static str, does: Does, caller: CallerPlan, calls: usize) -> Situation {
     Situation {
         name,
         does,
@@ -59,23 +59,23 @@ pub(crate) const SITUATIONS: [Situation; 8] = [
     situation(
         "six slow steps, each alive, and a limit of 1 s",
         Does::Answers(ms(300)),
-        Caller::Steps(6),
+        CallerPlan::Steps(6),
         6,
     ),
     situation(
         "a stream that hangs after its head",
         Does::HangsAfterTheHead,
-        Caller::Reads,
+        CallerPlan::Reads,
         1,
     ),
     situation(
         "the caller leaves while the model hangs",
         Does::Hangs,
-        Caller::Leaves(ms(200)),
+        CallerPlan::Leaves(ms(200)),
         1,
     ),
     Situation {
-        limits: Limits {
+        limits: StackLimits {
             // Another model would serve at once.
             models: &[FIRST],
             ..LIMITS
@@ -84,12 +84,12 @@ pub(crate) const SITUATIONS: [Situation; 8] = [
             "the caller leaves in the wait before a retry",
             // Asked for, so that the wait is no matter of luck.
             Does::Refuses(429, Some(1)),
-            Caller::Leaves(ms(100)),
+            CallerPlan::Leaves(ms(100)),
             1,
         )
     },
     Situation {
-        limits: Limits {
+        limits: StackLimits {
             total: ms(500),
             models: &[FIRST],
             ..LIMITS
@@ -97,26 +97,26 @@ pub(crate) const SITUATIONS: [Situation; 8] = [
         ..situation(
             "the call's limit is the attempt's limit",
             Does::Hangs,
-            Caller::Reads,
+            CallerPlan::Reads,
             1,
         )
     },
     situation(
         "an error as first event of a 200",
         Does::FailsInTheStream,
-        Caller::Reads,
+        CallerPlan::Reads,
         3,
     ),
     situation(
         "a 400: the request is at fault",
         Does::Refuses(400, None),
-        Caller::Reads,
+        CallerPlan::Reads,
         1,
     ),
     situation(
         "a 429 that asks to wait for an hour",
         Does::Refuses(429, Some(3600)),
-        Caller::Reads,
+        CallerPlan::Reads,
         2,
     ),
 ];

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use tokio::time::{Instant, sleep};
 use tower_agent::BoxError;
 
-use crate::{ours, plain, situations::Situation, upstream::Upstream};
+use crate::{ours, plain, situations::Situation, upstream::CountingUpstream};
 
 /// Longer than all attempts of a call together.
 const AFTERWARDS: Duration = Duration::from_secs(3);
@@ -13,7 +13,7 @@ const AFTERWARDS: Duration = Duration::from_secs(3);
 /// One stack in front of an upstream of its own.
 pub(crate) struct Stage<'a> {
     situation: &'a Situation,
-    upstream: Upstream,
+    upstream: CountingUpstream,
     gateway: SocketAddr,
     /// What a turn may take.
     wall_clock: Option<Duration>,
@@ -22,7 +22,7 @@ pub(crate) struct Stage<'a> {
 impl<'a> Stage<'a> {
     pub(crate) async fn set(situation: &'a Situation, ours: bool) -> Result<Self, BoxError> {
         let limits = situation.limits;
-        let (upstream, address) = Upstream::start(situation.does).await?;
+        let (upstream, address) = CountingUpstream::start(situation.does).await?;
         let gateway = if ours {
             ours::start(address, limits).await?
         } else {
@@ -37,13 +37,13 @@ impl<'a> Stage<'a> {
         })
     }
 
-    pub(crate) async fn play(&self, client: &reqwest::Client) -> Outcome {
+    pub(crate) async fn play(&self, client: &reqwest::Client) -> SituationOutcome {
         let begun = Instant::now();
         let caller = self.situation.caller;
         let got = caller.ask(client, self.gateway, self.wall_clock).await;
         let answered = Instant::now();
         sleep(AFTERWARDS).await;
-        Outcome {
+        SituationOutcome {
             calls: self.upstream.calls(),
             took: self.upstream.last().max(answered) - begun,
             got,
@@ -52,7 +52,7 @@ impl<'a> Stage<'a> {
 }
 
 /// What became of one situation in one stack.
-pub(crate) struct Outcome {
+pub(crate) struct SituationOutcome {
     pub(crate) calls: usize,
     pub(crate) took: Duration,
     pub(crate) got: String,

@@ -48,24 +48,24 @@ pub(crate) enum Does {
 }
 
 #[derive(Clone, Debug)]
-pub(crate) struct Upstream {
+pub(crate) struct CountingUpstream {
     does: Does,
-    seen: Arc<Mutex<Seen>>,
+    seen: Arc<Mutex<CallCounts>>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct CallCounts {
     calls: usize,
     open: usize,
     last: Instant,
 }
 
 /// A call under way.
-struct Open(Upstream);
+struct CallUnderWay(CountingUpstream);
 
-impl Upstream {
+impl CountingUpstream {
     pub(crate) async fn start(does: Does) -> std::io::Result<(Self, SocketAddr)> {
-        let seen = Seen {
+        let seen = CallCounts {
             calls: 0,
             open: 0,
             last: Instant::now(),
@@ -87,12 +87,12 @@ impl Upstream {
         self.seen(|seen| seen.last)
     }
 
-    fn seen<T>(&self, look: impl FnOnce(&mut Seen) -> T) -> T {
+    fn seen<T>(&self, look: impl FnOnce(&mut CallCounts) -> T) -> T {
         look(&mut self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Drop for Open {
+impl Drop for CallUnderWay {
     fn drop(&mut self) {
         self.0.seen(|seen| {
             seen.open -= 1;
@@ -113,7 +113,7 @@ pub(crate) async fn serve(app: Router) -> std::io::Result<SocketAddr> {
     Ok(address)
 }
 
-async fn answer(State(upstream): State<Upstream>, body: Bytes) -> Response {
+async fn answer(State(upstream): State<CountingUpstream>, body: Bytes) -> Response {
     let asked: Value = serde_json::from_slice(&body).unwrap_or_default();
     let does = match upstream.does {
         // A request that is at fault is so for every model.
@@ -126,7 +126,7 @@ async fn answer(State(upstream): State<Upstream>, body: Bytes) -> Response {
         seen.open += 1;
     });
     // Dropped with the answer, or with the call.
-    let open = Open(upstream);
+    let open = CallUnderWay(upstream);
     match does {
         Does::Answers(after) => {
             sleep(after).await;
@@ -148,7 +148,7 @@ async fn answer(State(upstream): State<Upstream>, body: Bytes) -> Response {
     }
 }
 
-fn events(events: &[&'static str], hangs: bool, open: Open) -> Response {
+fn events(events: &[&'static str], hangs: bool, open: CallUnderWay) -> Response {
     let said: Vec<_> = events.iter().map(|event| Bytes::from(*event)).collect();
     let rest = match hangs {
         true => stream::pending().boxed(),

@@ -55,7 +55,7 @@ impl RunRegistry {
     /// The latest run in the owner's session whose id has this [prefix](RunId::prefix), if that run
     /// lives.
     pub(crate) fn latest_in(&self, owner: Owner, session: &str, prefix: &str) -> Option<Run> {
-        let run = self.shared.sessions.lock().latest(session, owner.0, prefix);
+        let run = self.state.sessions.lock().latest(session, owner.0, prefix);
         run.filter(|run| run.terminal_reason().is_none())
     }
 
@@ -70,8 +70,8 @@ impl RunRegistry {
     }
 
     fn abort_but(&self, owner: Owner, session: &str, spared: Option<u64>) -> Vec<RunId> {
-        self.shared.tidy();
-        let runs = self.shared.sessions.lock().find(session, Some(owner));
+        self.state.tidy();
+        let runs = self.state.sessions.lock().find(session, Some(owner));
         let (mut aborted, now) = (Vec::new(), Instant::now());
         // Each run is checked, ended and dropped before the next, so that its memory enters the
         // processor's cache once.
@@ -129,10 +129,10 @@ impl RunRegistry {
 
     /// Makes the registry admit no run from now on, and returns its live runs.
     fn close(&self) -> Vec<Run> {
-        self.shared.tidy();
-        self.shared.close();
+        self.state.tidy();
+        self.state.close();
         let mut live = Vec::new();
-        self.shared.each(|entries| live.extend(entries.live()));
+        self.state.each(|entries| live.extend(entries.live()));
         live
     }
 }

@@ -44,7 +44,7 @@ impl RunRegistry {
         let (owner, owners) = (Owner(identity.owner), self.count_owners());
         let (admission, place) = (&identity.admission, identity.place);
         let open = || {
-            self.shared.with_entry(place, |entries| {
+            self.state.with_entry(place, |entries| {
                 let is_new = !admission.is_admitted();
                 is_new.then(|| match owners.open(owner, caps, is_turn) {
                     Ok(open) => Ok((open, admission.admit())),
@@ -67,7 +67,7 @@ impl RunRegistry {
                 return;
             }
             Some(Err((cap, true))) => {
-                self.shared.leave_session(identity);
+                self.state.leave_session(identity);
                 (cap, &run, None)
             }
             Some(Err((cap, false))) => (cap, call, Some(call)),
@@ -98,8 +98,8 @@ impl RunRegistry {
             return;
         };
         let withdraw = |entries: &mut Entries| entries.withdraw(identity.place);
-        if self.shared.with_entry(identity.place, withdraw) {
-            self.shared.leave_session(identity);
+        if self.state.with_entry(identity.place, withdraw) {
+            self.state.leave_session(identity);
         }
     }
 
@@ -107,6 +107,6 @@ impl RunRegistry {
     fn identity_of<'a>(&self, run: &'a Run) -> Option<&'a Identity> {
         let identity = run.node().payload.identity()?;
         let registry = identity.registration.as_ptr();
-        std::ptr::addr_eq(registry, Arc::as_ptr(&self.shared)).then_some(identity)
+        std::ptr::addr_eq(registry, Arc::as_ptr(&self.state)).then_some(identity)
     }
 }

@@ -62,7 +62,7 @@ mod open;
 mod owner_caps;
 mod page;
 mod sessions;
-mod shared;
+mod state;
 #[cfg(test)]
 mod tests;
 
@@ -86,18 +86,18 @@ use std::{
 
 use tokio::time::Instant;
 
-use self::shared::Shared;
+use self::state::RegistryState;
 use crate::run::{Run, RunEvents, RunId, RunSnapshot, ShadowReport, TerminalReason, Trajectory};
 
 /// A registry of runs by owner and id. Cheap to clone; all clones are the same registry.
 #[derive(Clone)]
 pub struct RunRegistry {
-    shared: Arc<Shared>,
+    state: Arc<RegistryState>,
 }
 
 impl fmt::Debug for RunRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.shared.fmt(f)
+        self.state.fmt(f)
     }
 }
 
@@ -144,7 +144,7 @@ impl RunRegistry {
     #[must_use]
     pub fn new() -> Self {
         Self {
-            shared: Arc::new(Shared::new()),
+            state: Arc::new(RegistryState::new()),
         }
     }
 
@@ -154,16 +154,16 @@ impl RunRegistry {
     /// If the method is called twice, the first trajectory stays for the registry's life.
     #[must_use]
     pub fn trajectory(self, trajectory: &Trajectory) -> Self {
-        let _first = self.shared.trajectory.set(trajectory.clone());
+        let _first = self.state.trajectory.set(trajectory.clone());
         self
     }
 
     /// Finds the owner's run of this id, live or remembered; `None` if the id is unknown.
     #[must_use]
     pub fn get(&self, owner: Owner, id: &RunId) -> Option<Run> {
-        self.shared.tidy();
-        let (key, now) = (self.shared.key(owner, id.clone()), Instant::now());
-        let run = self.shared.with(&key, |entries| entries.get(&key, now))?;
+        self.state.tidy();
+        let (key, now) = (self.state.key(owner, id.clone()), Instant::now());
+        let run = self.state.with(&key, |entries| entries.get(&key, now))?;
         run.node().check_below(run.at(now));
         Some(run)
     }
@@ -173,9 +173,7 @@ impl RunRegistry {
     pub fn find(&self, id: &RunId) -> Vec<Run> {
         self.find_checked(|registry| {
             let mut runs = Vec::new();
-            registry
-                .shared
-                .each(|entries| runs.extend(entries.find(id)));
+            registry.state.each(|entries| runs.extend(entries.find(id)));
             runs
         })
     }
@@ -184,7 +182,7 @@ impl RunRegistry {
     #[must_use]
     pub fn find_session(&self, session: &str) -> Vec<Run> {
         let mut runs =
-            self.find_checked(|registry| registry.shared.sessions.lock().find(session, None));
+            self.find_checked(|registry| registry.state.sessions.lock().find(session, None));
         runs.retain(|run| run.terminal_reason().is_none());
         runs
     }
@@ -248,18 +246,18 @@ impl RunRegistry {
     /// learns how many it lost.
     #[must_use]
     pub fn subscribe(&self) -> RunEvents {
-        RunEvents::new(&self.shared.events)
+        RunEvents::new(&self.state.events)
     }
 
     /// The counts of shadow mode: how often limits would have ended a node, and how often wrongly.
     #[must_use]
     pub fn shadow(&self) -> ShadowReport {
-        self.shared.shadow()
+        self.state.shadow()
     }
 
     /// Finds runs with `find`, and checks the clocks of each before it returns them.
     fn find_checked(&self, find: impl FnOnce(&Self) -> Vec<Run>) -> Vec<Run> {
-        self.shared.tidy();
+        self.state.tidy();
         let (runs, now) = (find(self), Instant::now());
         for run in &runs {
             run.node().check_below(run.at(now));
@@ -286,24 +284,24 @@ pub enum WaitOutcome {
 
 /// A handle on a registry that does not keep the registry alive.
 #[derive(Clone, Debug)]
-pub(crate) struct WeakRegistry(Weak<Shared>);
+pub(crate) struct WeakRegistry(Weak<RegistryState>);
 
 impl RunRegistry {
     pub(crate) fn downgrade(&self) -> WeakRegistry {
-        WeakRegistry(Arc::downgrade(&self.shared))
+        WeakRegistry(Arc::downgrade(&self.state))
     }
 
     /// All live and remembered runs of the registry, in no order.
     pub(crate) fn runs(&self) -> Vec<Run> {
         let mut runs = Vec::new();
-        self.shared.each(|entries| runs.extend(entries.all()));
+        self.state.each(|entries| runs.extend(entries.all()));
         runs
     }
 }
 
 impl WeakRegistry {
     pub(crate) fn upgrade(&self) -> Option<RunRegistry> {
-        let shared = self.0.upgrade()?;
-        Some(RunRegistry { shared })
+        let state = self.0.upgrade()?;
+        Some(RunRegistry { state })
     }
 }

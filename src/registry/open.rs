@@ -11,7 +11,7 @@ use super::{
     entries::Entries,
     key::EntryKey,
     owner_caps::{Owner, OwnerCaps},
-    shared::Shared,
+    state::RegistryState,
 };
 use crate::run::{
     Admission, Identity, Registration, Run, RunId, RunNotice, Settlement, TerminalReason,
@@ -92,7 +92,7 @@ impl RunRegistry {
     )]
     pub fn supersede(&self, owner: Owner, old: &RunId, new: RunId) -> Option<Run> {
         let old = self.get(owner, old);
-        let key = self.shared.key(owner, new);
+        let key = self.state.key(owner, new);
         let enrolment = self.successor(&key, old.as_ref());
         let run = self.open_anew(enrolment, |known| {
             known.terminal_reason() == Some(TerminalReason::Completed)
@@ -112,7 +112,7 @@ impl RunRegistry {
     #[must_use]
     pub fn reopen(&self, owner: Owner, id: &RunId) -> Option<Run> {
         let ended = self.get(owner, id)?;
-        let key = self.shared.key(owner, id.clone());
+        let key = self.state.key(owner, id.clone());
         let enrolment = self.successor(&key, Some(&ended));
         self.open_anew(enrolment, |known| known.terminal_reason().is_some())
     }
@@ -141,9 +141,9 @@ impl RunRegistry {
         idle: Duration,
         finder: Finder,
     ) -> Run {
-        self.shared.tidy();
-        let (key, now) = (self.shared.key(owner, id), Instant::now());
-        let (run, enrolled) = self.shared.with(&key, |entries| {
+        self.state.tidy();
+        let (key, now) = (self.state.key(owner, id), Instant::now());
+        let (run, enrolled) = self.state.with(&key, |entries| {
             if let Some(run) = entries.reusable(&key, now) {
                 // Found by its id, the run no longer belongs to one call.
                 entries.share(&key, idle, now);
@@ -200,12 +200,12 @@ impl RunRegistry {
         idle: Duration,
         finder: Finder,
     ) -> bool {
-        self.shared.tidy();
+        self.state.tidy();
         let now = Instant::now();
         let given = id.is_some();
-        let key = self.shared.key(owner, id.unwrap_or_else(|| run.id()));
-        let adopted = self.shared.with(&key, |entries| {
-            if self.shared.is_closed() || entries.reusable(&key, now).is_some() {
+        let key = self.state.key(owner, id.unwrap_or_else(|| run.id()));
+        let adopted = self.state.with(&key, |entries| {
+            if self.state.is_closed() || entries.reusable(&key, now).is_some() {
                 return false;
             }
             let settlement = &run.node().payload.settlement;
@@ -227,7 +227,7 @@ impl RunRegistry {
             enrolled
         });
         if !adopted {
-            if !given && self.shared.is_closed() {
+            if !given && self.state.is_closed() {
                 run.end(TerminalReason::Shutdown);
             }
             return false;
@@ -235,7 +235,7 @@ impl RunRegistry {
         self.announce(run);
         // The run may have ended before the registry knew it: then no end was published.
         if run.terminal_reason().is_some() {
-            self.shared.ended(run.node(), None);
+            self.state.ended(run.node(), None);
         }
         true
     }
@@ -248,16 +248,16 @@ impl RunRegistry {
         replaces: impl FnOnce(&Run) -> bool,
     ) -> Option<Run> {
         let (key, now) = (enrolment.key, Instant::now());
-        let run = self.shared.with(key, |entries| {
+        let run = self.state.with(key, |entries| {
             let known = entries.get(key, now);
-            if self.shared.is_closed() || known.is_some_and(|known| !replaces(&known)) {
+            if self.state.is_closed() || known.is_some_and(|known| !replaces(&known)) {
                 return None;
             }
             let run = Run::open_root();
             self.enrol(entries, &run, enrolment, now).then_some(run)
         })?;
         // No cap applies to the program, but its runs count for the owner.
-        let counted = self.shared.owners.get();
+        let counted = self.state.owners.get();
         if let Some(Ok(open)) = counted.map(|all| all.open(key.owner, OwnerCaps::new(), false)) {
             run.count_as(Box::new(open));
         }
@@ -270,9 +270,9 @@ impl RunRegistry {
     /// [`Registration::ended`] takes the run out when it ends. Returns false, and adds nothing, if
     /// the registry is shut down, or if the run has an identity already.
     fn enrol(&self, entries: &mut Entries, run: &Run, with: Enrolment<'_>, now: Instant) -> bool {
-        let place = self.shared.next_place(with.key);
+        let place = self.state.next_place(with.key);
         let owner = with.key.owner.0;
-        let registration: Weak<Shared> = Arc::downgrade(&self.shared);
+        let registration: Weak<RegistryState> = Arc::downgrade(&self.state);
         let is_first = run.run_state().identify(Identity {
             id: with.key.id.clone(),
             session: with.session.clone(),
@@ -284,13 +284,13 @@ impl RunRegistry {
             end_event: AtomicU64::new(0),
             admission: Admission::new(with.finder == Finder::Program || !self.has_caps()),
         });
-        if !is_first || self.shared.is_closed() {
+        if !is_first || self.state.is_closed() {
             return false;
         }
         let identity = run.node().payload.identity();
         if let (Some(name), Some(identity)) = (with.session, identity) {
             // The run joins its session under the shard's lock, so that no end comes in between.
-            let mut sessions = self.shared.sessions.lock();
+            let mut sessions = self.state.sessions.lock();
             let slot = sessions.insert(name, owner, &with.key.id, place.serial, run.clone());
             // The slot is unset, because no other thread enrols this run.
             let _set_before = identity.session_slot.set(slot);
@@ -311,7 +311,7 @@ impl RunRegistry {
     /// session and the idle limit of that run, if there is one.
     fn successor<'a>(&self, key: &'a EntryKey, before: Option<&Run>) -> Enrolment<'a> {
         let known = before.and_then(|run| run.node().payload.identity());
-        let idle = known.and_then(|known| self.shared.idle_limit(known));
+        let idle = known.and_then(|known| self.state.idle_limit(known));
         Enrolment {
             key,
             session: before.and_then(Run::session),

@@ -218,12 +218,12 @@ impl RunRegistry {
     /// Returns the counts of each owner's runs, turns and tokens. The registry counts from the
     /// first call of this method on.
     pub(crate) fn count_owners(&self) -> &Arc<Owners> {
-        self.shared.owners.get_or_init(|| Arc::new(Owners::new()))
+        self.state.owners.get_or_init(|| Arc::new(Owners::new()))
     }
 
     /// Whether a layer has set caps on owners in this registry.
     pub(crate) fn has_caps(&self) -> bool {
-        self.shared.owners.get().is_some()
+        self.state.owners.get().is_some()
     }
 }
 
@@ -493,7 +493,7 @@ impl RunRegistry {
             run = record.run.as_ref().map(tracing::field::display),
             "an owner is at its cap"
         );
-        if let Some(trajectory) = self.shared.trajectory.get() {
+        if let Some(trajectory) = self.state.trajectory.get() {
             trajectory.refuse_owner(&cap.owner_reason(), &record);
         }
     }

@@ -46,9 +46,9 @@ impl RunRegistry {
     /// ```
     #[must_use]
     pub fn open_runs(&self) -> usize {
-        self.shared.tidy();
+        self.state.tidy();
         let mut live = 0;
-        self.shared.each(|entries| live += entries.count_live());
+        self.state.each(|entries| live += entries.count_live());
         live
     }
 
@@ -77,11 +77,11 @@ impl RunRegistry {
     /// ```
     #[must_use]
     pub fn page(&self, after: Option<RunCursor>, limit: usize) -> RunPage {
-        self.shared.tidy();
+        self.state.tidy();
         let limit = limit.max(1);
         let before = after.map_or(u64::MAX, |RunCursor(serial)| serial);
         // One run more than the page holds shows whether there is a next page.
-        let mut runs = self.shared.newest(before, limit.saturating_add(1));
+        let mut runs = self.state.newest(before, limit.saturating_add(1));
         let is_last = runs.len() <= limit;
         runs.truncate(limit);
         let now = Instant::now();

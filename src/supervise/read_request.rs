@@ -53,7 +53,7 @@ pin_project! {
 }
 
 pin_project! {
-    #[project = StageProj]
+    #[project = ReadStageProj]
     #[derive(Debug)]
     enum ReadStage<F, Q> {
         Upload {
@@ -98,7 +98,7 @@ where
         let mut this = self.project();
         loop {
             match this.stage.as_mut().project() {
-                StageProj::Upload { upload } => {
+                ReadStageProj::Upload { upload } => {
                     let request = ready!(upload.poll(this.reader.run(), cx))?;
                     // A deadline may have passed during the upload, and `read` below
                     // may end the run.
@@ -114,7 +114,7 @@ where
                     let future = this.service.call(request);
                     this.stage.set(ReadStage::Calling { future });
                 }
-                StageProj::Calling { future } => {
+                ReadStageProj::Calling { future } => {
                     let answer = ready!(future.poll(cx)).map_err(Into::into);
                     return Poll::Ready(answer.map(R::pass));
                 }

@@ -27,9 +27,9 @@ const CALLS: usize = 103;
 const CAP: u32 = 30;
 
 #[derive(Clone, Default)]
-struct Lines(Arc<Mutex<Vec<u8>>>);
+struct LineBuffer(Arc<Mutex<Vec<u8>>>);
 
-impl Write for Lines {
+impl Write for LineBuffer {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.0.lock().unwrap().extend(bytes);
         Ok(bytes.len())
@@ -97,7 +97,7 @@ async fn poll(run: &Run, upstream: &Upstream, tools: &AtomicUsize) -> Terminated
 /// covers: D1
 #[tokio::test(start_paused = true)]
 async fn it_ends_at_the_cap_whatever_it_sends_and_a_batch_of_tools_is_one_turn() {
-    let lines = Lines::default();
+    let lines = LineBuffer::default();
     let run = Run::open();
     run.record_to(&Trajectory::new(lines.clone()));
     RetryBudget::new().limit_errors(&run);

@@ -17,7 +17,7 @@ use tower_agent::{
 use crate::tests::stacks::{
     plan::{Budget, KeepAlive, Kind, Plan},
     trace::{Event, Trace},
-    upstream::Upstream,
+    upstream::PlannedUpstream,
 };
 
 pub(crate) type Boxed =
@@ -75,7 +75,7 @@ pub(crate) fn stack(
         let here = plan.between.iter().filter(|(at, _)| *at == place);
         here.fold(inner, |inner, (_, layer)| layer.layer(inner))
     };
-    let innermost = boxed(Upstream::new(plan, trace));
+    let innermost = boxed(PlannedUpstream::new(plan, trace));
     let innermost = between(innermost, plan.layers.len());
     let layers = plan.layers.iter().enumerate().rev();
     let stack = layers.fold(innermost, |inner, (index, kind)| {

@@ -108,11 +108,11 @@ pub(crate) struct Entry {
 #[derive(Clone)]
 pub(crate) struct Trace {
     start: Instant,
-    shared: Arc<Mutex<Shared>>,
+    state: Arc<Mutex<TraceState>>,
 }
 
 #[derive(Default)]
-struct Shared {
+struct TraceState {
     entries: Vec<Entry>,
     call: Option<Run>,
     /// The node that each upstream call found.
@@ -123,12 +123,12 @@ impl Trace {
     pub(crate) fn new() -> Self {
         Self {
             start: Instant::now(),
-            shared: Arc::default(),
+            state: Arc::default(),
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Shared> {
-        self.shared.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, TraceState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A layer put this node into a request. The nearest that is no attempt is the

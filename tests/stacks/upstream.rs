@@ -23,13 +23,13 @@ use crate::tests::stacks::{
 };
 
 /// Where all calls of a plan arrive.
-pub(crate) struct Upstream {
+pub(crate) struct PlannedUpstream {
     plan: Plan,
     trace: Trace,
     timer: Option<Pin<Box<Sleep>>>,
 }
 
-impl Upstream {
+impl PlannedUpstream {
     pub(crate) fn new(plan: &Plan, trace: &Trace) -> Self {
         Self {
             plan: plan.clone(),
@@ -40,13 +40,13 @@ impl Upstream {
 }
 
 /// Whoever clones it has to ask anew whether it is ready.
-impl Clone for Upstream {
+impl Clone for PlannedUpstream {
     fn clone(&self) -> Self {
         Self::new(&self.plan, &self.trace)
     }
 }
 
-impl Service<Request<ReplayBody>> for Upstream {
+impl Service<Request<ReplayBody>> for PlannedUpstream {
     type Response = Response<Answer>;
     type Error = BoxError;
     type Future = Call;

@@ -31,7 +31,7 @@ const KEPT: usize = RunRegistry::EVENTS;
 
 /// The source of the events, and the signal that ends their stream.
 #[derive(Clone, Debug)]
-pub(crate) struct Events {
+pub(crate) struct EventFeed {
     registry: RunRegistry,
     log: Arc<Mutex<EventLog>>,
     /// True, or closed, once the server shuts down.
@@ -68,7 +68,7 @@ impl EventLog {
     }
 }
 
-impl Events {
+impl EventFeed {
     pub(crate) fn new(registry: RunRegistry, stopping: watch::Receiver<bool>) -> Self {
         let log = EventLog {
             events: registry.subscribe(),
@@ -146,7 +146,7 @@ impl Following {
 }
 
 /// Streams the events from now on, or those after the event of the `last-event-id`.
-pub(crate) async fn events(State(events): State<Events>, headers: HeaderMap) -> Response {
+pub(crate) async fn events(State(events): State<EventFeed>, headers: HeaderMap) -> Response {
     let last = headers.get("last-event-id").filter(|id| !id.is_empty());
     let number = last.map(|id| id.to_str().ok().and_then(|id| id.parse().ok()));
     if number == Some(None) {

@@ -18,23 +18,23 @@ mod tests;
 /// and wakes the thread only if the thread is idle. If there is no room for the lines of a call,
 /// they are dropped, and the call is counted.
 #[derive(Clone, Debug)]
-pub struct LineWriter(Arc<Shared>);
+pub struct LineWriter(Arc<LineChannel>);
 
 #[derive(Debug)]
-struct Shared {
+struct LineChannel {
     queue: Mutex<Queue>,
     /// Wakes the thread.
     filled: Condvar,
     /// Wakes the callers of `flush_within`, after each write of the thread.
     written: Condvar,
     /// The most calls of `write` whose lines are taken and not yet written.
-    most: usize,
-    lines: Lines,
+    max_calls: usize,
+    kind: LineKind,
 }
 
 /// The kind of the lines, which decides where a loss is reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Lines {
+enum LineKind {
     /// The log names the loss at each dropped line.
     Records,
     /// The log itself: the loss stands before the next line that finds room.
@@ -74,28 +74,28 @@ impl LineWriter {
     ///
     /// If the process can start no further thread.
     pub fn log(out: impl Write + Send + 'static) -> io::Result<Self> {
-        Self::new(out, Lines::Log, MOST_LINES)
+        Self::new(out, LineKind::Log, MOST_LINES)
     }
 
     /// Starts the thread that writes records to `out`. The log names each loss.
     pub(crate) fn records(out: impl Write + Send + 'static) -> io::Result<Self> {
-        Self::new(out, Lines::Records, MOST_RECORDS)
+        Self::new(out, LineKind::Records, MOST_RECORDS)
     }
 
-    fn new(out: impl Write + Send + 'static, lines: Lines, most: usize) -> io::Result<Self> {
-        let writer = Self(Arc::new(Shared {
+    fn new(out: impl Write + Send + 'static, kind: LineKind, max_calls: usize) -> io::Result<Self> {
+        let writer = Self(Arc::new(LineChannel {
             queue: Mutex::default(),
             filled: Condvar::new(),
             written: Condvar::new(),
-            most,
-            lines,
+            max_calls,
+            kind,
         }));
-        let shared = Arc::clone(&writer.0);
+        let channel = Arc::clone(&writer.0);
         thread::Builder::new()
             .name("lines".to_owned())
             .spawn(move || {
-                let result = shared.write(out);
-                if let (Err(error), Lines::Records) = (result, lines) {
+                let result = channel.write(out);
+                if let (Err(error), LineKind::Records) = (result, kind) {
                     tracing::error!(%error, "records are no longer written");
                 }
             })?;
@@ -118,16 +118,16 @@ impl LineWriter {
 impl Write for LineWriter {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         let mut queue = self.0.lock();
-        if queue.is_broken || queue.unwritten >= self.0.most {
+        if queue.is_broken || queue.unwritten >= self.0.max_calls {
             queue.lost += 1;
             let lost = queue.lost;
             drop(queue);
-            if self.0.lines == Lines::Records {
+            if self.0.kind == LineKind::Records {
                 tracing::warn!(lost, "a record was dropped: nobody reads standard output");
             }
             return Ok(line.len());
         }
-        if self.0.lines == Lines::Log && queue.lost > 0 {
+        if self.0.kind == LineKind::Log && queue.lost > 0 {
             let lost = mem::take(&mut queue.lost);
             let told = format!("{lost} lines of the log were dropped: they could not be written\n");
             queue.text.extend_from_slice(told.as_bytes());
@@ -148,22 +148,22 @@ impl Write for LineWriter {
 }
 
 /// A guard of the thread: marks the queue as broken at its end, and wakes the waiting callers.
-struct Ended<'a>(&'a Shared);
+struct BrokenOnDrop<'a>(&'a LineChannel);
 
-impl Drop for Ended<'_> {
+impl Drop for BrokenOnDrop<'_> {
     fn drop(&mut self) {
         self.0.lock().is_broken = true;
         self.0.written.notify_all();
     }
 }
 
-impl Shared {
+impl LineChannel {
     /// Writes the queued lines until the output panics or, for records, fails.
     ///
     /// A log goes on after an error, which may pass: a disk was full, or a terminal took no more
     /// at once because another program made it non-blocking.
     fn write(&self, mut out: impl Write) -> io::Result<()> {
-        let _ended = Ended(self);
+        let _guard = BrokenOnDrop(self);
         let mut text = Vec::new();
         loop {
             let taken = self.next(&mut text);
@@ -172,7 +172,7 @@ impl Shared {
             let mut queue = self.lock();
             queue.unwritten -= taken;
             if let Err(error) = result {
-                if self.lines == Lines::Records {
+                if self.kind == LineKind::Records {
                     // The output is dropped here, so that its reader sees the end.
                     return Err(error);
                 }

@@ -15,7 +15,7 @@ use crate::{
     check::CheckLayer,
     config::Config,
     control,
-    events::{self, Events},
+    events::{self, EventFeed},
     host::SoundHost,
     metrics,
     runs::Runs,
@@ -36,7 +36,7 @@ const OPERATIONS: [&str; 5] = [
 #[derive(Clone, Debug)]
 pub(crate) struct Watched {
     pub(crate) registry: RunRegistry,
-    events: Events,
+    events: EventFeed,
     pub(crate) cooldowns: Cooldowns,
     /// Whether spans are sent, as the first configuration says.
     pub(crate) is_traced: bool,
@@ -48,7 +48,7 @@ impl Watched {
         let registry = runs.registry().clone();
         metrics::start();
         Self {
-            events: Events::new(registry.clone(), runs.stopped()),
+            events: EventFeed::new(registry.clone(), runs.stopped()),
             registry,
             cooldowns: Cooldowns::new(),
             is_traced: config.telemetry.is_some(),

@@ -41,7 +41,7 @@ struct Stalled {
 }
 
 /// A request's body with an idle timeout; the rest is drained if a handler drops it.
-struct Upload {
+struct UploadBody {
     body: Body,
     /// Whether the body has ended or failed.
     ended: bool,
@@ -161,7 +161,7 @@ fn watched(idle: Option<Duration>, request: Request<Body>) -> (Request<Body>, Ar
     let drains = request.version() < Version::HTTP_2;
     let flag = Arc::clone(&stalled);
     let request = request.map(|body| {
-        Body::new(Upload {
+        Body::new(UploadBody {
             body,
             ended: false,
             drains,
@@ -174,7 +174,7 @@ fn watched(idle: Option<Duration>, request: Request<Body>) -> (Request<Body>, Ar
     (request, stalled)
 }
 
-impl Upload {
+impl UploadBody {
     /// Ready when a body that is `Pending` has been so for the idle timeout.
     fn poll_stalled(&mut self, cx: &mut Context<'_>) -> Poll<Duration> {
         let Some(idle) = self.idle else {
@@ -206,7 +206,7 @@ impl fmt::Display for Stalled {
 
 impl Error for Stalled {}
 
-impl http_body::Body for Upload {
+impl http_body::Body for UploadBody {
     type Data = Bytes;
     type Error = axum::Error;
 
@@ -238,7 +238,7 @@ impl http_body::Body for Upload {
     }
 }
 
-impl Drop for Upload {
+impl Drop for UploadBody {
     fn drop(&mut self) {
         if !self.drains || self.ended || self.is_end_stream() {
             return;

@@ -41,14 +41,14 @@ pin_project! {
         S: Service<Request<ReplayBody>>,
     {
         #[pin]
-        stage: Stage<S::Future, Q, B>,
+        stage: HeldStage<S::Future, Q, B>,
         state: HeldState<S, B>,
     }
 }
 
 pin_project! {
-    #[project = StageProj]
-    enum Stage<F, Q, B> {
+    #[project = HeldStageProj]
+    enum HeldStage<F, Q, B> {
         // The request body is being buffered.
         Upload {
             #[pin]
@@ -123,7 +123,7 @@ where
         let after = gate.settings.watch_silence.filter(|_| applies);
         let silence = after.map(|after| Silence::new(Arc::clone(&gate), run.clone(), after));
         Self {
-            stage: Stage::Upload {
+            stage: HeldStage::Upload {
                 upload: Upload::new(request, gate.settings.max_body),
             },
             state: HeldState {
@@ -162,7 +162,7 @@ where
         let task = TaskId::of(cx.waker());
         loop {
             let step = match this.stage.as_mut().project() {
-                StageProj::Upload { upload } => match upload.poll(&state.run, cx) {
+                HeldStageProj::Upload { upload } => match upload.poll(&state.run, cx) {
                     Poll::Pending => {
                         state.yield_service();
                         return Poll::Pending;
@@ -178,7 +178,7 @@ where
                     }
                     Poll::Ready(Err(error)) => GateStep::Done(Err(error)),
                 },
-                StageProj::Readying => {
+                HeldStageProj::Readying => {
                     let readiness = state.service.poll_ready(cx);
                     // Check the deadlines: the service may become ready in the instant of one.
                     match state.stopped(task) {
@@ -192,7 +192,7 @@ where
                         },
                     }
                 }
-                StageProj::Calling { call } => match Role::apart(|| call.poll(cx)) {
+                HeldStageProj::Calling { call } => match Role::apart(|| call.poll(cx)) {
                     Poll::Pending => {
                         if let Some(silence) = &mut state.silence {
                             silence.poll(cx);
@@ -208,7 +208,7 @@ where
                     }
                     Poll::Ready(Err(error)) => state.broken(error.into(), task),
                 },
-                StageProj::Reading {
+                HeldStageProj::Reading {
                     answer: slot,
                     timer,
                 } => {
@@ -227,41 +227,41 @@ where
                         None => panic!("an answer was read twice"),
                     }
                 }
-                StageProj::Waiting { healthy, since, .. } => {
+                HeldStageProj::Waiting { healthy, since, .. } => {
                     let ended = healthy.as_mut().poll(cx);
                     match state.stopped(task) {
                         Some(done) => done,
                         None => state.waited(ready!(ended), since.elapsed()),
                     }
                 }
-                StageProj::Over => panic!("a response future was polled after it was ready"),
+                HeldStageProj::Over => panic!("a response future was polled after it was ready"),
             };
             match step {
                 GateStep::Call => match state.call() {
-                    Some(call) => this.stage.set(Stage::Calling { call }),
-                    None => this.stage.set(Stage::Readying),
+                    Some(call) => this.stage.set(HeldStage::Calling { call }),
+                    None => this.stage.set(HeldStage::Readying),
                 },
-                GateStep::Read(answer) => this.stage.set(Stage::Reading {
+                GateStep::Read(answer) => this.stage.set(HeldStage::Reading {
                     answer: Some(answer),
                     timer: None,
                 }),
                 GateStep::Wait => {
                     // Drop the inner future before the wait: it may hold a permit that
                     // the next call needs.
-                    this.stage.set(Stage::Over);
+                    this.stage.set(HeldStage::Over);
                     tracing::debug!(
                         target: "tower_agent",
                         run = %state.run.id(),
                         "the upstream is down"
                     );
-                    this.stage.set(Stage::Waiting {
+                    this.stage.set(HeldStage::Waiting {
                         pause: state.run.pause(),
                         healthy: state.gate.wait(state.patience()),
                         since: Instant::now(),
                     });
                 }
                 GateStep::Done(answer) => {
-                    this.stage.set(Stage::Over);
+                    this.stage.set(HeldStage::Over);
                     return Poll::Ready(answer);
                 }
             }

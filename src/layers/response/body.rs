@@ -16,7 +16,7 @@ use pin_project_lite::pin_project;
 use super::{
     error_answer::ErrorFormat,
     keep_alive::{KeepAlive, Write},
-    stream::Events,
+    stream::CallerStream,
 };
 use crate::{
     attempt::MAX_ERROR,
@@ -38,7 +38,7 @@ pin_project! {
         #[pin]
         inner: Inner<F, B>,
         // The state of an event stream; `None` for any other body.
-        events: Option<Box<Events>>,
+        events: Option<Box<CallerStream>>,
         // `None` if the layer does nothing for a caller that waits.
         keep_alive: Option<Box<KeepAlive>>,
     }
@@ -86,7 +86,7 @@ impl<F, B> TerminalResponseBody<F, B> {
             // The length is not known, because an error event may follow.
             parts.headers.remove(header::CONTENT_LENGTH);
             set_stream_headers(&mut parts.headers);
-            let events = Box::new(Events::new(caller.dialect, &parts.extensions));
+            let events = Box::new(CallerStream::new(caller.dialect, &parts.extensions));
             if keep_alive.as_ref().is_some_and(|it| it.inserts())
                 && parts.extensions.remove::<ResponseMarks>().is_some()
             {
@@ -123,7 +123,7 @@ impl<F, B> TerminalResponseBody<F, B> {
             }
             head.extensions_mut().insert(run);
         }
-        let events = Events::new(caller.dialect, head.extensions());
+        let events = CallerStream::new(caller.dialect, head.extensions());
         head.extensions_mut().insert(NotCounted);
         head.map(|()| Self {
             inner: Inner::Calling {
@@ -274,7 +274,7 @@ where
 
 /// Handles a frame of the inner body, for a caller that waits.
 #[inline]
-fn sent(keep_alive: &mut Option<Box<KeepAlive>>, events: &mut Events) {
+fn sent(keep_alive: &mut Option<Box<KeepAlive>>, events: &mut CallerStream) {
     if let Some(keep_alive) = keep_alive {
         keep_alive.sent(events.has_progressed());
     }
@@ -282,17 +282,17 @@ fn sent(keep_alive: &mut Option<Box<KeepAlive>>, events: &mut Events) {
 
 /// Handles a `Pending` of the inner body; `Ready` holds a comment to insert now.
 fn pending(
-    events: Option<&Events>,
+    events: Option<&CallerStream>,
     keep_alive: &mut Option<Box<KeepAlive>>,
     cx: &mut Context<'_>,
 ) -> Poll<Bytes> {
-    if events.is_some_and(Events::is_complete) {
+    if events.is_some_and(CallerStream::is_complete) {
         *keep_alive = None;
     }
     let Some(keep_alive) = keep_alive else {
         return Poll::Pending;
     };
-    match keep_alive.pending(events.is_some_and(Events::is_between), cx) {
+    match keep_alive.pending(events.is_some_and(CallerStream::is_between), cx) {
         Some(Write::Comment(comment)) => Poll::Ready(comment),
         _ => Poll::Pending,
     }
@@ -301,7 +301,7 @@ fn pending(
 /// The next state of the body, once the call has answered after an early head.
 fn late<F, B>(
     answer: Response<B>,
-    events: Option<&mut Events>,
+    events: Option<&mut CallerStream>,
     keep_alive: Option<&mut KeepAlive>,
 ) -> Inner<F, B> {
     let (head, body) = answer.into_parts();

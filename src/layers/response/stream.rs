@@ -21,7 +21,7 @@ const MAX_HELD: usize = 1024 * 1024;
 
 /// An event stream for the caller: whole events, and an error event if it is cut.
 #[derive(Debug)]
-pub(super) struct Events {
+pub(super) struct CallerStream {
     dialect: Dialect,
     source: EventSource,
     run: Option<Run>,
@@ -59,7 +59,7 @@ impl EventSource {
     }
 }
 
-impl Events {
+impl CallerStream {
     /// Creates the stream for a caller; `answer` has the extensions of the caller's head.
     pub(super) fn new(dialect: Dialect, answer: &Extensions) -> Self {
         Self {

@@ -6,7 +6,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::super::{
-    RunRegistry, entries::Entries, key::EntryKey, owner_caps::Owner, shared::Shared,
+    RunRegistry, entries::Entries, key::EntryKey, owner_caps::Owner, state::RegistryState,
 };
 use crate::run::{Admission, Identity, Place, Run};
 
@@ -17,7 +17,7 @@ fn key(hash: u64, owner: u128, id: &str) -> EntryKey {
 
 fn known(place: Place, id: &str) -> (EntryKey, Run) {
     let run = Run::open();
-    let nobody: Weak<Shared> = Weak::new();
+    let nobody: Weak<RegistryState> = Weak::new();
     run.run_state().identify(Identity {
         id: id.parse().unwrap(),
         session: None,

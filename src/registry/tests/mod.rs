@@ -77,14 +77,14 @@ async fn a_run_that_is_about_to_complete_is_not_found_any_more() {
     old.node().leave(old.now());
     advance(second).await;
     // As if another thread was between its look and the end.
-    let key = registry.shared.key(Owner::default(), old.id());
+    let key = registry.state.key(Owner::default(), old.id());
     let place = old.node().payload.identity().unwrap().place;
     let retire = |entries: &mut Entries| entries.retire(place, Instant::now());
-    assert_eq!(registry.shared.with(&key, retire), Some(Ok(())));
+    assert_eq!(registry.state.with(&key, retire), Some(Ok(())));
 
     // Not by a look that would complete it first.
     let reusable = |entries: &mut Entries| entries.reusable(&key, Instant::now());
-    assert!(registry.shared.with(&key, reusable).is_none());
+    assert!(registry.state.with(&key, reusable).is_none());
     assert_eq!(old.terminal_reason(), None);
 
     let new = find();

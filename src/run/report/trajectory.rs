@@ -62,7 +62,7 @@ const REFUSALS: u8 = 8;
 /// come next. A slow writer blocks the task that ended the run, and every other thread with a line.
 /// An error or a panic of the writer is logged, and has no other effect.
 #[derive(Clone)]
-pub struct Trajectory(Arc<Lines<dyn Write + Send>>);
+pub struct Trajectory(Arc<SharedLineWriter<dyn Write + Send>>);
 
 /// The fields with which each kind of line begins. `type` and `kind` are equal: readers of
 /// trajectories look for either.
@@ -99,7 +99,7 @@ impl Trajectory {
     /// Makes a trajectory that writes its lines to `writer`.
     #[must_use]
     pub fn new(writer: impl Write + Send + 'static) -> Self {
-        Self(Arc::new(Lines::new(writer)))
+        Self(Arc::new(SharedLineWriter::new(writer)))
     }
 
     /// Writes a line about requests that an owner's cap refused.
@@ -214,7 +214,7 @@ impl fmt::Debug for Trajectory {
 }
 
 /// A writer that receives lines from many threads, each line whole.
-pub(in crate::run) struct Lines<W: ?Sized> {
+pub(in crate::run) struct SharedLineWriter<W: ?Sized> {
     waiting: Lock<QueuedLines>,
     writer: Lock<W>,
 }
@@ -226,7 +226,7 @@ struct QueuedLines {
     writing: Option<ThreadId>,
 }
 
-impl<W> Lines<W> {
+impl<W> SharedLineWriter<W> {
     pub(in crate::run) fn new(writer: W) -> Self {
         Self {
             waiting: Lock::default(),
@@ -235,7 +235,7 @@ impl<W> Lines<W> {
     }
 }
 
-impl<W: Write + ?Sized> Lines<W> {
+impl<W: Write + ?Sized> SharedLineWriter<W> {
     /// Puts a line in the queue, and writes the queue before it returns, with one exception.
     ///
     /// If the writer itself causes the line on this thread, the call that holds the writer writes

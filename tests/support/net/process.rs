@@ -11,13 +11,13 @@ use tokio::{
 use super::{eventually, within};
 
 /// Lines that a process wrote so far.
-type Lines = Arc<Mutex<Vec<String>>>;
+type OutputLines = Arc<Mutex<Vec<String>>>;
 
 /// A child process with its output; it is killed at the drop.
 pub(crate) struct Process {
     child: Child,
-    stdout: Lines,
-    stderr: Lines,
+    stdout: OutputLines,
+    stderr: OutputLines,
 }
 
 impl Drop for Process {
@@ -127,8 +127,8 @@ impl Process {
 }
 
 /// Reads to the end, since a full pipe would block the process.
-fn collect(output: impl AsyncRead + Send + Unpin + 'static) -> Lines {
-    let lines = Lines::default();
+fn collect(output: impl AsyncRead + Send + Unpin + 'static) -> OutputLines {
+    let lines = OutputLines::default();
     let collected = Arc::clone(&lines);
     tokio::spawn(async move {
         let mut output = BufReader::new(output).lines();

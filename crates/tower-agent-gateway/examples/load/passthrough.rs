@@ -13,7 +13,7 @@ use reqwest::Client;
 use tower_agent::BoxError;
 
 #[derive(Clone, Debug)]
-struct Upstream {
+struct Forwarder {
     client: Client,
     address: SocketAddr,
 }
@@ -27,18 +27,18 @@ pub(crate) fn app(address: SocketAddr) -> Result<Router, BoxError> {
         .redirect(reqwest::redirect::Policy::none())
         .retry(reqwest::retry::never())
         .build()?;
-    let upstream = Upstream { client, address };
-    Ok(Router::new().fallback(forward).with_state(upstream))
+    let forwarder = Forwarder { client, address };
+    Ok(Router::new().fallback(forward).with_state(forwarder))
 }
 
-async fn forward(State(upstream): State<Upstream>, request: Request) -> Response {
-    match upstream.ask(request).await {
+async fn forward(State(forwarder): State<Forwarder>, request: Request) -> Response {
+    match forwarder.ask(request).await {
         Ok(answer) => answer,
         Err(_) => StatusCode::BAD_GATEWAY.into_response(),
     }
 }
 
-impl Upstream {
+impl Forwarder {
     async fn ask(&self, request: Request) -> Result<Response, BoxError> {
         let (mut parts, body) = request.into_parts();
         let path = parts.uri.path_and_query().map_or("/", |path| path.as_str());

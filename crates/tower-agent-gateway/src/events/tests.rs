@@ -11,12 +11,12 @@ use super::*;
 /// The answer to an observer from now on, and the sender whose `true` stops the stream.
 async fn observe(registry: &RunRegistry) -> (Response, watch::Sender<bool>) {
     let (stop, stopping) = watch::channel(false);
-    let all = Events::new(registry.clone(), stopping);
+    let all = EventFeed::new(registry.clone(), stopping);
     (resume(&all, None).await, stop)
 }
 
 /// The answer to an observer that has seen the event of this id.
-async fn resume(all: &Events, last: Option<&str>) -> Response {
+async fn resume(all: &EventFeed, last: Option<&str>) -> Response {
     let mut headers = HeaderMap::new();
     if let Some(last) = last {
         headers.insert("last-event-id", last.parse().unwrap());
@@ -24,9 +24,9 @@ async fn resume(all: &Events, last: Option<&str>) -> Response {
     events(State(all.clone()), headers).await
 }
 
-fn all_of(registry: &RunRegistry) -> (Events, watch::Sender<bool>) {
+fn all_of(registry: &RunRegistry) -> (EventFeed, watch::Sender<bool>) {
     let (stop, stopping) = watch::channel(false);
-    (Events::new(registry.clone(), stopping), stop)
+    (EventFeed::new(registry.clone(), stopping), stop)
 }
 
 /// Opens a run for each of these numbers, which causes one event each.

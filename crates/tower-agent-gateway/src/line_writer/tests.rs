@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{LineWriter, Lines, MOST_RECORDS as MOST};
+use super::{LineKind, LineWriter, MOST_RECORDS as MOST};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
@@ -76,7 +76,7 @@ fn a_reader_who_has_gone_is_waited_for_no_more() {
 fn a_log_says_what_it_lost_once_there_is_room() {
     let (let_go, may) = channel();
     let (written, lines) = channel();
-    let mut log = LineWriter::new(Slow { may, written }, Lines::Log, 2).unwrap();
+    let mut log = LineWriter::new(Slow { may, written }, LineKind::Log, 2).unwrap();
     for line in ["1\n", "2\n", "3\n", "4\n"] {
         log.write_all(line.as_bytes()).unwrap();
     }
@@ -114,19 +114,19 @@ impl Write for Failing {
     }
 }
 
-fn failing(panics: bool, lines: Lines) -> (LineWriter, Receiver<Vec<u8>>) {
+fn failing(panics: bool, kind: LineKind) -> (LineWriter, Receiver<Vec<u8>>) {
     let (written, got) = channel();
     let out = Failing {
         panics,
         has_failed: false,
         written,
     };
-    (LineWriter::new(out, lines, MOST).unwrap(), got)
+    (LineWriter::new(out, kind, MOST).unwrap(), got)
 }
 
 #[test]
 fn a_log_goes_on_after_an_error_that_passes() {
-    let (mut log, lines) = failing(false, Lines::Log);
+    let (mut log, lines) = failing(false, LineKind::Log);
     log.write_all(b"1\n").unwrap();
     log.flush_within(PATIENCE);
     log.write_all(b"2\n").unwrap();
@@ -139,8 +139,8 @@ fn a_log_goes_on_after_an_error_that_passes() {
 
 #[test]
 fn an_output_that_panics_is_waited_for_no_more() {
-    for lines in [Lines::Log, Lines::Records] {
-        let (mut writer, _) = failing(true, lines);
+    for kind in [LineKind::Log, LineKind::Records] {
+        let (mut writer, _) = failing(true, kind);
         let start = Instant::now();
         writer.write_all(b"1\n").unwrap();
         writer.flush_within(PATIENCE);

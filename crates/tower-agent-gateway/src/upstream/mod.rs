@@ -30,7 +30,7 @@ pub(crate) use routes::router;
 
 /// The delays of the simulated models; tests shorten them.
 #[derive(Debug, Clone)]
-pub(crate) struct Delays {
+pub(crate) struct SimulatedDelays {
     /// Between two deltas of a quick stream. Default 10 ms.
     pub(crate) gap: Duration,
     /// Between two deltas of [`behaviour::SLOW`]. Default 1 s.
@@ -41,7 +41,7 @@ pub(crate) struct Delays {
     pub(crate) ping_gap: Duration,
 }
 
-impl Default for Delays {
+impl Default for SimulatedDelays {
     fn default() -> Self {
         Self {
             gap: Duration::from_millis(10),
@@ -62,7 +62,7 @@ impl Default for Delays {
     clippy::disallowed_methods,
     reason = "a server of its own, off the request path"
 )]
-pub(crate) async fn spawn(delays: Delays) -> io::Result<SocketAddr> {
+pub(crate) async fn spawn(delays: SimulatedDelays) -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let addr = listener.local_addr()?;
     // Deltas are small writes; with Nagle's algorithm they would arrive in clumps.

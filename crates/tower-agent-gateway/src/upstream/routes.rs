@@ -19,21 +19,25 @@ use super::error::Refusal;
 use super::request::{CREATED, Endpoint, Request};
 use super::script::Script;
 use super::stats::{Stats, StatsPage};
-use super::{Delays, chat, embeddings, messages, responses};
+use super::{SimulatedDelays, chat, embeddings, messages, responses};
 
 /// The name in `GET /stats` of requests that name no simulated model.
 const REFUSED: &str = "(refused)";
 
 #[derive(Debug, Clone)]
-struct Upstream {
-    delays: Delays,
+struct SimulatedUpstream {
+    delays: SimulatedDelays,
     stats: Stats,
 }
 
 /// The upstream as a router, to be served by the caller.
-pub(crate) fn router(delays: Delays) -> Router {
+pub(crate) fn router(delays: SimulatedDelays) -> Router {
     let operation = |operation| {
-        post(move |State(upstream): State<Upstream>, body: Bytes| upstream.answer(operation, body))
+        post(
+            move |State(upstream): State<SimulatedUpstream>, body: Bytes| {
+                upstream.answer(operation, body)
+            },
+        )
     };
     Router::new()
         .route("/v1/chat/completions", operation(Endpoint::Chat))
@@ -47,13 +51,13 @@ pub(crate) fn router(delays: Delays) -> Router {
         .route("/v1/models", get(models))
         .route("/stats", get(stats))
         .layer(DefaultBodyLimit::disable())
-        .with_state(Upstream {
+        .with_state(SimulatedUpstream {
             delays,
             stats: Stats::default(),
         })
 }
 
-async fn stats(State(upstream): State<Upstream>) -> Json<StatsPage> {
+async fn stats(State(upstream): State<SimulatedUpstream>) -> Json<StatsPage> {
     Json(upstream.stats.snapshot())
 }
 
@@ -79,7 +83,7 @@ async fn models() -> Json<Value> {
     }))
 }
 
-impl Upstream {
+impl SimulatedUpstream {
     async fn answer(self, operation: Endpoint, body: Bytes) -> Response {
         match serde_json::from_slice(&body) {
             Ok(request) => self.generate(operation, &request, &body).await,

@@ -12,7 +12,7 @@ use tokio::time::{Sleep, sleep};
 
 use super::behaviour::Behaviour;
 use super::sse::EventSequence;
-use super::{Delays, stats::Open};
+use super::{SimulatedDelays, stats::OpenRequest};
 
 /// The number of deltas that a stream sends before it stalls or is cut.
 const FIRST_DELTAS: usize = 3;
@@ -43,12 +43,16 @@ enum Ending {
 pub(super) struct ScriptBody {
     script: Script,
     sleep: Option<Pin<Box<Sleep>>>,
-    open: Open,
+    open: OpenRequest,
 }
 
 impl Script {
     /// The stream of a model that behaves as `behaviour`.
-    pub(super) fn stream(behaviour: Behaviour, events: EventSequence, delays: &Delays) -> Self {
+    pub(super) fn stream(
+        behaviour: Behaviour,
+        events: EventSequence,
+        delays: &SimulatedDelays,
+    ) -> Self {
         let gap = if behaviour == Behaviour::Slow {
             delays.slow_gap
         } else {
@@ -83,7 +87,7 @@ impl Script {
     }
 
     /// The unary answer of a model that behaves as `behaviour`.
-    pub(super) fn unary(behaviour: Behaviour, mut body: Bytes, delays: &Delays) -> Self {
+    pub(super) fn unary(behaviour: Behaviour, mut body: Bytes, delays: &SimulatedDelays) -> Self {
         let ending = match behaviour {
             Behaviour::Cut => Ending::Reset,
             Behaviour::StallHead | Behaviour::StallStream => Ending::Silence,
@@ -109,7 +113,7 @@ impl Script {
     }
 
     /// Turns the script into a body, which marks `open` as complete at the end.
-    pub(super) fn body(self, open: Open) -> ScriptBody {
+    pub(super) fn body(self, open: OpenRequest) -> ScriptBody {
         ScriptBody {
             script: self,
             sleep: None,

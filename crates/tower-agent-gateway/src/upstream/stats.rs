@@ -27,9 +27,9 @@ struct RequestCounts {
     released: u64,
 }
 
-/// A request in flight. Dropping it before [`Open::complete`] counts as released.
+/// A request in flight. Dropping it before [`OpenRequest::complete`] counts as released.
 #[derive(Debug)]
-pub(super) struct Open {
+pub(super) struct OpenRequest {
     stats: Stats,
     model: &'static str,
     /// The number of the request on this server, from 1.
@@ -39,13 +39,13 @@ pub(super) struct Open {
 
 impl Stats {
     /// Counts a new request for `model`.
-    pub(super) fn open(&self, model: &'static str) -> Open {
+    pub(super) fn open(&self, model: &'static str) -> OpenRequest {
         let mut counts = self.lock();
         counts.count(model, |count| {
             count.started += 1;
             count.open += 1;
         });
-        Open {
+        OpenRequest {
             stats: self.clone(),
             model,
             serial: counts.total.started,
@@ -69,14 +69,14 @@ impl StatsPage {
     }
 }
 
-impl Open {
+impl OpenRequest {
     /// Marks the answer as complete: a drop from now on releases nothing.
     pub(super) fn complete(&mut self) {
         self.complete = true;
     }
 }
 
-impl Drop for Open {
+impl Drop for OpenRequest {
     fn drop(&mut self) {
         let released = u64::from(!self.complete);
         self.stats.lock().count(self.model, |count| {

@@ -7,9 +7,9 @@ use crate::llm::{
 };
 
 #[derive(Debug)]
-struct Lines;
+struct LineGrammar;
 
-impl Grammar for Lines {
+impl Grammar for LineGrammar {
     fn name(&self) -> &'static str {
         "lines"
     }
@@ -26,7 +26,7 @@ impl Grammar for Lines {
 
 #[test]
 fn another_dialect_plugs_in() {
-    let dialect = Dialect::Custom(&Lines);
+    let dialect = Dialect::Custom(&LineGrammar);
     let judge = judged(dialect, &["hello", "you"]);
     assert_eq!(
         (judge.finish(), judge.usage().unwrap().output_tokens),
@@ -41,7 +41,7 @@ fn another_dialect_plugs_in() {
         (failed.finish(), &*failed.failure().unwrap().message),
         (Finish::Failed, "fail")
     );
-    assert_eq!(dialect, Dialect::Custom(&Lines));
+    assert_eq!(dialect, Dialect::Custom(&LineGrammar));
     assert_ne!(dialect, Dialect::OpenAiChat);
 }
 
@@ -54,7 +54,7 @@ fn its_errors_have_the_common_shape() {
         sequence: 0,
         response_id: None,
     };
-    let dialect = Dialect::Custom(&Lines);
+    let dialect = Dialect::Custom(&LineGrammar);
     assert_eq!(
         error_event(dialect, &info),
         error_event(Dialect::OpenAiChat, &info)

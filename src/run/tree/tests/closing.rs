@@ -355,7 +355,7 @@ fn whoever_works_below_hears_of_a_sooner_limit() {
     let [call, attempt] = tree.call();
     attempt.enter();
     call.close(&TerminalReason::TurnCap, ms(600), ms(1));
-    let woken = [(); 2].map(|()| Arc::new(Count::default()));
+    let woken = [(); 2].map(|()| Arc::new(WakeCounter::default()));
     for (node, count) in [&call, &attempt].into_iter().zip(&woken) {
         node.wait(&mut None, &Waker::from(Arc::clone(count)), true);
     }
@@ -372,9 +372,9 @@ fn whoever_works_below_hears_of_a_sooner_limit() {
 }
 
 #[derive(Default)]
-struct Count(AtomicU32);
+struct WakeCounter(AtomicU32);
 
-impl Wake for Count {
+impl Wake for WakeCounter {
     fn wake(self: Arc<Self>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }

@@ -3,7 +3,7 @@ use std::{fmt::Debug, sync::Arc};
 use super::{
     super::{end::End, node::Node},
     journal::{Entry, Log},
-    model::Ended,
+    model::ModelEnd,
     tree::Tree,
 };
 use crate::run::{kinds::ResetOn, tree::clocks::nanos};
@@ -82,7 +82,7 @@ impl Tree {
 }
 
 /// The answer of the three that may say that a node is over.
-pub(super) fn answer(real: Result<(), End>, model: Option<&Ended>) -> Compared {
+pub(super) fn answer(real: Result<(), End>, model: Option<&ModelEnd>) -> Compared {
     same_end("answer", real.err().as_ref(), model)
 }
 
@@ -94,7 +94,7 @@ pub(super) fn same<T: PartialEq + Debug>(what: &str, real: T, model: T) -> Compa
     }
 }
 
-fn same_end(what: &str, real: Option<&End>, model: Option<&Ended>) -> Compared {
+fn same_end(what: &str, real: Option<&End>, model: Option<&ModelEnd>) -> Compared {
     let agree = match (real, model) {
         (None, None) => true,
         (Some(real), Some(model)) => {

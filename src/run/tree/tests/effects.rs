@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::model::{Ended, Model, Spec};
+use super::model::{Model, ModelEnd, Spec};
 use crate::run::{
     kinds::{NodeKind, ResetOn},
     reason::TerminalReason,
@@ -61,7 +61,7 @@ impl Model {
             }
             return;
         }
-        let end = Ended {
+        let end = ModelEnd {
             reason,
             origin: node,
             kind: self.nodes[node].kind,
@@ -124,7 +124,7 @@ impl Model {
 
     /// Ends `first`, then whatever is below or follows something that is over,
     /// until nothing more is found.
-    fn spread(&mut self, first: usize, end: &Ended, settled: bool) {
+    fn spread(&mut self, first: usize, end: &ModelEnd, settled: bool) {
         let mut ended = Vec::new();
         let mut found = Some(first);
         while let Some(node) = found {
@@ -255,8 +255,8 @@ impl Model {
 }
 
 /// How a node ends that comes below one that is closing.
-fn stillborn(reason: TerminalReason, node: usize, kind: NodeKind, at: Duration) -> Ended {
-    Ended {
+fn stillborn(reason: TerminalReason, node: usize, kind: NodeKind, at: Duration) -> ModelEnd {
+    ModelEnd {
         reason,
         origin: node,
         kind,

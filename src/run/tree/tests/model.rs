@@ -35,7 +35,7 @@ pub(super) struct Spec {
     /// Whether nothing may be opened below it.
     pub(super) closing: Option<TerminalReason>,
     pub(super) signs: Vec<(ResetOn, Duration)>,
-    pub(super) end: Option<Ended>,
+    pub(super) end: Option<ModelEnd>,
     pub(super) also: Vec<TerminalReason>,
     pub(super) pauses: usize,
     pub(super) work: usize,
@@ -44,7 +44,7 @@ pub(super) struct Spec {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Ended {
+pub(super) struct ModelEnd {
     pub(super) reason: TerminalReason,
     pub(super) origin: usize,
     pub(super) kind: NodeKind,
@@ -100,7 +100,7 @@ impl Model {
         self.below(node).any(|node| self.nodes[node].held)
     }
 
-    pub(super) fn nearest_end(&self, node: usize) -> Option<&Ended> {
+    pub(super) fn nearest_end(&self, node: usize) -> Option<&ModelEnd> {
         self.path(node)
             .find_map(|node| self.nodes[node].end.as_ref())
     }

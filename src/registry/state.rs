@@ -35,7 +35,7 @@ const SHARDS: usize = 16;
 ///
 /// Lock order: evictions, one shard, then the sessions or the owners' counts. None of these locks
 /// is held while a run is ended, woken or dropped.
-pub(crate) struct Shared {
+pub(crate) struct RegistryState {
     shards: [Lock<Entries>; SHARDS],
     pub(super) sessions: Lock<Sessions>,
     /// The places of ended runs by [`rank`], and within a rank in the order of their ends.
@@ -66,7 +66,7 @@ pub(crate) struct Shared {
     completed: AtomicU64,
 }
 
-impl fmt::Debug for Shared {
+impl fmt::Debug for RegistryState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RunRegistry")
             .field("opened", &self.count)
@@ -75,7 +75,7 @@ impl fmt::Debug for Shared {
     }
 }
 
-impl Shared {
+impl RegistryState {
     pub(crate) fn new() -> Self {
         Self {
             shards: Default::default(),
@@ -256,7 +256,7 @@ impl Shared {
     }
 }
 
-impl Registration for Shared {
+impl Registration for RegistryState {
     fn ended(&self, node: &Node<NodeState>, own: Option<&EventChannel>) {
         let Some(identity) = node.payload.identity() else {
             return;
@@ -347,7 +347,7 @@ impl Registration for Shared {
         };
         let owner = Owner(identity.owner);
         let idle = self.idle_limit(identity).unwrap_or(RunRegistry::IDLE);
-        let registry = RunRegistry { shared: self };
+        let registry = RunRegistry { state: self };
         let session = identity.session.clone();
         registry.adopt(child, owner, None, session, idle, Finder::Program);
     }
