@@ -7,7 +7,10 @@ use std::sync::{
 
 use http::Extensions;
 
-use super::{handle::Run, kinds::NodeKind, tree::Clock};
+use super::{
+    handle::Run,
+    tree::{Clock, NodeKind},
+};
 use crate::lock::Lock;
 
 /// The slot in a request's extensions for the node of its call.

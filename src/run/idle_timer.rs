@@ -1,8 +1,8 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{
-    kinds::ResetOn,
     state::NodeState,
+    time_limits::ResetOn,
     tree::{IdleState, IdleWindow, Nanos, Node, TaskId, WindowKind, nanos},
 };
 

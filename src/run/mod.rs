@@ -48,18 +48,19 @@ mod call_slot;
 mod handle;
 mod id;
 mod idle_timer;
-mod kinds;
+mod limit_kind;
 mod limits;
 mod poll_scope;
 mod reason;
 mod report;
 mod state;
+mod step;
+mod time_limits;
 mod tree;
 
 pub use self::{
     handle::{Ended, InScope, PauseGuard, Run, RunWait, Settled},
     id::{InvalidRunId, RunId},
-    kinds::{Limits, NodeKind, ResetOn, Scope, Step, StepKind},
     limits::{
         ErrorAllowance, ErrorCounts, ErrorKey, LoopPattern, LoopVerdict, Price, ProgressNotices,
         ShadowReport, TokenCaps, TokensSpent,
@@ -69,13 +70,16 @@ pub use self::{
         Answer, CallSummary, Deadlines, NotCounted, RunAction, RunCheck, RunEvent, RunEvents,
         RunNotice, RunProgress, RunSnapshot, Status, Terminated, Trajectory, Verdict,
     },
+    step::{Step, StepKind},
+    time_limits::{Limits, ResetOn, Scope},
+    tree::NodeKind,
 };
 
 pub(crate) use self::{
     call_slot::CallSlot,
     handle::WeakRun,
     idle_timer::IdleTimer,
-    kinds::{LimitHit, LimitKind},
+    limit_kind::{LimitHit, LimitKind},
     limits::{
         LoopLimits, RunTokenCaps, Spending, TokenAccount, TokenMeter, ToolArguments, TurnLimit,
         WorkingNotices,

@@ -12,12 +12,13 @@ use tokio::sync::broadcast;
 
 use super::Run;
 use crate::run::{
-    kinds::{NodeKind, Scope, Step},
     limits::{ProgressNotices, ShadowHit, WorkingNotices},
     reason::{ReasonClass, TerminalReason},
     report::{RunEvent, RunEvents, RunNotice},
     state::{EVENTS, EventChannel, HEARTBEAT, NodeState, RunGuard},
-    tree::{End, Nanos, Node, nanos},
+    step::Step,
+    time_limits::Scope,
+    tree::{End, Nanos, Node, NodeKind, nanos},
 };
 
 impl Run {

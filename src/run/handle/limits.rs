@@ -14,7 +14,7 @@ use super::Run;
 use crate::{
     llm::{Called, History, HistoryPlace, digest, excerpt},
     run::{
-        kinds::{LimitHit, LimitKind, NodeKind, ResetOn},
+        limit_kind::{LimitHit, LimitKind},
         limits::{
             Action, Actions, EXCERPT, Effect, LastCall, LoopLimits, LoopVerdict, Repetition,
             ToolArguments, TurnLimit,
@@ -22,7 +22,8 @@ use crate::{
         reason::TerminalReason,
         report::{RunNotice, Terminated},
         state::NodeState,
-        tree::Node,
+        time_limits::ResetOn,
+        tree::{Node, NodeKind},
     },
 };
 

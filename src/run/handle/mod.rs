@@ -34,11 +34,13 @@ use tokio::time::Instant;
 
 use super::{
     id::RunId,
-    kinds::{LimitHit, LimitKind, NodeKind, ResetOn, Scope, Step, StepKind},
+    limit_kind::{LimitHit, LimitKind},
     reason::TerminalReason,
     report::Terminated,
     state::{NodeState, RunState},
-    tree::{Node, TaskId},
+    step::{Step, StepKind},
+    time_limits::{ResetOn, Scope},
+    tree::{Node, NodeKind, TaskId},
 };
 use crate::error::BoxError;
 

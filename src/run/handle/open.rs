@@ -4,10 +4,9 @@ use std::{sync::Arc, time::Duration};
 
 use super::Run;
 use crate::run::{
-    kinds::NodeKind,
     reason::TerminalReason,
     state::{NodeState, Settlement},
-    tree::{Node, TaskId},
+    tree::{Node, NodeKind, TaskId},
 };
 
 impl Run {

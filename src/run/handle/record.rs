@@ -9,11 +9,11 @@ use super::Run;
 use crate::{
     llm::{dialect::Usage, stream::Partial},
     run::{
-        kinds::{NodeKind, Step, StepKind},
         limits::Price,
         reason::TerminalReason,
         state::{AttemptTarget, FailedTries, NodeState, TargetState},
-        tree::Node,
+        step::{Step, StepKind},
+        tree::{Node, NodeKind},
     },
 };
 

@@ -11,12 +11,13 @@ use super::Run;
 use crate::{
     lock::Lock,
     run::{
-        kinds::{NodeKind, ResetOn, Step, StepKind},
         limits::{ErrorAllowance, ErrorCounts, ErrorKey},
         reason::{ReasonClass, TerminalReason},
         report::CallSummary,
         state::{CallState, Failing, NodeState, RunState, Settlement},
-        tree::{End, EndHook, Node, PendingWakes},
+        step::{Step, StepKind},
+        time_limits::ResetOn,
+        tree::{End, EndHook, Node, NodeKind, PendingWakes},
     },
 };
 

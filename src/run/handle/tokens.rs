@@ -4,12 +4,12 @@ use std::{sync::Arc, time::Duration};
 
 use super::Run;
 use crate::run::{
-    kinds::{LimitHit, LimitKind, NodeKind, TokenLimit},
+    limit_kind::{LimitHit, LimitKind, TokenLimit},
     limits::{RunTokenCaps, TokenAccount, TokenCaps, TokenLedger, TokenMeter, TokensSpent},
     reason::TerminalReason,
     report::{RunNotice, Terminated},
     state::NodeState,
-    tree::Node,
+    tree::{Node, NodeKind},
 };
 
 impl Run {

@@ -11,11 +11,10 @@ use tokio::time::{Instant, Sleep};
 
 use super::Run;
 use crate::run::{
-    kinds::NodeKind,
     reason::TerminalReason,
     report::RunSnapshot,
     state::{NodeState, Settlement},
-    tree::Node,
+    tree::{Node, NodeKind},
 };
 
 /// A future that resolves with the snapshot of an ended run: see [`Run::wait`].

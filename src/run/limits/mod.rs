@@ -31,8 +31,8 @@ use std::{
 };
 
 use super::{
-    kinds::ResetOn,
     reason::TerminalReason,
+    time_limits::ResetOn,
     tree::{NEVER, nanos},
 };
 use crate::{llm::stream::Partial, lock::Lock};

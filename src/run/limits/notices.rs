@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::run::{kinds::Step, report::RunNotice};
+use crate::run::{report::RunNotice, step::Step};
 
 /// The times at which a run sends [`RunNotice::Working`](crate::run::RunNotice::Working) about a
 /// slow step.

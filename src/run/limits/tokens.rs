@@ -11,7 +11,7 @@ use std::{
 use crate::{
     llm::dialect::Usage,
     lock::Lock,
-    run::kinds::{TokenLimit, TokenMeasure},
+    run::limit_kind::{TokenLimit, TokenMeasure},
 };
 
 /// The units of cost in one unit of the program's currency. A price per million tokens with six

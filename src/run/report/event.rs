@@ -19,10 +19,10 @@ use super::{
 };
 use crate::run::{
     id::RunId,
-    kinds::Step,
     limits::{LoopPattern, LoopVerdict},
     reason::TerminalReason,
     state::{Identity, NodeState},
+    step::Step,
     tree::Node,
 };
 

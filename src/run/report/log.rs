@@ -10,10 +10,10 @@ use tracing::Level;
 
 use super::summary::CallSummary;
 use crate::run::{
-    kinds::{NodeKind, Step},
     reason::{ReasonClass, TerminalReason},
     state::{NodeState, Settlement},
-    tree::{End, Node, PendingWakes},
+    step::Step,
+    tree::{End, Node, NodeKind, PendingWakes},
 };
 
 /// The content of the log's line for the end of a call or run.

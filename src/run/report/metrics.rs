@@ -7,10 +7,9 @@ use crate::{
     metrics::{self, ChunkTimes, EndedCall},
     run::{
         handle::Run,
-        kinds::NodeKind,
         reason::{ReasonClass, TerminalReason},
         state::{Identity, NodeState},
-        tree::{End, Nanos, Node, nanos},
+        tree::{End, Nanos, Node, NodeKind, nanos},
     },
 };
 

@@ -6,11 +6,12 @@ use crate::{
     run::{
         handle::Run,
         id::RunId,
-        kinds::{NodeKind, ResetOn, Step, StepKind},
         limits::{EXCERPT, ErrorCounts, TokensSpent},
         reason::TerminalReason,
         state::{HEARTBEAT, NodeState},
-        tree::{Clock, Node},
+        step::{Step, StepKind},
+        time_limits::ResetOn,
+        tree::{Clock, Node, NodeKind},
     },
 };
 

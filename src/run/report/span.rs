@@ -30,10 +30,9 @@ use crate::{
     run::{
         handle::Run,
         id::RunId,
-        kinds::NodeKind,
         reason::TerminalReason,
         state::NodeState,
-        tree::{End, Node, PendingWakes},
+        tree::{End, Node, NodeKind, PendingWakes},
     },
 };
 

@@ -15,10 +15,11 @@ use crate::{
     run::{
         handle::Run,
         id::RunId,
-        kinds::{LimitKind, NodeKind, Step},
+        limit_kind::LimitKind,
         reason::{ReasonClass, TerminalReason},
         state::{CallState, FailedTries, NodeState},
-        tree::Node,
+        step::Step,
+        tree::{Node, NodeKind},
     },
 };
 

@@ -16,10 +16,9 @@ use crate::{
     run::{
         handle::Run,
         id::RunId,
-        kinds::NodeKind,
         reason::{ReasonClass, TerminalReason},
         state::NodeState,
-        tree::{End, Node},
+        tree::{End, Node, NodeKind},
     },
 };
 

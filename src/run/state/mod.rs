@@ -25,11 +25,10 @@ use tokio::time::Instant;
 
 use super::{
     id::RunId,
-    kinds::NodeKind,
     limits::{ErrorAllowance, ErrorKey},
     reason::TerminalReason,
     report::{ReportedUsage, SpanSlot},
-    tree::Node,
+    tree::{Node, NodeKind},
 };
 use crate::lock::Lock;
 

@@ -12,10 +12,11 @@ use super::{Identity, RunFeatures};
 use crate::{
     lock::Lock,
     run::{
-        kinds::{NodeKind, Step},
         limits::{ErrorCounts, Price},
         reason::TerminalReason,
         report::{Hooks, SpanSlot},
+        step::Step,
+        tree::NodeKind,
     },
 };
 

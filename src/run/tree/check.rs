@@ -15,10 +15,10 @@ use std::{
 use super::{
     clocks::{Clock, IdleWindow, Nanos, Paused, Pauses, TaskId, nanos},
     end::End,
-    node::{EndHook, Node},
+    node::{EndHook, Node, NodeKind},
 };
 use crate::run::{
-    kinds::{LimitHit, LimitKind, NodeKind},
+    limit_kind::{LimitHit, LimitKind},
     reason::TerminalReason,
 };
 

@@ -11,7 +11,10 @@ use std::{
 
 use crate::{
     lock::Lock,
-    run::kinds::{LimitHit, LimitKind, ResetOn},
+    run::{
+        limit_kind::{LimitHit, LimitKind},
+        time_limits::ResetOn,
+    },
 };
 
 /// A time since the tree was opened, or a length of time, in nanoseconds.

@@ -10,12 +10,9 @@ use std::{
 
 use super::{
     end::Closing,
-    node::{EndHook, Node, PendingWakes},
+    node::{EndHook, Node, NodeKind, PendingWakes},
 };
-use crate::run::{
-    kinds::{LimitHit, NodeKind},
-    reason::TerminalReason,
-};
+use crate::run::{limit_kind::LimitHit, reason::TerminalReason};
 
 impl<P: EndHook> Node<P> {
     /// Closes the node: running work goes on, and new work is over from its birth.

@@ -2,11 +2,14 @@
 
 use std::time::Duration;
 
-use super::clocks::{NEVER, Nanos, duration, nanos};
+use super::{
+    clocks::{NEVER, Nanos, duration, nanos},
+    node::NodeKind,
+};
 use crate::{
     llm::failure::FailureClass,
     run::{
-        kinds::{LimitHit, LimitKind, NodeKind},
+        limit_kind::{LimitHit, LimitKind},
         reason::TerminalReason,
     },
 };

@@ -36,6 +36,8 @@ mod propagation;
 mod tests;
 mod waiters;
 
+pub use self::node::NodeKind;
+
 pub(crate) use self::{
     clocks::{Announcement, Clock, IdleState, IdleWindow, NEVER, Nanos, TaskId, WindowKind, nanos},
     end::End,

@@ -6,7 +6,7 @@ use super::{
     end::End,
     node::{EndHook, Node, PendingWakes},
 };
-use crate::run::{kinds::LimitHit, reason::TerminalReason};
+use crate::run::{limit_kind::LimitHit, reason::TerminalReason};
 
 /// The maximum number of later reasons that a node remembers beside the reason of its end.
 const ALSO: usize = 8;

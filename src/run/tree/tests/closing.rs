@@ -12,7 +12,7 @@ use std::{
 
 use super::*;
 use crate::run::{
-    kinds::{LimitHit, LimitKind},
+    limit_kind::{LimitHit, LimitKind},
     tree::clocks::Clock,
 };
 

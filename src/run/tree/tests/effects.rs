@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::model::{Model, ModelEnd, Spec};
 use crate::run::{
-    kinds::{NodeKind, ResetOn},
     reason::TerminalReason,
-    tree::clocks::Clock,
+    time_limits::ResetOn,
+    tree::{NodeKind, clocks::Clock},
 };
 
 impl Model {

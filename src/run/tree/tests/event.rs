@@ -1,7 +1,7 @@
 use crate::run::{
-    kinds::{NodeKind, ResetOn},
     reason::TerminalReason,
-    tree::clocks::Clock,
+    time_limits::ResetOn,
+    tree::{NodeKind, clocks::Clock},
 };
 
 /// What may happen to a tree. Nodes, waiters and windows are chosen modulo how

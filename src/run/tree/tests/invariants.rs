@@ -1,6 +1,6 @@
 use super::{journal::Entry, *};
 use crate::run::{
-    kinds::{LimitHit, LimitKind},
+    limit_kind::{LimitHit, LimitKind},
     tree::clocks::Clock,
 };
 

@@ -25,10 +25,7 @@ use std::{sync::Arc, time::Duration};
 
 use self::journal::{Journal, Log};
 use super::{
-    super::{
-        kinds::{NodeKind, ResetOn},
-        reason::TerminalReason,
-    },
+    super::{reason::TerminalReason, time_limits::ResetOn, tree::NodeKind},
     clocks::{IdleWindow, Nanos, TaskId, WindowKind, nanos},
     end::End,
     node::Node,

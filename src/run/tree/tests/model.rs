@@ -3,10 +3,7 @@
 
 use std::time::Duration;
 
-use crate::run::{
-    kinds::{NodeKind, ResetOn},
-    reason::TerminalReason,
-};
+use crate::run::{reason::TerminalReason, time_limits::ResetOn, tree::NodeKind};
 
 #[derive(Debug, Default)]
 pub(super) struct Model {

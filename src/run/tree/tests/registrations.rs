@@ -8,9 +8,9 @@ use super::{
     model::{Calls, Quiet, Wait},
     tree::Tree,
 };
-use crate::run::{
-    kinds::NodeKind,
-    tree::clocks::{IdleWindow, TaskId},
+use crate::run::tree::{
+    NodeKind,
+    clocks::{IdleWindow, TaskId},
 };
 
 impl Tree {

@@ -17,9 +17,9 @@ use super::{
     registrations::slot,
     run, window,
 };
-use crate::run::{
-    kinds::NodeKind,
-    tree::clocks::{IdleWindow, TaskId},
+use crate::run::tree::{
+    NodeKind,
+    clocks::{IdleWindow, TaskId},
 };
 
 const STEP: u64 = 10;

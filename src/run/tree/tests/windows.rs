@@ -1,5 +1,5 @@
 use super::*;
-use crate::run::kinds::LimitKind;
+use crate::run::limit_kind::LimitKind;
 
 #[test]
 fn the_earliest_of_two_passed_windows_is_the_one_that_fired() {

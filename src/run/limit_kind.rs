@@ -1,0 +1,113 @@
+//! Which limit has passed: its source, its kind and its size.
+
+use std::{fmt, time::Duration};
+
+use super::reason::TerminalReason;
+
+/// A limit that has passed: its kind, and its length if it is a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct LimitHit {
+    /// The length of the limit; `None` if the limit is not a time.
+    pub(crate) limit: Option<Duration>,
+    pub(crate) measure: LimitKind,
+}
+
+impl LimitHit {
+    /// The reason of an end by this cap of an owner.
+    pub(crate) const fn owner_reason(self) -> TerminalReason {
+        match self.measure {
+            LimitKind::Tokens(_) => TerminalReason::TokenCap,
+            _ => TerminalReason::TurnCap,
+        }
+    }
+}
+
+/// The source and the kind of a limit, for the message to people.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum LimitKind {
+    /// The limit is one that the program set, or an attempt's share of the remaining time. An end
+    /// without a limit has this value too.
+    #[default]
+    Set,
+    /// The limit is a time that the caller announced for its whole answer, or until the head.
+    Announced,
+    /// The limit is the silence after which the caller gives up.
+    Unheard,
+    /// The limit is the time without a byte or heartbeat, on a stream with heartbeats.
+    Lifeless,
+    /// The limit is this many turns of the run.
+    Turns(u32),
+    /// The limit is the silence during which the upstream failed its health probes.
+    Unhealthy,
+    /// The limit is this many open runs of the run's owner.
+    OpenRuns(u32),
+    /// The limit is this many turns of the run's owner in an hour.
+    TurnsPerHour(u32),
+    /// The limit is a cap on tokens or cost: the run's, or its owner's in an hour.
+    Tokens(TokenLimit),
+}
+
+/// A cap on tokens or cost that was reached.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TokenLimit {
+    /// The number of tokens or the cost, as the bytes of an `f64`. Bytes need no alignment, which
+    /// keeps each node smaller, as a node has room for a limit.
+    cap: [u8; 8],
+    of: TokenMeasure,
+    /// Whether some of the tokens are an estimate.
+    pub(crate) estimated: bool,
+    /// Whether the cap is that of the run's owner in an hour.
+    pub(crate) of_owner: bool,
+}
+
+/// The unit of a cap on tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::run) enum TokenMeasure {
+    Output,
+    Total,
+    Cost,
+}
+
+/// Writes the cap as a message names it after the word "its": "500 output tokens".
+impl fmt::Display for TokenLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.of {
+            TokenMeasure::Output => write!(f, "{} output tokens", self.cap()),
+            TokenMeasure::Total => write!(f, "{} tokens", self.cap()),
+            TokenMeasure::Cost => write!(f, "cost of {}", self.cap()),
+        }?;
+        f.write_str(if self.estimated { ", estimated" } else { "" })
+    }
+}
+
+impl TokenLimit {
+    /// Makes the limit on a run; `estimated` if some of the tokens are an estimate.
+    pub(in crate::run) const fn new(cap: f64, of: TokenMeasure, estimated: bool) -> Self {
+        Self {
+            cap: cap.to_le_bytes(),
+            of,
+            estimated,
+            of_owner: false,
+        }
+    }
+
+    const fn cap(self) -> f64 {
+        f64::from_le_bytes(self.cap)
+    }
+
+    /// Marks the limit as an hourly cap of the run's owner.
+    pub(crate) const fn per_hour(mut self) -> Self {
+        self.of_owner = true;
+        self
+    }
+
+    /// The name of the owner's cap, and its number of tokens or its cost.
+    pub(crate) fn named(self) -> (&'static str, f64) {
+        let name = match self.of {
+            TokenMeasure::Output => "output_tokens_per_hour",
+            TokenMeasure::Total => "total_tokens_per_hour",
+            TokenMeasure::Cost => "cost_per_hour",
+        };
+        (name, self.cap())
+    }
+}

@@ -1,0 +1,95 @@
+//! The time limits of one request, the node that a limit holds for, and what resets a step window.
+
+use std::time::Duration;
+
+use http::Extensions;
+
+/// The node that a layer acts on: the node in the request, or its run.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// The layer acts on the node that it finds in the request.
+    #[default]
+    Found,
+    /// The layer acts on the nearest node of kind [`NodeKind::Run`](super::NodeKind::Run), at or above the found one.
+    Run,
+}
+
+/// The events that reset a step window. Each variant includes the ones above it.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ResetOn {
+    /// The window resets when a call, attempt or tool below the node ends.
+    ///
+    /// The window also resets when the program records a step or a state change.
+    Step,
+    /// The window also resets at a semantic delta of a stream.
+    ///
+    /// Such a delta carries part of the model's output. In an answer that is no event stream, every
+    /// byte resets the window.
+    #[default]
+    Content,
+    /// The window also resets at any byte, and at a heartbeat of the program.
+    ///
+    /// The bytes of pings and comments count.
+    AnyByte,
+}
+
+/// The program's own limits for one request, as a request extension.
+///
+/// Each limit that is set here replaces the layers' own; zero switches the limit off for this
+/// request. A layer without any limit ignores the extension. Values from the wire never become such
+/// limits.
+///
+/// ```
+/// use std::time::Duration;
+/// use tower_agent::Limits;
+///
+/// let mut request = http::Request::new(());
+/// request.extensions_mut().insert(Limits {
+///     ceiling: Some(Duration::from_secs(3600)),
+///     ..Limits::default()
+/// });
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Limits {
+    /// The window of silence, in place of that of a [`StepTimeoutLayer`](crate::StepTimeoutLayer).
+    /// Unless `first` is set too, this window holds before the first content as well.
+    pub step: Option<Duration>,
+    /// The window of silence until the first content, in place of that of a
+    /// [`StepTimeoutLayer`](crate::StepTimeoutLayer). Without `step`, this limit changes nothing in
+    /// a layer for [local](crate::StepTimeoutLayer::local) models.
+    pub first: Option<Duration>,
+    /// The window of a tool at or below the request's node, in place of that of
+    /// [`Run::tool_window`](crate::Run::tool_window). A
+    /// [`StepTimeoutLayer`](crate::StepTimeoutLayer) applies this limit.
+    pub tool: Option<Duration>,
+    /// The absolute limit, in place of that of a [`HardCeilingLayer`](crate::HardCeilingLayer).
+    pub ceiling: Option<Duration>,
+    /// The limit on the total time, in place of that of
+    /// [`HardCeilingLayer::timeout`](crate::HardCeilingLayer::timeout).
+    pub timeout: Option<Duration>,
+}
+
+impl Limits {
+    /// The limits in the extensions of a request that carries a run.
+    ///
+    /// A single extension is that run, so then the map is not searched.
+    #[inline]
+    pub(crate) fn of(extensions: &Extensions) -> Option<&Self> {
+        (extensions.len() > 1).then(|| extensions.get()).flatten()
+    }
+
+    /// Takes the limits that are not set here from `other`.
+    pub(crate) fn or(self, other: Self) -> Self {
+        Self {
+            step: self.step.or(other.step),
+            // A `step` that is set here holds before the first content too, in place of the `first`
+            // of `other`.
+            first: self.first.or(self.step).or(other.first),
+            tool: self.tool.or(other.tool),
+            ceiling: self.ceiling.or(other.ceiling),
+            timeout: self.timeout.or(other.timeout),
+        }
+    }
+}
