@@ -17,10 +17,11 @@ use super::{
     body::AttemptBody,
     budget::Permit,
     candidate::Candidate,
+    failed_attempts::Tries,
     peek::{self, FailedAttempt},
     policy::{Admitted, AttemptPolicy, SideEffects},
+    report::AttemptReport,
     settle::SettleGuard,
-    tries::{AttemptReport, Tries},
 };
 use crate::{
     body::ReplayBody,
@@ -211,7 +212,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// Starts the first attempt, once the whole request body is buffered.
     #[inline]
     pub(super) fn begin<B: Body>(&mut self, request: Request<ReplayBody>) -> Next<B> {
-        self.own.begin_tries();
+        self.own.begin_attempts();
         if request.extensions().get::<SideEffects>().is_some() {
             self.own.mark_side_effects();
         }
@@ -326,7 +327,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     where
         S: Service<Request<ReplayBody>>,
     {
-        let number = self.own.next_try(self.has_called);
+        let number = self.own.next_attempt_number(self.has_called);
         let mut request = self.policy.request(admitted.attempt(), number)?;
         // From here on the supervised call settles the attempt.
         let attempt = admitted.begin();
@@ -334,7 +335,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             attempt.describe_attempt(number, request.uri());
         }
         let again = mem::replace(&mut self.has_called, true);
-        self.own.count_try(again);
+        self.own.count_attempt(again);
         let extensions = request.extensions_mut();
         match extensions.get_mut::<Run>() {
             Some(run) => run.clone_from(&attempt),

@@ -70,20 +70,21 @@ mod body;
 mod budget;
 mod candidate;
 mod driver;
+mod failed_attempts;
 mod future;
 mod outcome;
 mod peek;
 mod policy;
+mod report;
 mod settle;
-mod tries;
 
 pub use self::{
     body::AttemptBody,
     budget::{Count, IdleBreaker, Jitter, NextAttempt, Permit, RetryBudget},
     candidate::{Candidate, CandidateDialect, InvalidCandidate},
+    failed_attempts::{Tried, Tries},
     future::Attempts,
     policy::SideEffects,
-    tries::{Tried, Tries},
 };
 
 pub(crate) use self::{
@@ -92,10 +93,10 @@ pub(crate) use self::{
         ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, undress, without_credentials,
     },
     driver::{RequestTemplate, number_value},
+    failed_attempts::is_logged,
     peek::{HeldBody, PeekedAnswer},
     policy::{AttemptPolicy, AttemptSettings, Denial},
     settle::CompletionObserver,
-    tries::is_logged,
 };
 
 use std::time::Duration;
@@ -147,11 +148,11 @@ impl Run {
     ) -> Result<SupervisedFuture<F>, Terminated> {
         let attempt = self.admit(NodeKind::Attempt);
         let attempt = attempt.ok_or_else(|| self.to_terminated())?;
-        self.count_attempt();
+        self.count_own_attempt();
         if is_traced() {
             let model = self.served_by().map(Candidate::model);
             attempt.make_attempt_span(model, false);
-            attempt.describe_attempt(self.tries(), request.uri());
+            attempt.describe_attempt(self.attempt_count(), request.uri());
         }
         request.extensions_mut().insert(attempt.clone());
         let claim = Claim {

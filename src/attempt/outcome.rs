@@ -12,10 +12,10 @@ use super::{
     budget::{Count, IdleBreaker},
     candidate::Candidate,
     driver::{self, AttemptDriver, Next},
+    failed_attempts::{Tried, Tries},
     peek::{self, AttemptOutcome, FailedAttempt, PeekedAnswer},
     policy::{AttemptPolicy, Denial, RetryPermit, decide, is_wanted},
     settle::{Completion, Ownership},
-    tries::{Tried, Tries},
 };
 use crate::{
     headers::X_ATTEMPT,
@@ -95,7 +95,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         Next::Done(Err(self.end_error(error)))
     }
 
-    /// Adds a failed attempt to the call's tries, and reports it to the program's hook.
+    /// Adds a failed attempt to the list of the call, and reports it to the program's hook.
     ///
     /// Counts the failure as an error of the run if the budget counts every attempt, unless a layer
     /// further in has counted it. Returns the result of the count, that of the layer further in
@@ -261,7 +261,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                     run = %own.id(),
                     denied = denied.as_str(),
                     class = failure.class.as_str(),
-                    attempts = own.tries(),
+                    attempts = own.attempt_count(),
                     tried = %tries.listed(),
                     "chain_stopped"
                 )
@@ -337,8 +337,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         self.policy.release();
         self.policy.rewrite_answer(&mut parts);
         if self.own.kind() != NodeKind::Attempt {
-            let tries = driver::number_value(self.own.tries());
-            parts.headers.insert(X_ATTEMPT, tries);
+            let number = driver::number_value(self.own.attempt_count());
+            parts.headers.insert(X_ATTEMPT, number);
         }
         let ownership = self.settle_guard.take().map(|guard| {
             // Layers further out, which open no node, read this layer's node here.

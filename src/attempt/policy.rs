@@ -259,7 +259,7 @@ pub(super) fn decide<C: AttemptPolicy>(
     policy.find_next(failure)?;
     let next = NextAttempt {
         run: own,
-        attempt: own.tries() + 1,
+        attempt: own.attempt_count() + 1,
         candidate: policy.next_subject(),
         after: failure.class,
     };

@@ -5,7 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
 };
 
-use super::tries::AttemptReport;
+use super::report::AttemptReport;
 use crate::{
     llm::failure::Classifier,
     run::{End, Run, TerminalReason, Terminated},

@@ -395,7 +395,7 @@ impl AttemptPolicy for RetryPolicy {
     }
 
     fn find_next(&mut self, _: &Failure) -> Result<(), Denial> {
-        let tried = self.own.as_ref().map_or(0, Run::tries_of_candidate);
+        let tried = self.own.as_ref().map_or(0, Run::attempts_of_candidate);
         if self.left == 0 || tried >= self.max_attempts {
             Err(Denial::Spent)
         } else {

@@ -10,7 +10,7 @@ mod tests;
 use std::{fmt, sync::Arc, time::Duration};
 
 use self::bucket::{Bucket, Buckets, PermitSource, Rates};
-use super::tries::{AfterAttempt, Tried};
+use super::{failed_attempts::Tried, report::AfterAttempt};
 use crate::{
     llm::failure::FailureClass,
     run::{ErrorCounts, Nanos, Run, nanos},

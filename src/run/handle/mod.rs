@@ -2,7 +2,7 @@
 //!
 //! [`Run`] has many methods, and one file for each part of them: `open` (nodes and requests),
 //! `settle` (how a node with work ends), `limits` (turns, loops, repetition), `events`
-//! (observers, notices, shadow mode), `record` (tries, usage, texts), `tokens` (their count and
+//! (observers, notices, shadow mode), `record` (attempts, usage, texts), `tokens` (their count and
 //! caps), `current` (the run of a task), `sub_agent` and `wait`.
 //! [`Run::snapshot`], [`Run::record_to`] and [`Run::span`] stand with the reports; [`Run::tool`]
 //! stands with the tools, [`Run::attempt`] with the attempts.
@@ -168,9 +168,9 @@ impl Run {
     /// Moves the deadlines of the nearest run by `by`, once: its ceiling and its timeout.
     ///
     /// Call it for work that must not be cut, such as the compaction of a context. Returns whether
-    /// the deadlines were moved: false if one of them has passed, if they were moved before, if `by`
-    /// is zero, or if the run is over, closing, or without such a deadline. A deadline that a layer sets on the
-    /// run later is moved as well.
+    /// the deadlines were moved: false if one of them has passed, if they were moved before, if
+    /// `by` is zero, or if the run is over, closing, or without such a deadline. A deadline that a
+    /// layer sets on the run later is moved as well.
     ///
     /// Deadlines of calls, attempts and tools stay, and so do those that a caller announced.
     ///

@@ -1,4 +1,4 @@
-//! Records the reports of layers on a run: tries, side effects, usage, partial text.
+//! Records the reports of layers on a run: attempts, side effects, usage, partial text.
 
 use std::sync::{
     Arc,
@@ -11,35 +11,35 @@ use crate::{
     run::{
         limits::Price,
         reason::TerminalReason,
-        state::{AttemptTarget, FailedTries, NodeState, TargetState},
+        state::{AttemptTarget, FailedAttempts, NodeState, TargetState},
         step::{Step, StepKind},
         tree::{Node, NodeKind},
     },
 };
 
 impl Run {
-    /// Resets the number of this node's tries, the list of failed tries, and the mark that a silent
-    /// try was repeated. Does nothing if the node is an attempt.
-    pub(crate) fn begin_tries(&self) {
+    /// Resets the number of this node's attempts, the list of failed attempts, and the mark that a
+    /// silent attempt was repeated. Does nothing if the node is an attempt.
+    pub(crate) fn begin_attempts(&self) {
         if self.kind() != NodeKind::Attempt {
             let state = &self.node().payload;
-            state.tries.store(0, Ordering::Release);
+            state.attempt_count.store(0, Ordering::Release);
             state.repeated_silence.store(false, Ordering::Release);
             if let Some(call) = state.call() {
-                call.forget_failed_tries();
+                call.forget_failed_attempts();
             }
         }
     }
 
-    /// The list of the failed tries of this node's call; `None` if none has failed.
-    pub(crate) fn failed_tries(&self) -> Option<FailedTries> {
-        self.call_node().payload.call()?.failed_tries()
+    /// The list of the failed attempts of this node's call; `None` if none has failed.
+    pub(crate) fn failed_attempts(&self) -> Option<FailedAttempts> {
+        self.call_node().payload.call()?.failed_attempts()
     }
 
-    /// Calls `act` with the list of the failed tries of this node's call.
-    pub(crate) fn with_failed_tries(&self, act: impl FnOnce(&mut Option<FailedTries>)) {
+    /// Calls `act` with the list of the failed attempts of this node's call.
+    pub(crate) fn with_failed_attempts(&self, act: impl FnOnce(&mut Option<FailedAttempts>)) {
         if let Some(call) = self.call_node().payload.call() {
-            call.with_failed_tries(act);
+            call.with_failed_attempts(act);
         }
     }
 
@@ -67,38 +67,39 @@ impl Run {
         own.is_some_and(|own| mark(own).swap(true, Ordering::AcqRel))
     }
 
-    /// The number that the next try has in the call that this node belongs to. `again` is false for
-    /// the first try of the layer that asks.
-    pub(crate) fn next_try(&self, again: bool) -> u32 {
-        self.tries() + u32::from(self.is_counted(again))
+    /// The number that the next attempt has in the call that this node belongs to. `again` is false
+    /// for the first attempt of the layer that asks.
+    pub(crate) fn next_attempt_number(&self, again: bool) -> u32 {
+        self.attempt_count() + u32::from(self.is_counted(again))
     }
 
-    /// Counts a try of the call that this node belongs to. `again` is false for a layer's first
-    /// try: that of a nested layer is not counted, because the outer layer has counted it.
-    pub(crate) fn count_try(&self, again: bool) {
+    /// Counts an attempt of the call that this node belongs to. `again` is false for a layer's
+    /// first attempt: that of a nested layer is not counted, because the outer layer has counted
+    /// it.
+    pub(crate) fn count_attempt(&self, again: bool) {
         if self.is_counted(again) {
             for node in self.up_to_call() {
-                node.payload.tries.fetch_add(1, Ordering::AcqRel);
+                node.payload.attempt_count.fetch_add(1, Ordering::AcqRel);
             }
         }
     }
 
-    /// Counts a try that the program makes by [`Run::attempt`].
-    pub(crate) fn count_attempt(&self) {
+    /// Counts an attempt that the program makes by [`Run::attempt`].
+    pub(crate) fn count_own_attempt(&self) {
         let state = &self.node().payload;
-        self.count_try(state.attempted.swap(true, Ordering::AcqRel));
+        self.count_attempt(state.attempted.swap(true, Ordering::AcqRel));
     }
 
-    /// Whether a try counts: the first try of a nested layer is the outer layer's try, and is not
-    /// counted again.
+    /// Whether an attempt counts: the first attempt of a nested layer is the outer layer's attempt,
+    /// and is not counted again.
     fn is_counted(&self, again: bool) -> bool {
         again || self.kind() != NodeKind::Attempt
     }
 
-    /// The number of tries of this node's candidate in this call. Without a candidate, the number
-    /// is that of all tries of the call.
-    pub(crate) fn tries_of_candidate(&self) -> u32 {
-        self.candidate_state().tries()
+    /// The number of attempts of this node's candidate in this call. Without a candidate, the
+    /// number is that of all attempts of the call.
+    pub(crate) fn attempts_of_candidate(&self) -> u32 {
+        self.candidate_state().attempt_count()
     }
 
     /// Whether the layers have repeated a silent attempt of this candidate in this call.
@@ -113,7 +114,7 @@ impl Run {
         repeated.store(true, Ordering::Release);
     }
 
-    /// The state of the node that counts the tries of this node's candidate in this call.
+    /// The state of the node that counts the attempts of this node's candidate in this call.
     fn candidate_state(&self) -> &NodeState {
         let mut nodes = self.up_to_call();
         let is_chosen = |node: &&Node<NodeState>| {
@@ -130,9 +131,9 @@ impl Run {
         call.is_some_and(|call| call.first_deposit(bucket))
     }
 
-    /// The number of tries that the call of this node has made.
-    pub(crate) fn tries(&self) -> u32 {
-        self.call_node().payload.tries()
+    /// The number of attempts that the call of this node has made.
+    pub(crate) fn attempt_count(&self) -> u32 {
+        self.call_node().payload.attempt_count()
     }
 
     /// Stores the target of this attempt, and whether other candidates could serve the call.
@@ -147,8 +148,8 @@ impl Run {
             // An attempt has one target; a second target is ignored.
             let _ = attempt.target.set(target);
         }
-        // The attempt is the first try of its target.
-        state.tries.store(1, Ordering::Release);
+        // The attempt is the first attempt of its target.
+        state.attempt_count.store(1, Ordering::Release);
     }
 
     /// The name of the candidate to which the last attempt of this node's call went.

@@ -128,8 +128,8 @@ impl Run {
         });
     }
 
-    /// Counts a call that failed after all its tries as an error of its run; a call that completed
-    /// resets the run's errors in a row. The end of a run of one call counts nothing.
+    /// Counts a call that failed after all its attempts as an error of its run; a call that
+    /// completed resets the run's errors in a row. The end of a run of one call counts nothing.
     ///
     /// The run ends only now, after the caller got the answer: so the answer that hit the limit
     /// still reaches the caller.

@@ -35,7 +35,7 @@ pub struct CallSummary {
     /// The time from the call's opening to its end.
     #[serde(rename = "elapsed_ms", serialize_with = "millis")]
     pub elapsed: Duration,
-    /// The number of the call's tries by layers that retry or fall back, and by
+    /// The number of the call's attempts by layers that retry or fall back, and by
     /// [`Run::attempt`](crate::Run::attempt); 0 without either.
     pub attempts: u32,
     /// The name of the candidate that served the call, or of the last one that was tried. `None` if
@@ -113,7 +113,7 @@ impl CallSummary {
             session: node.session(),
             reason: end.reason.clone(),
             elapsed: end.at().saturating_sub(node.opened()),
-            attempts: node.payload.tries(),
+            attempts: node.payload.attempt_count(),
             candidate: node.payload.last_target(),
             usage: reported.usage,
             stop_reason: reported.stop_reason,

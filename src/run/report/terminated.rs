@@ -17,7 +17,7 @@ use crate::{
         id::RunId,
         limit_kind::LimitKind,
         reason::{ReasonClass, TerminalReason},
-        state::{CallState, FailedTries, NodeState},
+        state::{CallState, FailedAttempts, NodeState},
         step::Step,
         tree::{Node, NodeKind},
     },
@@ -50,8 +50,9 @@ pub struct Terminated {
     /// The loop for which the run was ended, in words that follow "it"; `None` if none ended it.
     pub(in crate::run) cause: Option<Arc<str>>,
     pub(in crate::run) source: Option<Arc<dyn Error + Send + Sync>>,
-    /// The list of the failed tries of the node's call; `None` for an attempt, or if none failed.
-    pub(crate) failed_tries: Option<FailedTries>,
+    /// The list of the failed attempts of the node's call; `None` for an attempt, or if none
+    /// failed.
+    pub(crate) failed_attempts: Option<FailedAttempts>,
 }
 
 impl Terminated {
@@ -143,7 +144,7 @@ impl Terminated {
             },
             cause: end.and_then(|end| cause(node, &end.reason)),
             source: None,
-            failed_tries: node.payload.call().and_then(CallState::failed_tries),
+            failed_attempts: node.payload.call().and_then(CallState::failed_attempts),
         }
     }
 

@@ -10,7 +10,7 @@ mod run;
 pub(crate) use self::{
     features::{EVENTS, EventChannel, HEARTBEAT, RunFeatures},
     identity::{Admission, Identity, Place, Registration, RunGuard},
-    run::{AttemptTarget, CallState, FailedTries, RunState, TargetState},
+    run::{AttemptTarget, CallState, FailedAttempts, RunState, TargetState},
 };
 
 use std::{
@@ -54,7 +54,7 @@ pub(crate) struct NodeState {
     pub(in crate::run) attempted: AtomicBool,
     /// Whether a failure was ever set in `outcome`: mostly none is, and the lock is not taken.
     has_failed: AtomicBool,
-    pub(in crate::run) tries: AtomicU32,
+    pub(in crate::run) attempt_count: AtomicU32,
     /// The number of the run's last event, plus [`LAST_EVENT`] if that event was the end.
     events: AtomicU32,
     kind: KindState,
@@ -115,7 +115,7 @@ impl NodeState {
             repeated_silence: AtomicBool::new(false),
             attempted: AtomicBool::new(false),
             has_failed: AtomicBool::new(false),
-            tries: AtomicU32::new(0),
+            attempt_count: AtomicU32::new(0),
             events: AtomicU32::new(0),
             kind,
             tree,
@@ -199,9 +199,9 @@ impl NodeState {
         }
     }
 
-    /// The number of tries of this call; of an attempt, the number of tries of its candidate.
-    pub(in crate::run) fn tries(&self) -> u32 {
-        self.tries.load(Ordering::Acquire)
+    /// The number of attempts of this call; of an attempt, the number of attempts of its candidate.
+    pub(in crate::run) fn attempt_count(&self) -> u32 {
+        self.attempt_count.load(Ordering::Acquire)
     }
 
     /// The label of the target to which the call's last attempt went.

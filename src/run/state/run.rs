@@ -191,8 +191,8 @@ pub(crate) struct CallState {
     rare: OnceLock<Box<RareCallState>>,
     /// The number that the call has among the run's turns; 0 if it is no turn.
     pub(in crate::run) turn: AtomicU32,
-    /// Whether a try of the call has failed: mostly none has, and the lock is not taken.
-    has_failed_tries: AtomicBool,
+    /// Whether an attempt of the call has failed: mostly none has, and the lock is not taken.
+    has_failed_attempts: AtomicBool,
     /// The address of the first retry bucket into which the call has made a deposit. 0 for none.
     first_deposit: AtomicUsize,
     /// The target of the call's last attempt.
@@ -201,15 +201,15 @@ pub(crate) struct CallState {
     pub(in crate::run) metrics: crate::run::report::CallMetrics,
 }
 
-/// A list of failed tries. Only the module that set the list knows its type.
-pub(crate) type FailedTries = Arc<dyn Any + Send + Sync>;
+/// A list of failed attempts. Only the module that set the list knows its type.
+pub(crate) type FailedAttempts = Arc<dyn Any + Send + Sync>;
 
 /// The state that few calls have, allocated when the call first needs it.
 #[derive(Debug, Default)]
 struct RareCallState {
     hooks: OnceLock<Hooks>,
-    /// The list of the call's failed tries. Only the module that set it knows the type.
-    failed_tries: Lock<Option<FailedTries>>,
+    /// The list of the call's failed attempts. Only the module that set it knows the type.
+    failed_attempts: Lock<Option<FailedAttempts>>,
     /// The addresses of the retry buckets with a deposit, after the first one.
     more_deposits: Lock<Vec<usize>>,
     /// The span of the call, tool or run.
@@ -255,23 +255,24 @@ impl CallState {
         Some(&self.rare.get()?.span)
     }
 
-    pub(in crate::run) fn failed_tries(&self) -> Option<FailedTries> {
-        self.rare.get()?.failed_tries.lock().clone()
+    pub(in crate::run) fn failed_attempts(&self) -> Option<FailedAttempts> {
+        self.rare.get()?.failed_attempts.lock().clone()
     }
 
-    /// Calls `act` with the list of the call's failed tries, which is `None` until one has failed.
-    pub(in crate::run) fn with_failed_tries<T>(
+    /// Calls `act` with the list of the call's failed attempts, which is `None` until one has
+    /// failed.
+    pub(in crate::run) fn with_failed_attempts<T>(
         &self,
-        act: impl FnOnce(&mut Option<FailedTries>) -> T,
+        act: impl FnOnce(&mut Option<FailedAttempts>) -> T,
     ) -> T {
-        self.has_failed_tries.store(true, Ordering::Release);
-        act(&mut self.rare().failed_tries.lock())
+        self.has_failed_attempts.store(true, Ordering::Release);
+        act(&mut self.rare().failed_attempts.lock())
     }
 
-    /// Clears the list of failed tries, before a layer begins the tries of a call.
-    pub(in crate::run) fn forget_failed_tries(&self) {
-        if self.has_failed_tries.load(Ordering::Acquire) {
-            *self.rare().failed_tries.lock() = None;
+    /// Clears the list of failed attempts, before a layer begins the attempts of a call.
+    pub(in crate::run) fn forget_failed_attempts(&self) {
+        if self.has_failed_attempts.load(Ordering::Acquire) {
+            *self.rare().failed_attempts.lock() = None;
         }
     }
 

@@ -1,10 +1,6 @@
-use std::{
-    error::Error,
-    fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Duration,
-};
+//! The failed attempts of a call: as a list, in the error of the call, and in the log.
+
+use std::{error::Error, fmt, sync::Arc, time::Duration};
 
 use http::{HeaderMap, StatusCode, response::Parts};
 
@@ -15,7 +11,7 @@ use crate::{
         dialect::Usage,
         failure::{Failure, FailureClass},
     },
-    run::{Run, TerminalReason, Terminated, is_traced},
+    run::{Run, TerminalReason, Terminated},
     supervise::ResponseMarks,
 };
 
@@ -56,7 +52,7 @@ pub struct Tried {
 
 impl Tried {
     /// Describes an attempt that has not ended yet.
-    fn begun(candidate: Option<&str>) -> Self {
+    pub(super) fn begun(candidate: Option<&str>) -> Self {
         Self {
             candidate: candidate.map(Into::into),
             reason: TerminalReason::Aborted,
@@ -99,7 +95,7 @@ impl Tried {
 }
 
 /// The upstream's own id of the request, from the head of its answer.
-fn request_id(headers: &HeaderMap) -> Option<Arc<str>> {
+pub(super) fn request_id(headers: &HeaderMap) -> Option<Arc<str>> {
     let id = |name| headers.get(name)?.to_str().ok();
     let id = REQUEST_IDS.into_iter().find_map(id)?;
     (id.len() <= MAX_REQUEST_ID).then(|| id.into())
@@ -142,7 +138,7 @@ impl Tries {
     pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         let of_end = || {
             Terminated::find(error)?
-                .failed_tries
+                .failed_attempts
                 .as_deref()?
                 .downcast_ref()
         };
@@ -156,12 +152,12 @@ impl Tries {
 
     /// The failed attempts so far of the call that `own` belongs to; `None` if none has failed.
     pub(super) fn of(own: &Run) -> Option<Self> {
-        own.failed_tries()?.downcast_ref().cloned()
+        own.failed_attempts()?.downcast_ref().cloned()
     }
 
     /// Adds failed attempts to those of the call that `own` belongs to.
     pub(super) fn add(own: &Run, tried: &[Tried]) {
-        own.with_failed_tries(|list| {
+        own.with_failed_attempts(|list| {
             let known = list.as_ref().and_then(|list| list.downcast_ref::<Self>());
             let mut tries = known.cloned().unwrap_or_default();
             tries.call = own.call_node().number();
@@ -223,8 +219,8 @@ impl Tries {
     }
 
     /// The failed attempts as a log field: `"large" server 503, "small" transport`.
-    pub(super) const fn listed(&self) -> TriesList<'_> {
-        TriesList(self)
+    pub(super) const fn listed(&self) -> LoggedAttempts<'_> {
+        LoggedAttempts(self)
     }
 
     /// The label of the candidate that failed last.
@@ -264,9 +260,9 @@ impl Error for AttemptsFailed {
 }
 
 /// Prints the failed attempts of a call as a log field.
-pub(super) struct TriesList<'a>(&'a Tries);
+pub(super) struct LoggedAttempts<'a>(&'a Tries);
 
-impl fmt::Display for TriesList<'_> {
+impl fmt::Display for LoggedAttempts<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (at, tried) in self.0.tried.iter().enumerate() {
             f.write_str(if at > 0 { ", " } else { "" })?;
@@ -280,89 +276,5 @@ impl fmt::Display for TriesList<'_> {
             }
         }
         Ok(())
-    }
-}
-
-/// The program's hook after each attempt.
-pub(super) type AfterAttempt = dyn Fn(&Tried) + Send + Sync;
-
-/// Reports one attempt when the report drops, once the attempt is over or classified as failed:
-/// closes the span of the attempt, and calls the program's hook unless a layer further in has
-/// reported the attempt.
-pub(super) struct AttemptReport {
-    hook: Option<Arc<AfterAttempt>>,
-    attempt: Run,
-    tried: Tried,
-}
-
-impl AttemptReport {
-    #[cold]
-    pub(super) fn new(
-        hook: Option<Arc<AfterAttempt>>,
-        attempt: Run,
-        candidate: Option<&str>,
-    ) -> Box<Self> {
-        let tried = Tried::begun(candidate);
-        Box::new(Self {
-            hook,
-            attempt,
-            tried,
-        })
-    }
-
-    /// Reports the attempt as failed.
-    pub(super) fn fail(mut self, tried: Tried) {
-        self.tried = tried;
-    }
-
-    /// Stores the status and the request id from the head of the answer that serves the call.
-    pub(super) fn serve(&mut self, parts: &Parts) {
-        self.tried.status = Some(parts.status);
-        self.tried.request_id = request_id(&parts.headers);
-    }
-
-    /// Stores the class that the program's rules give to the end of the attempt.
-    pub(super) fn classify(&mut self, class: FailureClass) {
-        self.tried.reason = TerminalReason::Failed(class);
-        self.tried.class = Some(class);
-    }
-}
-
-impl Drop for AttemptReport {
-    fn drop(&mut self) {
-        let Self {
-            hook,
-            attempt,
-            tried,
-        } = self;
-        let hook = hook.as_ref().filter(|_| !attempt.mark_reported());
-        if hook.is_none() && !is_traced() {
-            return;
-        }
-        if let (None, Some(end)) = (tried.class, attempt.node().nearest_end()) {
-            tried.reason = end.reason.clone();
-            tried.class = end.attempt_failure();
-        }
-        if is_traced() {
-            let class = tried.class.map(FailureClass::as_str);
-            let is_whole = tried.reason == TerminalReason::Completed;
-            let cut = (!is_whole).then(|| tried.reason.as_str());
-            attempt.close_attempt_span(tried.status, class.or(cut));
-        }
-        let Some(hook) = hook else { return };
-        tried.duration = attempt.elapsed();
-        tried.usage = attempt.usage().or(tried.usage);
-        let hook = || hook(tried);
-        if catch_unwind(AssertUnwindSafe(hook)).is_err() {
-            tracing::error!(target: "tower_agent", run = %attempt.id(), "after_attempt panicked");
-        }
-    }
-}
-
-impl fmt::Debug for AttemptReport {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("AttemptReport")
-            .field("tried", &self.tried)
-            .finish_non_exhaustive()
     }
 }

@@ -1,0 +1,99 @@
+//! Reports each attempt once: closes its span, and calls the program's hook.
+
+use std::{
+    fmt,
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::Arc,
+};
+
+use http::response::Parts;
+
+use super::failed_attempts::{Tried, request_id};
+use crate::{
+    llm::failure::FailureClass,
+    run::{Run, TerminalReason, is_traced},
+};
+
+/// The program's hook after each attempt.
+pub(super) type AfterAttempt = dyn Fn(&Tried) + Send + Sync;
+
+/// Reports one attempt when the report drops, once the attempt is over or classified as failed:
+/// closes the span of the attempt, and calls the program's hook unless a layer further in has
+/// reported the attempt.
+pub(super) struct AttemptReport {
+    hook: Option<Arc<AfterAttempt>>,
+    attempt: Run,
+    tried: Tried,
+}
+
+impl AttemptReport {
+    #[cold]
+    pub(super) fn new(
+        hook: Option<Arc<AfterAttempt>>,
+        attempt: Run,
+        candidate: Option<&str>,
+    ) -> Box<Self> {
+        let tried = Tried::begun(candidate);
+        Box::new(Self {
+            hook,
+            attempt,
+            tried,
+        })
+    }
+
+    /// Reports the attempt as failed.
+    pub(super) fn fail(mut self, tried: Tried) {
+        self.tried = tried;
+    }
+
+    /// Stores the status and the request id from the head of the answer that serves the call.
+    pub(super) fn serve(&mut self, parts: &Parts) {
+        self.tried.status = Some(parts.status);
+        self.tried.request_id = request_id(&parts.headers);
+    }
+
+    /// Stores the class that the program's rules give to the end of the attempt.
+    pub(super) fn classify(&mut self, class: FailureClass) {
+        self.tried.reason = TerminalReason::Failed(class);
+        self.tried.class = Some(class);
+    }
+}
+
+impl Drop for AttemptReport {
+    fn drop(&mut self) {
+        let Self {
+            hook,
+            attempt,
+            tried,
+        } = self;
+        let hook = hook.as_ref().filter(|_| !attempt.mark_reported());
+        if hook.is_none() && !is_traced() {
+            return;
+        }
+        if let (None, Some(end)) = (tried.class, attempt.node().nearest_end()) {
+            tried.reason = end.reason.clone();
+            tried.class = end.attempt_failure();
+        }
+        if is_traced() {
+            let class = tried.class.map(FailureClass::as_str);
+            let is_whole = tried.reason == TerminalReason::Completed;
+            let cut = (!is_whole).then(|| tried.reason.as_str());
+            attempt.close_attempt_span(tried.status, class.or(cut));
+        }
+        let Some(hook) = hook else { return };
+        tried.duration = attempt.elapsed();
+        tried.usage = attempt.usage().or(tried.usage);
+        let hook = || hook(tried);
+        if catch_unwind(AssertUnwindSafe(hook)).is_err() {
+            tracing::error!(target: "tower_agent", run = %attempt.id(), "after_attempt panicked");
+        }
+    }
+}
+
+impl fmt::Debug for AttemptReport {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AttemptReport")
+            .field("tried", &self.tried)
+            .finish_non_exhaustive()
+    }
+}
