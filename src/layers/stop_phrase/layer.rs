@@ -12,7 +12,7 @@ use http_body_util::{Either, Full};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::stop::{Phrases, Stop};
+use super::{phrases::Phrases, reader::StopPhraseReader};
 use crate::{
     body::{MAX_BODY, ReplayBody},
     error::BoxError,
@@ -72,7 +72,7 @@ pub struct StopPhrase<S> {
 }
 
 /// The response future of [`StopPhrase`].
-pub type StopPhraseFuture<S, Q> = SupervisedFuture<ReadRequest<S, Q, Stop>>;
+pub type StopPhraseFuture<S, Q> = SupervisedFuture<ReadRequest<S, Q, StopPhraseReader>>;
 
 /// The response body of [`StopPhrase`].
 pub type StopPhraseBody<B> = SupervisedBody<Either<B, Full<Bytes>>>;
@@ -98,14 +98,14 @@ where
         let entry = Claim::of(&mut request);
         let run = entry.run.clone();
         let layer = self.layer.clone();
-        let stop = Stop::new(run, layer.registry, layer.phrases);
+        let reader = StopPhraseReader::new(run, layer.registry, layer.phrases);
         // The service that was polled ready takes the call; a clone of it stays for later calls.
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         let max_body = layer.max_body;
         let settings = LayerSettings::passive();
         SupervisedFuture::new(entry, settings, request, |request| {
-            ReadRequest::new(service, stop, request, max_body)
+            ReadRequest::new(service, reader, request, max_body)
         })
     }
 }

@@ -67,6 +67,8 @@
 //! ```
 
 mod layer;
-mod stop;
+mod phrases;
+mod reader;
+mod reply;
 
 pub use self::layer::{StopPhrase, StopPhraseBody, StopPhraseFuture, StopPhraseLayer};
