@@ -26,7 +26,7 @@ use crate::{
         is_plain, names_json,
     },
     run::{NodeKind, ReasonClass, Run, TerminalReason, Terminated},
-    supervise::{ResponseMarks, Stream, SupervisedBody, SupervisedFuture},
+    supervise::{MarkingReader, ResponseMarks, SupervisedBody, SupervisedFuture},
 };
 
 /// The most frames that one poll reads.
@@ -376,7 +376,7 @@ impl CommitRule {
         match extensions.get::<ResponseMarks>() {
             // The marks alone do not suffice: a layer in between may have replaced the stream by
             // another body.
-            Some(marks) if Stream::is_events(status, answer.headers()) => {
+            Some(marks) if MarkingReader::is_events(status, answer.headers()) => {
                 Self::Content(marks.clone())
             }
             _ => Self::End,

@@ -141,7 +141,7 @@ impl OwnerCapLayer {
 
 impl LayerHooks for OwnerCapping {
     fn frame(&mut self, run: &Run, _data: Option<&Bytes>, observer: Option<&Observer>) {
-        let marks = observer.and_then(Observer::judged);
+        let marks = observer.and_then(Observer::marks);
         if marks.is_none_or(|marks| marks.has_stopped()) {
             return;
         }

@@ -179,7 +179,7 @@ struct Capping(RunTokenCaps);
 
 impl LayerHooks for Capping {
     fn frame(&mut self, run: &Run, _data: Option<&Bytes>, observer: Option<&Observer>) {
-        let marks = observer.and_then(Observer::judged);
+        let marks = observer.and_then(Observer::marks);
         if marks.is_some_and(|marks| !marks.has_stopped()) {
             run.cap_tokens(&self.0);
         }

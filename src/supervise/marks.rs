@@ -185,44 +185,48 @@ impl ResponseMarks {
         *self.marks.usage.lock()
     }
 
-    /// Publishes to the outer layers the marks of all that `judge` has read so far.
+    fn set_usage(&self, usage: Option<Usage>) {
+        *self.marks.usage.lock() = usage;
+    }
+
+    /// Publishes to the outer layers the marks of all that `reader` has read so far.
     ///
-    /// The usage is not among them: [`Stream::push`] stores it.
+    /// The usage is not among them: [`MarkingReader::push`] stores it.
     ///
     /// The layer calls this method after every frame. A call in which no mark is new makes only
     /// atomic stores, and allocates nothing.
-    pub(super) fn publish(&self, judge: &StreamReader) {
+    pub(super) fn publish(&self, reader: &StreamReader) {
         let marks = &*self.marks;
-        marks.boundary.store(judge.boundary(), Ordering::Release);
-        marks.position.store(judge.position(), Ordering::Release);
+        marks.boundary.store(reader.boundary(), Ordering::Release);
+        marks.position.store(reader.position(), Ordering::Release);
         marks
             .progressed
-            .store(judge.progressed(), Ordering::Release);
-        marks.events.store(judge.events(), Ordering::Release);
+            .store(reader.progressed(), Ordering::Release);
+        marks.events.store(reader.events(), Ordering::Release);
         marks
             .heartbeats
-            .store(judge.heartbeats(), Ordering::Release);
+            .store(reader.heartbeats(), Ordering::Release);
         marks
             .sequence
-            .store(judge.next_sequence(), Ordering::Release);
+            .store(reader.next_sequence(), Ordering::Release);
         marks.finished.store(
-            matches!(judge.finish(), Finish::Finished),
+            matches!(reader.finish(), Finish::Finished),
             Ordering::Release,
         );
-        store(&marks.commit, judge.commit());
-        store(&marks.error, judge.error());
-        store(&marks.terminator, judge.terminator());
-        if let Some(reason) = judge.stop_reason() {
+        store(&marks.commit, reader.commit());
+        store(&marks.error, reader.error());
+        store(&marks.terminator, reader.terminator());
+        if let Some(reason) = reader.stop_reason() {
             marks.stop_reason.get_or_init(|| reason.into());
         }
-        if let Some((id, end)) = judge.response_id_end() {
+        if let Some((id, end)) = reader.response_id_end() {
             marks.response_id.get_or_init(|| (Arc::clone(id), end));
         }
-        if let Some(failure) = judge.failure() {
+        if let Some(failure) = reader.failure() {
             marks.failure.get_or_init(|| Box::new(failure.clone()));
         }
-        if !matches!(judge.dialect(), Dialect::Any) {
-            marks.dialect.get_or_init(|| judge.dialect());
+        if !matches!(reader.dialect(), Dialect::Any) {
+            marks.dialect.get_or_init(|| reader.dialect());
         }
     }
 }
@@ -240,20 +244,20 @@ fn store(cell: &AtomicU64, offset: Option<u64>) {
 
 /// The reader of an event stream in its innermost layer, with the marks that it publishes.
 #[derive(Debug)]
-pub(crate) struct Stream {
-    judge: StreamReader,
-    judged: ResponseMarks,
+pub(crate) struct MarkingReader {
+    reader: StreamReader,
+    marks: ResponseMarks,
     /// The count of the answer's tokens, if its run counts them.
     meter: Option<Box<TokenMeter>>,
     #[cfg(feature = "metrics")]
     pub(super) chunks: crate::run::StreamChunks,
 }
 
-impl Stream {
+impl MarkingReader {
     pub(crate) fn new(dialect: Dialect) -> Self {
         Self {
-            judge: StreamReader::new(dialect),
-            judged: ResponseMarks::new(),
+            reader: StreamReader::new(dialect),
+            marks: ResponseMarks::new(),
             meter: None,
             #[cfg(feature = "metrics")]
             chunks: crate::run::StreamChunks::default(),
@@ -265,23 +269,23 @@ impl Stream {
         status.is_success() && names_events(headers) && is_plain(headers)
     }
 
-    pub(crate) const fn judged(&self) -> &ResponseMarks {
-        &self.judged
+    pub(crate) const fn marks(&self) -> &ResponseMarks {
+        &self.marks
     }
 
     pub(crate) fn push(&mut self, chunk: &[u8]) -> ChunkSummary {
-        let seen = self.judge.push(chunk);
+        let seen = self.reader.push(chunk);
         #[cfg(feature = "metrics")]
         if seen.content {
             self.chunks.count();
         }
-        self.judged.publish(&self.judge);
-        if self.judge.take_usage_news() {
-            *self.judged.marks.usage.lock() = self.judge.usage();
+        self.marks.publish(&self.reader);
+        if self.reader.take_usage_news() {
+            self.marks.set_usage(self.reader.usage());
         }
         if let Some(meter) = &mut self.meter {
-            let unstated = estimated_tokens(self.judge.unstated_bytes());
-            meter.set(self.judge.usage(), unstated);
+            let unstated = estimated_tokens(self.reader.unstated_bytes());
+            meter.set(self.reader.usage(), unstated);
         }
         seen
     }
@@ -292,10 +296,10 @@ impl Stream {
     /// `counts` is set and a run above counts tokens.
     pub(super) fn begin(&mut self, run: &Run, counts: bool) {
         if let Some(partial) = run.begin_partial() {
-            self.judge.keep_text(partial);
+            self.reader.keep_text(partial);
         }
         if let Some(meter) = run.token_meter().filter(|_| counts) {
-            self.judge.count_generated();
+            self.reader.count_generated();
             self.meter = Some(Box::new(meter));
         }
     }
@@ -304,15 +308,15 @@ impl Stream {
     ///
     /// If the response is complete, the text is marked as whole first: it is not partial.
     pub(super) fn kept_text(&self) -> Option<&Partial> {
-        let kept = self.judge.kept_text()?;
-        if matches!(self.judge.finish(), Finish::Complete | Finish::Finished) {
+        let kept = self.reader.kept_text()?;
+        if matches!(self.reader.finish(), Finish::Complete | Finish::Finished) {
             kept.complete();
         }
         Some(kept)
     }
 
     pub(crate) const fn boundary(&self) -> u64 {
-        self.judge.boundary()
+        self.reader.boundary()
     }
 
     /// Checks whether the stream would be complete if its body ended cleanly at this point.
@@ -321,8 +325,8 @@ impl Stream {
     ///
     /// The stream is [`Truncated`] if the terminator of its dialect is missing.
     pub(crate) fn finish(&self) -> Result<(), Truncated> {
-        match self.judge.finish() {
-            Finish::Truncated => Err(Truncated::new(self.judge.position())),
+        match self.reader.finish() {
+            Finish::Truncated => Err(Truncated::new(self.reader.position())),
             _ => Ok(()),
         }
     }

@@ -41,7 +41,7 @@ pub use self::{body::SupervisedBody, future::SupervisedFuture, marks::ResponseMa
 
 pub(crate) use self::{
     claim::Claim,
-    marks::Stream,
+    marks::MarkingReader,
     observer::{Observer, dialect_of, operation_of},
     read_request::{ReadRequest, RequestReader, Upload},
     settings::{LayerHooks, LayerSettings},

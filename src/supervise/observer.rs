@@ -3,7 +3,7 @@ use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body;
 
 use super::{
-    marks::{ResponseMarks, Stream},
+    marks::{MarkingReader, ResponseMarks},
     whole_answer::WholeAnswer,
 };
 use crate::{
@@ -100,10 +100,10 @@ enum ObserverMode {
     /// The same mode, in the layer that counts the tokens of the answer.
     Counting(Box<WholeAnswer>),
     /// The mode of the innermost layer that sees an event stream: it classifies each event.
-    Judging(Box<Stream>),
+    Classifying(Box<MarkingReader>),
     /// The mode of an outer layer, which reads the marks of the layer that classifies the events.
-    Following {
-        judged: ResponseMarks,
+    ReadingMarks {
+        marks: ResponseMarks,
         /// The offset behind the latest progress, as it was at the last `Pending`.
         progressed: u64,
     },
@@ -118,16 +118,16 @@ impl ObserverMode {
         run: &Run,
         counts: bool,
     ) -> Self {
-        if let Some(judged) = extensions.get::<ResponseMarks>() {
-            return Self::Following {
-                judged: judged.clone(),
+        if let Some(marks) = extensions.get::<ResponseMarks>() {
+            return Self::ReadingMarks {
+                marks: marks.clone(),
                 progressed: 0,
             };
         }
-        let mut stream = Box::new(Stream::new(facts.dialect.into()));
-        stream.begin(run, counts);
-        extensions.insert(stream.judged().clone());
-        Self::Judging(stream)
+        let mut reader = Box::new(MarkingReader::new(facts.dialect.into()));
+        reader.begin(run, counts);
+        extensions.insert(reader.marks().clone());
+        Self::Classifying(reader)
     }
 }
 
@@ -136,7 +136,7 @@ impl ResponseFacts {
     pub(crate) fn is_events(&self, status: StatusCode, headers: &HeaderMap) -> bool {
         // An announced length of zero does not matter: an event stream without its
         // terminator is truncated.
-        has_body(self.head, status) && Stream::is_events(status, headers)
+        has_body(self.head, status) && MarkingReader::is_events(status, headers)
     }
 
     #[inline]
@@ -154,9 +154,9 @@ impl ResponseFacts {
 /// A [`Failure`] that an inner layer put into the response's extensions counts before the
 /// status: such a layer also finds an error under a good status.
 fn failed<B>(answer: &Response<B>) -> Option<FailureClass> {
-    let judged = answer.extensions().get::<Failure>();
-    let judged = judged.map(|failure| failure.class);
-    judged.or_else(|| FailureClass::from_status(answer.status()))
+    let classified = answer.extensions().get::<Failure>();
+    let classified = classified.map(|failure| failure.class);
+    classified.or_else(|| FailureClass::from_status(answer.status()))
 }
 
 impl Observer {
@@ -211,9 +211,9 @@ impl Observer {
                 whole.push(data);
                 true
             }
-            ObserverMode::Judging(stream) => stream.push(data).progress,
+            ObserverMode::Classifying(reader) => reader.push(data).progress,
             // The layer that classifies the events also notes them on the node.
-            ObserverMode::Following { .. } => return,
+            ObserverMode::ReadingMarks { .. } => return,
         };
         if progress {
             self.unnoted = Some(ResetOn::Content);
@@ -226,9 +226,9 @@ impl Observer {
     #[cfg(feature = "metrics")]
     #[inline]
     pub(crate) fn time_first_chunk(&mut self, run: &Run) {
-        if let ObserverMode::Judging(stream) = &mut self.mode {
-            if stream.chunks.is_first() {
-                stream.chunks.time(crate::run::nanos(run.now()));
+        if let ObserverMode::Classifying(reader) = &mut self.mode {
+            if reader.chunks.is_first() {
+                reader.chunks.time(crate::run::nanos(run.now()));
             }
         }
     }
@@ -237,7 +237,7 @@ impl Observer {
     /// events or bytes itself, the time counts from the last [`note`](Self::note).
     pub(crate) fn has_progressed(&self) -> bool {
         match &self.mode {
-            ObserverMode::Following { judged, progressed } => *progressed != judged.progressed(),
+            ObserverMode::ReadingMarks { marks, progressed } => *progressed != marks.progressed(),
             _ => self.unnoted == Some(ResetOn::Content),
         }
     }
@@ -245,8 +245,8 @@ impl Observer {
     /// Prepares for [`has_progressed`](Self::has_progressed), at a `Pending`, after the
     /// [`note`](Self::note) of the frames so far.
     pub(crate) fn wait(&mut self) {
-        if let ObserverMode::Following { judged, progressed } = &mut self.mode {
-            *progressed = judged.progressed();
+        if let ObserverMode::ReadingMarks { marks, progressed } = &mut self.mode {
+            *progressed = marks.progressed();
         }
     }
 
@@ -268,8 +268,8 @@ impl Observer {
     pub(crate) fn note(&mut self, run: &Run, now: Nanos) {
         if let Some(sign) = self.unnoted.take() {
             #[cfg(feature = "metrics")]
-            if let ObserverMode::Judging(stream) = &mut self.mode {
-                stream.chunks.time(now);
+            if let ObserverMode::Classifying(reader) = &mut self.mode {
+                reader.chunks.time(now);
             }
             run.node().record_at(sign, now);
             self.note_heartbeats(run);
@@ -281,8 +281,8 @@ impl Observer {
     /// Only the layer that classifies the stream's events adds its heartbeats, so that each
     /// counts once.
     fn note_heartbeats(&mut self, run: &Run) {
-        if let ObserverMode::Judging(stream) = &self.mode {
-            let count = stream.judged().heartbeats();
+        if let ObserverMode::Classifying(reader) = &self.mode {
+            let count = reader.marks().heartbeats();
             let new = count - std::mem::replace(&mut self.heartbeats, count);
             if new > 0 {
                 run.beat_of_stream(new);
@@ -299,7 +299,7 @@ impl Observer {
     pub(crate) fn report(&mut self, run: &Run) {
         let reads = matches!(
             self.mode,
-            ObserverMode::Judging(_) | ObserverMode::Counting(_)
+            ObserverMode::Classifying(_) | ObserverMode::Counting(_)
         );
         if reads && !self.is_reported {
             self.is_reported = true;
@@ -311,13 +311,13 @@ impl Observer {
         if let ObserverMode::Counting(whole) = &mut self.mode {
             whole.report(run);
         }
-        if let ObserverMode::Judging(stream) = &self.mode {
-            let judged = stream.judged();
+        if let ObserverMode::Classifying(reader) = &self.mode {
+            let marks = reader.marks();
             #[cfg(feature = "metrics")]
-            run.store_chunks(stream.chunks);
-            let usage = judged.usage().filter(|_| self.counts);
-            run.report(usage, judged.stop_reason().as_ref());
-            if let Some(partial) = stream.kept_text() {
+            run.store_chunks(reader.chunks);
+            let usage = marks.usage().filter(|_| self.counts);
+            run.report(usage, marks.stop_reason().as_ref());
+            if let Some(partial) = reader.kept_text() {
                 run.end_partial(partial);
             }
             self.note_heartbeats(run);
@@ -333,28 +333,28 @@ impl Observer {
     }
 
     /// The marks of the event stream, set by this or an inner layer. `None` for other responses.
-    pub(crate) fn judged(&self) -> Option<&ResponseMarks> {
+    pub(crate) fn marks(&self) -> Option<&ResponseMarks> {
         match &self.mode {
             ObserverMode::Bytes | ObserverMode::Counting(_) => None,
-            ObserverMode::Judging(stream) => Some(stream.judged()),
-            ObserverMode::Following { judged, .. } => Some(judged),
+            ObserverMode::Classifying(reader) => Some(reader.marks()),
+            ObserverMode::ReadingMarks { marks, .. } => Some(marks),
         }
     }
 
     /// The reason why the model stopped, in the upstream's words.
     pub(crate) fn stop_reason(&self) -> Option<std::sync::Arc<str>> {
-        self.judged().and_then(ResponseMarks::stop_reason)
+        self.marks().and_then(ResponseMarks::stop_reason)
     }
 
     /// Whether a content event was read; of a response that is no event stream, any byte.
     pub(crate) fn has_content(&self) -> bool {
-        self.judged()
-            .map_or(self.passed > 0, |judged| judged.commit().is_some())
+        self.marks()
+            .map_or(self.passed > 0, |marks| marks.commit().is_some())
     }
 
     /// Whether the stream has sent a comment or a ping that counts as a heartbeat.
     pub(crate) fn has_heartbeats(&self) -> bool {
-        self.judged().is_some_and(|judged| judged.heartbeats() > 0)
+        self.marks().is_some_and(|marks| marks.heartbeats() > 0)
     }
 
     /// Checks whether the stream would be complete if it ended at this point.
@@ -366,7 +366,7 @@ impl Observer {
     /// The stream is [`Truncated`] if the terminator of its dialect is missing.
     pub(crate) fn finish(&self) -> Result<(), Truncated> {
         match &self.mode {
-            ObserverMode::Judging(stream) => stream.finish(),
+            ObserverMode::Classifying(reader) => reader.finish(),
             _ => Ok(()),
         }
     }
@@ -378,8 +378,8 @@ impl Observer {
     pub(crate) fn is_complete(&self) -> bool {
         // Nothing follows an upstream's own error event, so it ends the stream as a
         // terminator does.
-        let ends = |judged: &ResponseMarks| judged.terminator().or(judged.error());
-        let terminator = self.judged().and_then(ends);
+        let ends = |marks: &ResponseMarks| marks.terminator().or(marks.error());
+        let terminator = self.marks().and_then(ends);
         terminator.is_some_and(|at| self.passed >= at) || self.announced.is_reached(self.passed)
     }
 
@@ -393,7 +393,7 @@ impl Observer {
     /// The reason is `Failed` for an error event, a failed head or a missing terminator, else
     /// `Completed`.
     pub(crate) fn verdict(&self) -> TerminalReason {
-        let failure = self.judged().and_then(ResponseMarks::failure);
+        let failure = self.marks().and_then(ResponseMarks::failure);
         let class = failure.map(|failure| Failure::of_stream(failure).class);
         let cut = || self.finish().err().map(|_| FailureClass::Transport);
         match class.or(self.failed).or_else(cut) {

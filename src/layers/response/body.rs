@@ -26,7 +26,7 @@ use crate::{
     llm::failure::{Failure, FailureClass, NotAStream},
     lock::Lock,
     run::{NotCounted, Terminated},
-    supervise::{ResponseMarks, Stream},
+    supervise::{MarkingReader, ResponseMarks},
 };
 
 pin_project! {
@@ -136,7 +136,7 @@ impl<F, B> TerminalResponseBody<F, B> {
 }
 
 fn is_stream(caller: ErrorFormat, status: StatusCode, headers: &HeaderMap) -> bool {
-    has_body(caller.head, status) && Stream::is_events(status, headers)
+    has_body(caller.head, status) && MarkingReader::is_events(status, headers)
 }
 
 fn set_stream_headers(headers: &mut HeaderMap) {
@@ -308,7 +308,7 @@ fn late<F, B>(
     if let Some(keep_alive) = keep_alive {
         keep_alive.answered(&head.extensions);
     }
-    if Stream::is_events(head.status, &head.headers) {
+    if MarkingReader::is_events(head.status, &head.headers) {
         if let Some(events) = events {
             events.follow(&head.extensions);
         }

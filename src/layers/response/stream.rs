@@ -13,7 +13,7 @@ use crate::{
         sse::{DONE, ErrorInfo, Splitter},
     },
     run::{Run, RunId},
-    supervise::{ResponseMarks, Stream},
+    supervise::{MarkingReader, ResponseMarks},
 };
 
 /// The maximum number of bytes of an incomplete event that the layer holds back.
@@ -47,14 +47,14 @@ enum EventSource {
     /// layers have read different numbers of bytes, or an event was too long to be held.
     Split(ResponseMarks, Box<Splitter>),
     /// This layer observes the stream itself.
-    Own(Box<Stream>),
+    Own(Box<MarkingReader>),
 }
 
 impl EventSource {
     fn of(dialect: Dialect, answer: &Extensions) -> Self {
         match answer.get::<ResponseMarks>() {
             Some(marks) => Self::Marks(marks.clone()),
-            None => Self::Own(Box::new(Stream::new(dialect))),
+            None => Self::Own(Box::new(MarkingReader::new(dialect))),
         }
     }
 }
@@ -139,9 +139,9 @@ impl CallerStream {
                 splitter.push(data, |_| {});
                 splitter.boundary()
             }
-            EventSource::Own(stream) => {
-                stream.push(data);
-                stream.boundary()
+            EventSource::Own(reader) => {
+                reader.push(data);
+                reader.boundary()
             }
         }
     }
@@ -212,7 +212,7 @@ impl CallerStream {
 
     fn finish(&self) -> Result<(), Truncated> {
         match &self.source {
-            EventSource::Own(stream) => stream.finish(),
+            EventSource::Own(reader) => reader.finish(),
             // The layer further in turns the end of a truncated stream into an error itself.
             EventSource::Marks(_) | EventSource::Split(..) => Ok(()),
         }
@@ -314,7 +314,7 @@ impl CallerStream {
     fn marks(&self) -> &ResponseMarks {
         match &self.source {
             EventSource::Marks(marks) | EventSource::Split(marks, _) => marks,
-            EventSource::Own(stream) => stream.judged(),
+            EventSource::Own(reader) => reader.marks(),
         }
     }
 }

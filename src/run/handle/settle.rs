@@ -74,11 +74,13 @@ impl Run {
             return;
         }
         // A layer's classification of the answer is more exact than the reason from the status.
-        let judged = |failing: Failing| failing.reason;
+        let classified = |failing: Failing| failing.reason;
         let whole = self.kind() == NodeKind::Attempt && reason == TerminalReason::Completed;
         let reason = match &reason {
-            TerminalReason::Failed(_) => self.failing().and_then(judged).unwrap_or(reason),
-            TerminalReason::Completed if whole => self.failing().and_then(judged).unwrap_or(reason),
+            TerminalReason::Failed(_) => self.failing().and_then(classified).unwrap_or(reason),
+            TerminalReason::Completed if whole => {
+                self.failing().and_then(classified).unwrap_or(reason)
+            }
             _ => reason,
         };
         drop(self.node().settle(reason, now));
@@ -144,11 +146,11 @@ impl Run {
             return;
         };
         let failing = self.failing();
-        let judged = failing.as_ref().and_then(|failing| failing.reason.as_ref());
+        let classified = failing.as_ref().and_then(|failing| failing.reason.as_ref());
         // A call that ended otherwise is no failure; but a call that was cancelled, by a disconnect
         // for example, is one if the layers had returned a failed answer before.
-        let cut = end.reason.class() == ReasonClass::Cancelled && judged.is_some();
-        if !is_failure(&end.reason) && judged != Some(&end.reason) && !cut {
+        let cut = end.reason.class() == ReasonClass::Cancelled && classified.is_some();
+        if !is_failure(&end.reason) && classified != Some(&end.reason) && !cut {
             return;
         }
         match failing {
@@ -167,8 +169,8 @@ impl Run {
     /// The layers have returned the failed answer already, so it is an error whatever the rest of
     /// the body brings.
     fn count_abandoned(&self) {
-        let judged = self.failing().filter(|failing| failing.reason.is_some());
-        if let Some(failing) = judged.filter(|_| !self.is_single()) {
+        let classified = self.failing().filter(|failing| failing.reason.is_some());
+        if let Some(failing) = classified.filter(|_| !self.is_single()) {
             self.count_failing(failing);
         }
     }
