@@ -44,7 +44,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                     }
                     extensions.insert(Tries::of(&self.own).unwrap_or_default());
                 }
-                Next::Done(Ok(self.hand_on(answer, attempt, None)))
+                Next::Done(Ok(self.answer_caller(answer, attempt, None)))
             }
             AttemptOutcome::Failed(failure, failed) => self.failed(failure, failed, attempt, task),
         }
@@ -74,15 +74,15 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             }
             return self.give_up(failed);
         }
-        if failed.is_of_upstream(&self.own) && attempt.has_server() {
+        if failed.is_of_upstream(&self.own) && attempt.has_target() {
             self.policy.note_failure(&failure);
         }
         let allowance = counted.unwrap_or(ErrorAllowance::Within);
         let permit = self
-            .count_silence(&failed, attempt)
+            .count_silent_attempt(&failed, attempt)
             .and_then(|()| decide(&mut self.policy, &self.own, &failure, allowance));
         match permit {
-            Ok(permit) => self.again(&failure, failed, attempt, permit),
+            Ok(permit) => self.start_next(&failure, failed, attempt, permit),
             // The hook or another thread may have ended the node meanwhile.
             Err(_) if self.own.node().is_over() => self.give_up(failed),
             Err(denied) => self.stop(denied, counted, failure, failed, attempt),
@@ -131,7 +131,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     ///
     /// The method denies another attempt if the idle breaker's limit is reached, unless the breaker
     /// fails over and this layer can move to another candidate.
-    fn count_silence<B: Body>(
+    fn count_silent_attempt<B: Body>(
         &mut self,
         failed: &FailedAttempt<B>,
         attempt: &Run,
@@ -140,13 +140,13 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         let is_counted = attempt.failing().is_some();
         if !failed.is_silence(&self.own) {
             if !is_counted {
-                self.own.forget_silence();
+                self.own.reset_silent_attempts();
             }
             return Ok(());
         }
         let silent = match is_counted {
-            true => self.own.silence(),
-            false => self.own.count_silence(),
+            true => self.own.silent_attempts(),
+            false => self.own.count_silent_attempt(),
         };
         match self.policy.settings().budget.settings().idle_breaker {
             Some((limit, then)) if silent >= limit && (then == IdleBreaker::End || !C::MOVES) => {
@@ -158,7 +158,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
 
     /// Settles a failed attempt, and starts the next one, after the permit's wait if it is not
     /// zero.
-    fn again<B: Body<Data = Bytes>>(
+    fn start_next<B: Body<Data = Bytes>>(
         &mut self,
         failure: &Failure,
         failed: FailedAttempt<B>,
@@ -203,7 +203,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         // The event is logged before a node ends by the denial. If the layer's node is an attempt,
         // the layer further out logs the event, unless the run ends here.
         if ends_run || self.own.kind() != NodeKind::Attempt {
-            self.report(denied, &failure);
+            self.log_denial(denied, &failure);
         }
         if ends_run {
             self.own.run().end(TerminalReason::IdleCircuitOpen);
@@ -238,7 +238,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                 tries.set_soonest(self.policy.earliest_retry());
                 answer.parts.extensions.insert(tries);
                 answer.parts.extensions.insert(failure);
-                Next::Done(Ok(self.hand_on(*answer, attempt, Some(reason))))
+                Next::Done(Ok(self.answer_caller(*answer, attempt, Some(reason))))
             }
             FailedAttempt::Error(error) => {
                 self.policy.release();
@@ -251,7 +251,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    fn report(&mut self, denied: Denial, failure: &Failure) {
+    fn log_denial(&mut self, denied: Denial, failure: &Failure) {
         let own = &self.own;
         let tries = Tries::of(own).unwrap_or_default();
         macro_rules! event {
@@ -285,7 +285,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// node. Returns the [`Completion`] that reports the attempt's end; `None` if no observer of
     /// the policy, no hook and no span needs that report.
     fn note_served(&mut self, attempt: &Run, parts: &Parts) -> Option<Box<Completion>> {
-        self.own.forget_silence();
+        self.own.reset_silent_attempts();
         self.own.fail_as(None);
         let observer = self.policy.note_served(attempt);
         let mut report = self.report.take();
@@ -319,7 +319,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
 
     /// Makes the layer's answer from that of the last attempt; `failed` is the terminal reason of a
     /// failed answer.
-    fn hand_on<B: Body<Data = Bytes>>(
+    fn answer_caller<B: Body<Data = Bytes>>(
         &mut self,
         answer: PeekedAnswer<SupervisedBody<B>>,
         attempt: &Run,

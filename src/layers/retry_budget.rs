@@ -417,7 +417,7 @@ impl AttemptPolicy for RetryPolicy {
         let permit = self.settings.budget.withdraw(self.subject());
         let permit = permit.ok_or(Denial::Bucket)?.into_owned();
         if let (RetrySame::Once, Some(own)) = (failure.class.same(), &self.own) {
-            own.repeat_silence();
+            own.note_repeated_silence();
         }
         // The attempt is used up even if its service does not become ready.
         self.left = self.left.saturating_sub(1);

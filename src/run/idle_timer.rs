@@ -176,7 +176,7 @@ impl IdleTimer {
 
     /// Updates a running window when the inner service or body fails. So the check that follows
     /// finds a window that has passed, though this poll is not `Pending`.
-    pub(crate) fn look(&mut self, target: &Node<NodeState>, now: Nanos, task: TaskId) {
+    pub(crate) fn update(&mut self, target: &Node<NodeState>, now: Nanos, task: TaskId) {
         if self.is_counting(target) {
             self.wait(target, now, task);
         }

@@ -303,7 +303,7 @@ impl Supervisor {
         }
         if !role.is_inner() {
             self.ready += 1;
-            if self.ready >= READY_FRAMES && self.look() {
+            if self.ready >= READY_FRAMES && self.check_after_ready_frames() {
                 return Err(StopCause::Over);
             }
         }
@@ -314,7 +314,7 @@ impl Supervisor {
     ///
     /// The result says whether the node has ended.
     #[cold]
-    fn look(&mut self) -> bool {
+    fn check_after_ready_frames(&mut self) -> bool {
         self.ready = 0;
         let node = self.run.node();
         if let Some(deadline) = node.next_deadline() {

@@ -74,7 +74,7 @@ impl StepWindow {
             observer.wait();
             &*observer
         });
-        self.look_for_content(run, observer);
+        self.switch_after_content(run, observer);
         if self.resets_on.is_none() && !observer.is_some_and(Observer::has_heartbeats) {
             // Without a heartbeat so far, the open connection counts as life.
             return None;
@@ -129,13 +129,13 @@ impl StepWindow {
         self.timer.interrupt(target, run.now());
         // The length changes at once: at the next `Pending` a wrapper further in may check this
         // window's node before this wrapper handles the `Pending`.
-        self.look_for_content(run, observer);
+        self.switch_after_content(run, observer);
     }
 
     /// Switches from the first length to `step` once the response has had content. The wait that
     /// the content ended had the first length.
     #[inline]
-    fn look_for_content(&mut self, run: &Run, observer: Option<&Observer>) {
+    fn switch_after_content(&mut self, run: &Run, observer: Option<&Observer>) {
         if !self.has_content && observer.is_some_and(Observer::has_content) {
             self.has_content = true;
             let length = Duration::from_nanos(self.step);
@@ -147,7 +147,7 @@ impl StepWindow {
     ///
     /// The supervisor checks the deadlines next, and must see a window that has passed.
     pub(super) fn failed(&mut self, run: &Run, now: Nanos, task: TaskId) {
-        self.timer.look(run.in_scope(self.scope), now, task);
+        self.timer.update(run.in_scope(self.scope), now, task);
     }
 
     /// Removes the window from its node.

@@ -31,7 +31,7 @@ use crate::{
 /// The number of waits ended by a healthy probe after which a failed call gives up.
 ///
 /// A probe that succeeds each time does not detect the failure: the upstream is not restarting.
-const CONTRADICTED: u32 = 3;
+const MAX_HEALTHY_WAITS: u32 = 3;
 
 pin_project! {
     /// The future of a call: buffers the request, sends it, and sends it again after a wait.
@@ -203,7 +203,7 @@ where
                         let answer = answer.map(ProbedBody::new);
                         match state.applies && PeekedAnswer::is_failure(&answer) {
                             true => GateStep::Read(Box::new(PeekedAnswer::new(answer, false))),
-                            false => state.hand_on(answer),
+                            false => state.pass_to_caller(answer),
                         }
                     }
                     Poll::Ready(Err(error)) => state.broken(error.into(), task),
@@ -223,7 +223,7 @@ where
                     let waits = failure.is_some_and(|it| it.class == FailureClass::NotReady);
                     match slot.take() {
                         Some(answer) if waits => state.failed(Ok(answer), task),
-                        Some(answer) => state.hand_on_read(*answer),
+                        Some(answer) => state.pass_read_to_caller(*answer),
                         None => panic!("an answer was read twice"),
                     }
                 }
@@ -323,7 +323,7 @@ impl<S, B> HeldState<S, B> {
         if let Some(done) = self.stopped(task) {
             return done;
         }
-        if self.patience().is_zero() || self.healthy_waits >= CONTRADICTED {
+        if self.patience().is_zero() || self.healthy_waits >= MAX_HEALTHY_WAITS {
             return self.give_up();
         }
         GateStep::Wait
@@ -359,19 +359,19 @@ impl<S, B> HeldState<S, B> {
     /// The final step: returns the last failure; without one, a [`Terminated`].
     fn give_up(&mut self) -> GateStep<B> {
         match self.last.take() {
-            Some(Ok(answer)) => self.hand_on_read(*answer),
+            Some(Ok(answer)) => self.pass_read_to_caller(*answer),
             Some(Err(error)) => GateStep::Done(Err(error)),
             None => GateStep::Done(Err(self.run.to_terminated().into())),
         }
     }
 
-    fn hand_on_read(&mut self, answer: PeekedAnswer<ProbedBody<B>>) -> GateStep<B> {
+    fn pass_read_to_caller(&mut self, answer: PeekedAnswer<ProbedBody<B>>) -> GateStep<B> {
         let HeldBody { held, mut body, .. } = *answer.content;
         body.held = held;
-        self.hand_on(Response::from_parts(answer.parts, body))
+        self.pass_to_caller(Response::from_parts(answer.parts, body))
     }
 
-    fn hand_on(&mut self, mut answer: Response<ProbedBody<B>>) -> GateStep<B> {
+    fn pass_to_caller(&mut self, mut answer: Response<ProbedBody<B>>) -> GateStep<B> {
         // Drop the prompt: it is not needed while the answer streams.
         self.request = None;
         if let Some(silence) = &mut self.silence {

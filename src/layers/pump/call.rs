@@ -52,14 +52,14 @@ impl Wake for PumpSlot {
     fn wake(self: Arc<Self>) {
         let span = self.span.clone();
         let runtime = self.runtime.clone();
-        drop(runtime.spawn(self.look().instrument(span)));
+        drop(runtime.spawn(self.drop_if_ended().instrument(span)));
     }
 }
 
 impl PumpSlot {
     /// Drops the work if the node has ended or one of its deadlines has passed; else sets the timer
     /// to the next deadline.
-    async fn look(self: Arc<Self>) {
+    async fn drop_if_ended(self: Arc<Self>) {
         if !self.run.node().is_over() {
             // A frame that becomes ready at the instant of the deadline goes to a waiting reader
             // first.
@@ -69,7 +69,7 @@ impl PumpSlot {
         let mut state = self.state.lock();
         if !ended {
             if state.watched {
-                self.wait(&mut state.timer);
+                self.arm(&mut state.timer);
             }
             return;
         }
@@ -88,11 +88,11 @@ impl PumpSlot {
     fn watch(self: &Arc<Self>, watched: &mut bool, timer: &mut TaskTimer) {
         if !std::mem::replace(watched, true) {
             self.run.node().watch();
-            self.wait(timer);
+            self.arm(timer);
         }
     }
 
-    fn wait(self: &Arc<Self>, timer: &mut TaskTimer) {
+    fn arm(self: &Arc<Self>, timer: &mut TaskTimer) {
         let node = self.run.node();
         let waker = Waker::from(Arc::clone(self));
         let scope = PollScope::enter(&waker, &self.run);

@@ -109,7 +109,7 @@ impl Run {
     }
 
     /// Records that a silent attempt of this candidate is repeated.
-    pub(crate) fn repeat_silence(&self) {
+    pub(crate) fn note_repeated_silence(&self) {
         let repeated = &self.candidate_state().repeated_silence;
         repeated.store(true, Ordering::Release);
     }
@@ -166,7 +166,7 @@ impl Run {
     }
 
     /// Whether this attempt has a target, which it gets when its request is made for a candidate.
-    pub(crate) fn has_server(&self) -> bool {
+    pub(crate) fn has_target(&self) -> bool {
         let attempt = self.node().payload.attempt();
         attempt.is_some_and(|attempt| attempt.target.get().is_some())
     }
@@ -204,19 +204,19 @@ impl Run {
 
     /// Counts an attempt of the run that its step window ended. Returns the number of such silent
     /// attempts in a row.
-    pub(crate) fn count_silence(&self) -> u32 {
-        let silent = &self.run_state().silent;
+    pub(crate) fn count_silent_attempt(&self) -> u32 {
+        let silent = &self.run_state().silent_attempts;
         silent.fetch_add(1, Ordering::AcqRel) + 1
     }
 
     /// The number of the nearest run's silent attempts in a row.
-    pub(crate) fn silence(&self) -> u32 {
-        self.run_state().silent.load(Ordering::Acquire)
+    pub(crate) fn silent_attempts(&self) -> u32 {
+        self.run_state().silent_attempts.load(Ordering::Acquire)
     }
 
     /// Resets the run's number of silent attempts in a row, after one that was not silent.
-    pub(crate) fn forget_silence(&self) {
-        let silent = &self.run_state().silent;
+    pub(crate) fn reset_silent_attempts(&self) {
+        let silent = &self.run_state().silent_attempts;
         // The number is mostly zero: a load is cheaper than a store.
         if silent.load(Ordering::Acquire) > 0 {
             silent.store(0, Ordering::Release);

@@ -68,7 +68,7 @@ impl Run {
     /// Ends the outermost node with a passed deadline, on the path to this node or to its one call.
     /// Completes the runs on the path that were idle for too long. Returns the time of the next
     /// check.
-    fn look(&self, now: Instant) -> Option<Instant> {
+    fn check_deadlines(&self, now: Instant) -> Option<Instant> {
         let call = self.sole_call();
         let last = call.as_ref().unwrap_or_else(|| self.node());
         let _over = last.check(self.at(now), crate::run::tree::TaskId::NONE);
@@ -95,7 +95,7 @@ impl Future for RunWait {
         loop {
             let now = Instant::now();
             let next = match this.run.terminal_reason() {
-                None => this.run.look(now),
+                None => this.run.check_deadlines(now),
                 Some(_) => None,
             };
             if this.run.terminal_reason().is_some() {

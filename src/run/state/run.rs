@@ -39,7 +39,7 @@ pub(crate) struct RunState {
     /// others.
     opened: AtomicU8,
     /// The number of the run's silent attempts in a row.
-    pub(in crate::run) silent: AtomicU32,
+    pub(in crate::run) silent_attempts: AtomicU32,
     pub(in crate::run) heartbeats: AtomicU64,
     pub(in crate::run) changes: AtomicU64,
     /// The counts of the run's errors; allocated at the first error, or for a limit.

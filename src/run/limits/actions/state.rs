@@ -72,7 +72,7 @@ impl LoopState {
     pub(in crate::run) fn limit(&mut self, limits: LoopLimits, ends: bool) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.judge.limit(limits, ends) {
-            self.look(News::Limits, &mut effects);
+            self.compare_last_action(News::Limits, &mut effects);
         }
         effects
     }
@@ -239,7 +239,7 @@ impl LoopState {
         };
         let result = result(written, exact);
         match self.window.repeated(call.call, result) {
-            Some(true) => return self.look(News::Result, effects),
+            Some(true) => return self.compare_last_action(News::Result, effects),
             Some(false) => return,
             None => {}
         }
@@ -261,11 +261,11 @@ impl LoopState {
             false => Effect::Acted(action.call),
         });
         self.window.push(action, self.judge.size());
-        self.look(News::Action, effects);
+        self.compare_last_action(News::Action, effects);
     }
 
     /// Compares the last action with the actions before it, and adds the effects to `effects`.
-    fn look(&mut self, news: News, effects: &mut Vec<Effect>) {
+    fn compare_last_action(&mut self, news: News, effects: &mut Vec<Effect>) {
         let Some(last) = self.window.last() else {
             return;
         };

@@ -166,10 +166,10 @@ fn an_error_in_the_instant_in_which_it_passes_is_the_silences() {
     quiet.wait(0);
 
     let task = quiet.task(0);
-    quiet.silence.look(&quiet.node, at(99), task);
+    quiet.silence.update(&quiet.node, at(99), task);
     assert!(quiet.node.check(ms(99), task).is_ok());
 
-    quiet.silence.look(&quiet.node, at(100), task);
+    quiet.silence.update(&quiet.node, at(100), task);
     assert!(quiet.node.check(ms(100), task).is_err());
     let end = quiet.node.own_end().unwrap();
     assert_eq!(end.reason, TerminalReason::StepTimeout);
@@ -183,7 +183,7 @@ fn an_error_while_nothing_is_counted_is_not_the_silences() {
     quiet.interrupt(50);
 
     let task = quiet.task(0);
-    quiet.silence.look(&quiet.node, at(500), task);
+    quiet.silence.update(&quiet.node, at(500), task);
 
     assert!(quiet.node.check(ms(500), task).is_ok());
 }
@@ -265,7 +265,7 @@ async fn an_error_during_a_pause_that_no_poll_saw_is_not_the_silences() {
 
     let _pause = run.pause();
     tokio::time::advance(ms(1_000)).await;
-    silence.look(node, nanos(run.now()), task);
+    silence.update(node, nanos(run.now()), task);
 
     assert!(node.check(run.now(), task).is_ok());
 }
