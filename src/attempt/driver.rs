@@ -138,7 +138,7 @@ impl<S, C> AttemptDriver<S, C> {
     ) -> Poll<Next<B>> {
         let node = attempt.unwrap_or(&self.own).node();
         let deadline = node.next_deadline();
-        let now = PollScope::at(&self.own);
+        let now = PollScope::now(&self.own);
         if deadline.is_some_and(|at| at <= nanos(now)) {
             drop(node.check(now, scope.task()));
             return Poll::Ready(Next::Again);
@@ -158,7 +158,7 @@ impl<S, C> AttemptDriver<S, C> {
     /// The driver calls this method while no attempt runs: a closing node lets a running attempt
     /// finish, but admits no new one.
     pub(super) fn ended_or_closing<B: Body>(&mut self) -> Option<Next<B>> {
-        let stops = self.own.node().is_over() || self.own.node().is_closing();
+        let stops = self.own.node().is_over() || self.own.node().refuses_work();
         stops.then(|| Next::Done(Err(self.end_error(None))))
     }
 
@@ -347,11 +347,11 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         };
         let service = &mut self.service;
         // The supervised call enforces the attempt's deadlines, such as its share of the time.
-        // `untold` keeps the attempt out of the answer's extensions, where layers further out look
-        // for the call. `deferring` settles the attempt only when the body drops, because a whole
-        // answer may still be classified as a failure.
+        // `hiding_node` keeps the attempt out of the answer's extensions, where layers further out
+        // look for the call. `deferring` settles the attempt only when the body drops, because a
+        // whole answer may still be classified as a failure.
         let settings = LayerSettings::passive();
-        let settings = settings.counting().untold().deferring();
+        let settings = settings.counting().hiding_node().deferring();
         let call = SupervisedFuture::new(claim, settings, request, |request| service.call(request));
         Ok((call, attempt))
     }

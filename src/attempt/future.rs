@@ -266,7 +266,7 @@ where
                 if let Poll::Ready(outcome) = polled {
                     return Poll::Ready(driver.conclude(outcome, attempt, scope.task()));
                 }
-                let now = PollScope::at(&driver.own);
+                let now = PollScope::now(&driver.own);
                 let due = match peek.reads_failure() {
                     None => None,
                     Some(false) => *commit_at,
@@ -292,7 +292,7 @@ where
                 if let Some(ended) = driver.ended_or_closing() {
                     return Poll::Ready(ended);
                 }
-                if nanos(PollScope::at(&driver.own)) < *until {
+                if nanos(PollScope::now(&driver.own)) < *until {
                     return driver.watch(None, Some(*until), scope, cx);
                 }
                 Poll::Ready(driver.start(permit.take()))

@@ -159,7 +159,7 @@ impl Run {
             run: attempt,
             owns: true,
         };
-        let settings = LayerSettings::passive().counting().untold();
+        let settings = LayerSettings::passive().counting().hiding_node();
         Ok(SupervisedFuture::new(claim, settings, request, call))
     }
 }

@@ -233,7 +233,7 @@ pub(super) struct RetryPermit {
 /// of an attempt and of its run coincide, the attempt fails first, and no other may follow in a run
 /// that is over.
 pub(super) fn is_wanted(own: &Run, now: Duration, task: TaskId) -> bool {
-    own.node().check(now, task).is_ok() && !own.node().is_closing()
+    own.node().check(now, task).is_ok() && !own.node().refuses_work()
 }
 
 /// Decides whether another attempt follows, as a repeat or at another candidate.

@@ -213,7 +213,7 @@ impl RunRegistry {
                 key: &key,
                 session,
                 named: given,
-                idle: (given || !settlement.is_with_call()).then_some(idle),
+                idle: (given || !settlement.ends_with_call()).then_some(idle),
                 finder,
             };
             let enrolled = self.enrol(entries, run, enrolment, now);

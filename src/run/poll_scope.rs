@@ -238,7 +238,7 @@ impl PollScope {
     /// The time of this pending poll, since the tree of `run` was opened. The first wrapper that
     /// asks, the innermost, reads the clock; the wrappers around it get the same time.
     #[inline]
-    pub(crate) fn now(run: &Run) -> Nanos {
+    pub(crate) fn now_nanos(run: &Run) -> Nanos {
         let opened = run.node().payload.epoch;
         let (clock, now) = DRIVER.with(|state| (state.clock.get(), state.now.get()));
         if now != NEVER && clock == Some(opened) {
@@ -247,9 +247,9 @@ impl PollScope {
         read_clock(opened)
     }
 
-    /// The same time as that of [`now`](Self::now).
-    pub(crate) fn at(run: &Run) -> Duration {
-        Duration::from_nanos(Self::now(run))
+    /// The same time as that of [`now_nanos`](Self::now_nanos).
+    pub(crate) fn now(run: &Run) -> Duration {
+        Duration::from_nanos(Self::now_nanos(run))
     }
 
     /// Lowers the driver's next deadline to `deadline`, if `deadline` is earlier.
@@ -306,7 +306,7 @@ impl PollScope {
         reason = "the cold path, and the type of every layer"
     )]
     pub(crate) fn check(&self, run: &Run) -> Result<(), Terminated> {
-        let checked = run.node().check(Self::at(run), self.task());
+        let checked = run.node().check(Self::now(run), self.task());
         checked.map_err(|_| run.to_terminated())
     }
 }

@@ -25,7 +25,7 @@ pub(crate) struct LayerSettings {
     pub(super) frames: bool,
     /// Whether the layer puts its node into the response's extensions, provided it settles that
     /// node.
-    pub(super) tells: bool,
+    pub(super) exposes_node: bool,
     /// Whether the layer settles the node not at the body's end, but when the body drops.
     ///
     /// The delay is for the attempt, which may still classify the complete answer as a failure.
@@ -43,7 +43,7 @@ pub(super) enum LayerPart {
     /// A drop of the unfinished future or body ends the node that the scope chooses.
     Disconnect(Scope),
     /// The layer has hooks of its own, behind a pointer.
-    LayerHooks(Box<dyn LayerHooks>),
+    Hooks(Box<dyn LayerHooks>),
 }
 
 /// The callbacks for behaviour that only one layer has.
@@ -104,7 +104,7 @@ impl LayerSettings {
             reads: false,
             counts: false,
             frames: false,
-            tells: true,
+            exposes_node: true,
             defers: false,
         }
     }
@@ -128,7 +128,7 @@ impl LayerSettings {
 
     /// Creates settings with these hooks; a `Box` of hooks without fields allocates nothing.
     pub(crate) fn hooks(hooks: impl LayerHooks + 'static) -> Self {
-        Self::new(LayerPart::LayerHooks(Box::new(hooks)))
+        Self::new(LayerPart::Hooks(Box::new(hooks)))
     }
 
     /// Has the layer read the response.
@@ -150,8 +150,8 @@ impl LayerSettings {
     }
 
     /// Keeps the layer's node out of the response's extensions.
-    pub(crate) const fn untold(mut self) -> Self {
-        self.tells = false;
+    pub(crate) const fn hiding_node(mut self) -> Self {
+        self.exposes_node = false;
         self
     }
 
@@ -178,7 +178,7 @@ impl LayerPart {
     ) -> Option<Nanos> {
         match self {
             Self::Window(window) => window.pending(run, observer, now, task),
-            Self::LayerHooks(hooks) => hooks.pending(run, Duration::from_nanos(now), task),
+            Self::Hooks(hooks) => hooks.pending(run, Duration::from_nanos(now), task),
             Self::Nothing | Self::Disconnect(_) => None,
         }
     }
@@ -192,7 +192,7 @@ impl LayerPart {
             Self::Window(window) => {
                 window.frame(run, None, false);
             }
-            Self::LayerHooks(hooks) => hooks.head(run, headers),
+            Self::Hooks(hooks) => hooks.head(run, headers),
             _ => {}
         }
     }
@@ -213,7 +213,7 @@ impl LayerPart {
                 let is_progress = observer.is_some_and(Observer::has_progressed);
                 window.frame(run, observer, is_progress && data.is_some())
             }
-            Self::LayerHooks(hooks) => {
+            Self::Hooks(hooks) => {
                 hooks.frame(run, data, observer);
                 false
             }
@@ -224,7 +224,7 @@ impl LayerPart {
     pub(super) fn failed(&mut self, run: &Run, now: Nanos, task: TaskId) {
         match self {
             Self::Window(window) => window.failed(run, now, task),
-            Self::LayerHooks(hooks) => hooks.failed(task),
+            Self::Hooks(hooks) => hooks.failed(task),
             _ => {}
         }
     }
@@ -236,14 +236,14 @@ impl LayerPart {
                 let target = run.in_scope(*scope);
                 drop(target.end(TerminalReason::ClientDisconnect, None, run.now()));
             }
-            Self::LayerHooks(hooks) => hooks.dropped(run),
+            Self::Hooks(hooks) => hooks.dropped(run),
             _ => {}
         }
     }
 
     pub(super) fn error(&self, run: &Run, error: BoxError) -> BoxError {
         match self {
-            Self::LayerHooks(hooks) => hooks.error(run, error),
+            Self::Hooks(hooks) => hooks.error(run, error),
             _ => error,
         }
     }
@@ -252,7 +252,7 @@ impl LayerPart {
     pub(super) fn release(&mut self, run: &Run) {
         match self {
             Self::Window(window) => window.release(run),
-            Self::LayerHooks(hooks) => hooks.release(run),
+            Self::Hooks(hooks) => hooks.release(run),
             _ => {}
         }
     }

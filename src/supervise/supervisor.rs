@@ -43,7 +43,7 @@ pub(crate) struct Supervisor {
     ready: u8,
     /// Whether the layer's part needs the next frame. A part that measures does after each
     /// `Pending`, until a frame comes after which the part needs no more.
-    has_waited: bool,
+    needs_frame: bool,
     timer: TaskTimer,
 }
 
@@ -109,7 +109,7 @@ impl Supervisor {
             owns: claim.owns,
             ended: false,
             ready: 0,
-            has_waited: false,
+            needs_frame: false,
             timer: TaskTimer::default(),
         }
     }
@@ -132,7 +132,7 @@ impl Supervisor {
                 observer.count_answer(answer, &self.run);
             }
         }
-        if self.settings.tells && self.owns {
+        if self.settings.exposes_node && self.owns {
             // Outer layers that never open a node find the run in these extensions.
             answer.extensions_mut().insert(self.run.clone());
         }
@@ -201,7 +201,7 @@ impl Supervisor {
     /// If that deadline has passed and the caller has the complete response, the result is a clean
     /// end.
     fn measure(&mut self, task: TaskId) -> Poll<StopCause> {
-        let now = PollScope::now(&self.run);
+        let now = PollScope::now_nanos(&self.run);
         let deadline = self.part_pending(now, task);
         if deadline <= now && self.is_complete() {
             return Poll::Ready(StopCause::Ended);
@@ -216,7 +216,7 @@ impl Supervisor {
     /// end, and the check ends no node.
     fn enforce(&mut self, scope: &PollScope, cx: &mut Context<'_>) -> Poll<StopCause> {
         self.ready = 0;
-        let now = PollScope::now(&self.run);
+        let now = PollScope::now_nanos(&self.run);
         let own = self.part_pending(now, scope.task());
         let deadline = own.min(scope.next_deadline(self.run.node()));
         let next = PollScope::lower(deadline, &self.run);
@@ -243,9 +243,9 @@ impl Supervisor {
     ///
     /// The result is the part's next deadline, or `NEVER`.
     fn part_pending(&mut self, now: Nanos, task: TaskId) -> Nanos {
-        self.has_waited = self.settings.part.measures();
+        self.needs_frame = self.settings.part.measures();
         self.note(now);
-        if !self.has_waited {
+        if !self.needs_frame {
             return NEVER;
         }
         let observer = self.reader.observer_mut();
@@ -297,9 +297,9 @@ impl Supervisor {
                 }
             }
         }
-        if self.has_waited || self.settings.frames {
+        if self.needs_frame || self.settings.frames {
             let observer = self.reader.observer();
-            self.has_waited = self.settings.part.frame(&self.run, data, observer);
+            self.needs_frame = self.settings.part.frame(&self.run, data, observer);
         }
         if !role.is_inner() {
             self.ready += 1;

@@ -68,7 +68,7 @@ impl TaskTimer {
         cx: &mut Context<'_>,
     ) {
         let nested = scope.is_nested();
-        if nested && run.node().is_below(PollScope::driven()) {
+        if nested && run.node().is_at_or_below(PollScope::driven()) {
             return;
         }
         self.register(scope, run, next, cx);
@@ -206,7 +206,7 @@ pub(crate) fn poll_until_end_and<F: Future>(
     if let Poll::Ready(output) = future.poll(cx) {
         return Poll::Ready(Ok(output));
     }
-    let now = PollScope::at(run);
+    let now = PollScope::now(run);
     let due = |window: &mut StepWindow| window.pending(run, None, nanos(now), scope.task());
     let window = windows.iter_mut().filter_map(due).min();
     if let Err(ended) = scope.check(run) {

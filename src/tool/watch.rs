@@ -164,7 +164,7 @@ impl<F> Watch<F> {
                 let own = terminated.kind == NodeKind::Tool && terminated.is_end_of(watch.node);
                 // The end of a closing node is not counted: the closing may have refused the tool
                 // before it began, which is no failure.
-                if own && !watch.node.node().is_closing() {
+                if own && !watch.node.node().refuses_work() {
                     let reason = terminated.reason.as_str();
                     // The timeout counts as the tool's result.
                     self.as_mut().record(|| Some(digest(reason)));
@@ -258,7 +258,7 @@ impl Grace {
         };
         let until = end.at().saturating_add(self.length);
         let scope = PollScope::enter(cx.waker(), tool);
-        if future.poll(cx).is_ready() || PollScope::at(tool) >= until {
+        if future.poll(cx).is_ready() || PollScope::now(tool) >= until {
             return Poll::Ready(());
         }
         timer.wait(&scope, tool, Some(nanos(until)), cx);

@@ -263,7 +263,7 @@ impl CeilingLimits {
                 node.tighten(clock, node.opened().saturating_add(limit));
             }
         }
-        let is_shared = node.kind() == NodeKind::Run && !node.payload.settlement.is_with_call();
+        let is_shared = node.kind() == NodeKind::Run && !node.payload.settlement.ends_with_call();
         if is_shared && node.clocks.next() != before {
             // The timers of the run's other calls are still set to the old deadline.
             node.wake_near();

@@ -353,7 +353,7 @@ impl<S, B> HeldState<S, B> {
             };
             return Some(GateStep::Done(Err(error)));
         }
-        node.is_closing().then(|| self.give_up())
+        node.refuses_work().then(|| self.give_up())
     }
 
     /// The final step: returns the last failure; without one, a [`Terminated`].

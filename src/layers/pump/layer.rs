@@ -108,7 +108,7 @@ where
             }
             // The inner call has a second observer. The caller drops the first one together with
             // the response, and then the second one learns the usage.
-            let settings = LayerSettings::passive().reading().untold();
+            let settings = LayerSettings::passive().reading().hiding_node();
             let within = Claim {
                 run: run.clone(),
                 owns: false,

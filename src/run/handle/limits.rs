@@ -104,7 +104,7 @@ impl Run {
         let turns = &run.node().payload.features_if_any()?.turns;
         {
             let mut counted = turns.lock();
-            if counted.last != LastCall::Held || !run.node().is_closing() {
+            if counted.last != LastCall::Held || !run.node().refuses_work() {
                 return None;
             }
             counted.last = LastCall::Over;
@@ -133,7 +133,7 @@ impl Run {
         if let Err(end) = self.check() {
             if let Some(call) = call.filter(|call| call.own_end().is_none()) {
                 // The call was opened before the run was closed, and has not begun.
-                drop(call.end(end.reason.clone(), call.closing_for(), self.now()));
+                drop(call.end(end.reason.clone(), call.refusal_limit(), self.now()));
             }
             return Err(end);
         }
@@ -162,7 +162,7 @@ impl Run {
             }
         }
         let mut end = self.to_terminated();
-        if run.nearest_end().is_none() && run.closing().is_none() {
+        if run.nearest_end().is_none() && run.refusal().is_none() {
             // The thread that reached the cap before this one has not closed the run yet.
             end.reason = TerminalReason::TurnCap;
             end.measure = passed.measure;
@@ -184,7 +184,7 @@ impl Run {
         let call = self.call_node();
         let is_call = match call.kind() {
             NodeKind::Call => true,
-            NodeKind::Run => call.payload.settlement.is_with_call(),
+            NodeKind::Run => call.payload.settlement.ends_with_call(),
             NodeKind::Attempt | NodeKind::Tool => false,
         };
         is_call.then_some(call)
@@ -211,7 +211,9 @@ impl Node<NodeState> {
             self.enter_task();
         }
         self.close_for(&TerminalReason::TurnCap, Some(passed), until, now);
-        let ours = self.closing_for().is_some_and(|closing| closing == passed);
+        let ours = self
+            .refusal_limit()
+            .is_some_and(|closing| closing == passed);
         if !ours || self.nearest_end().is_some() {
             self.release(now);
         }

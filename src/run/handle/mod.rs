@@ -129,7 +129,7 @@ impl Run {
     #[must_use]
     pub fn last_end(&self) -> Option<TerminalReason> {
         let run = self.nearest();
-        if run.payload.settlement.is_with_call() {
+        if run.payload.settlement.ends_with_call() {
             return run.nearest_end().map(|end| end.reason.clone());
         }
         self.run_state().last_end.lock().clone()
@@ -159,7 +159,7 @@ impl Run {
     pub fn check(&self) -> Result<(), Terminated> {
         self.stop_if_parent_ended();
         let checked = self.0.check(self.now(), TaskId::NONE);
-        if checked.is_err() || self.0.is_closing() {
+        if checked.is_err() || self.0.refuses_work() {
             return Err(self.to_terminated());
         }
         Ok(())

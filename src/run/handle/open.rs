@@ -46,7 +46,7 @@ impl Run {
         self.stop_if_parent_ended();
         let now = self.now();
         self.node().check(now, TaskId::NONE).ok()?;
-        if self.node().is_closing() {
+        if self.node().refuses_work() {
             return None;
         }
         self.count_opened(kind);
@@ -83,7 +83,7 @@ impl Run {
 
     /// Whether this node is a run that may have several calls.
     pub(crate) fn is_of_many(&self) -> bool {
-        self.kind() == NodeKind::Run && !self.node().payload.settlement.is_with_call()
+        self.kind() == NodeKind::Run && !self.node().payload.settlement.ends_with_call()
     }
 }
 

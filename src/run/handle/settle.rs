@@ -60,11 +60,15 @@ impl Run {
             self.run_state().set_used();
         }
         let now = self.now();
-        let shared = self.kind() == NodeKind::Run && !self.node().payload.settlement.is_with_call();
+        let shared =
+            self.kind() == NodeKind::Run && !self.node().payload.settlement.ends_with_call();
         // The node was closed, for example because its caller left: its last piece of work ends it
         // with the reason of the closing. In a shutdown the caller still waits for the answer, so
         // `reason` is stored.
-        let closed_for = self.node().closing().filter(|_| self.node().is_draining());
+        let closed_for = self
+            .node()
+            .refusal()
+            .filter(|_| self.node().is_closed_itself());
         let gone = closed_for.is_some_and(|reason| *reason != TerminalReason::Shutdown);
         if shared || gone {
             if gone && self.kind() == NodeKind::Call {
@@ -101,7 +105,7 @@ impl Run {
             let last_word =
                 |end: &&End| !(parent.payload.settlement.is(Settlement::Layer) && whole(end));
             if self.node().payload.settlement.is(Settlement::OnlyCall)
-                && parent.payload.settlement.is_with_call()
+                && parent.payload.settlement.ends_with_call()
             {
                 if let Some(end) = end.filter(last_word) {
                     parent.settle_as(end, now);
@@ -136,7 +140,7 @@ impl Run {
     /// The run ends only now, after the caller got the answer: so the answer that hit the limit
     /// still reaches the caller.
     fn count(&self) {
-        if self.nearest().payload.settlement.is_with_call() {
+        if self.nearest().payload.settlement.ends_with_call() {
             // The run ends with its one call, by the same reason.
             return;
         }
@@ -238,7 +242,7 @@ impl Run {
 
     /// Whether the nearest run ends with its one call.
     pub(crate) fn is_single(&self) -> bool {
-        self.nearest().payload.settlement.is_with_call()
+        self.nearest().payload.settlement.ends_with_call()
     }
 
     /// Sets the failure as which this node counts if it fails; `None` clears it.
@@ -297,7 +301,7 @@ impl EndHook for NodeState {
         }
         // If a run of one call is cut, the run ends together with the call: a reader that does not
         // read would delay the settlement of the call. No layer settles a draining call any more.
-        let cut = node.is_draining()
+        let cut = node.is_closed_itself()
             || !matches!(
                 end.reason.class(),
                 ReasonClass::Success | ReasonClass::Failure
@@ -305,11 +309,11 @@ impl EndHook for NodeState {
         if let (true, true, Some(run)) =
             (cut, self.settlement.is(Settlement::OnlyCall), node.parent())
         {
-            if run.payload.settlement.is_with_call() {
+            if run.payload.settlement.ends_with_call() {
                 run.settle_with(end, end.at(), later);
             }
         }
-        if node.is_draining() && node.is_idle() {
+        if node.is_closed_itself() && node.is_idle() {
             // The node has no work any more, and its waiters wake after the hooks.
             self.settled(node);
         }

@@ -58,7 +58,7 @@ impl Run {
 
     /// The one call that this run ends with; `None` if the run has no such call.
     fn sole_call(&self) -> Option<std::sync::Arc<Node<NodeState>>> {
-        if self.kind() != NodeKind::Run || !self.node().payload.settlement.is_with_call() {
+        if self.kind() != NodeKind::Run || !self.node().payload.settlement.ends_with_call() {
             return None;
         }
         let mut children = self.node().children().into_iter();

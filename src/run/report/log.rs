@@ -34,7 +34,7 @@ impl Node<NodeState> {
     pub(in crate::run) fn log_settled(&self) {
         match self.kind() {
             NodeKind::Call => self.log_call(),
-            NodeKind::Run if self.payload.settlement.is_with_call() => self.log_call(),
+            NodeKind::Run if self.payload.settlement.ends_with_call() => self.log_call(),
             NodeKind::Run => {
                 // The run's only call ended by itself, and has a line of its own in the log.
                 if let Some(line) = self.nearest_end().and_then(|end| self.line_of_run(end)) {
@@ -72,7 +72,7 @@ impl Node<NodeState> {
     /// be logged, that line may stand for both: see [`log_settled`](Self::log_settled).
     pub(in crate::run) fn log_run(&self, end: &End, later: &mut PendingWakes<NodeState>) {
         let has_one_call = self.run_state().is_one_call() && !self.is_idle();
-        if self.payload.settlement.is_with_call() || has_one_call {
+        if self.payload.settlement.ends_with_call() || has_one_call {
             return;
         }
         if let Some(line) = self.line_of_run(end) {

@@ -127,7 +127,7 @@ impl Node<NodeState> {
         };
         call.record();
         // A call that a pump drains goes on after the disconnect, and ends when it is released.
-        if end.reason == TerminalReason::ClientDisconnect && !self.is_draining() {
+        if end.reason == TerminalReason::ClientDisconnect && !self.is_closed_itself() {
             metrics::released(self.payload.now().saturating_sub(end.at()));
         }
     }

@@ -139,7 +139,7 @@ impl Terminated {
             measure: match end {
                 Some(end) => end.measure,
                 None => node
-                    .closing_for()
+                    .refusal_limit()
                     .map_or(LimitKind::Set, |limit| limit.measure),
             },
             cause: end.and_then(|end| cause(node, &end.reason)),
@@ -175,7 +175,7 @@ fn cause(node: &Node<NodeState>, reason: &TerminalReason) -> Option<Arc<str>> {
 /// The reason for which a node that has not ended refuses work.
 fn unended(node: &Node<NodeState>) -> TerminalReason {
     // A closing node refuses with the reason that it will end with.
-    let closing = node.closing().cloned();
+    let closing = node.refusal().cloned();
     closing.unwrap_or(TerminalReason::Aborted)
 }
 

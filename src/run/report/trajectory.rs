@@ -145,7 +145,7 @@ impl Run {
     pub(crate) fn refuse_tool(&self, name: &str) {
         let run = self.nearest();
         let end = run.nearest_end();
-        let Some(reason) = end.map(|end| &end.reason).or_else(|| run.closing()) else {
+        let Some(reason) = end.map(|end| &end.reason).or_else(|| run.refusal()) else {
             return;
         };
         if !is_harness(reason) {

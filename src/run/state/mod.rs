@@ -339,7 +339,7 @@ impl AtomicSettlement {
     }
 
     /// Whether this run ends with its one call.
-    pub(crate) fn is_with_call(&self) -> bool {
+    pub(crate) fn ends_with_call(&self) -> bool {
         self.is(Settlement::Single) || self.is(Settlement::Layer)
     }
 

@@ -334,7 +334,7 @@ impl<P: EndHook> Node<P> {
     /// they fire.
     pub(crate) fn extend(&self, by: Duration) -> bool {
         let set = |clock| self.clocks.get(clock).is_some();
-        let is_open = !self.is_over() && !self.is_closing();
+        let is_open = !self.is_over() && !self.refuses_work();
         is_open && (set(Clock::Ceiling) || set(Clock::Timeout)) && self.clocks.extend(by)
     }
 

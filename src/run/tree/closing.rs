@@ -76,17 +76,17 @@ impl<P: EndHook> Node<P> {
 
     /// Whether this node or a node above is closing, or was closing when this node ended.
     #[inline]
-    pub(crate) fn is_closing(&self) -> bool {
+    pub(crate) fn refuses_work(&self) -> bool {
         self.closing.get().is_some()
     }
 
     /// The reason for which this node or a node above is closing; `None` if none is.
-    pub(crate) fn closing(&self) -> Option<&TerminalReason> {
+    pub(crate) fn refusal(&self) -> Option<&TerminalReason> {
         self.closing.get().map(|closing| &closing.reason)
     }
 
     /// The limit for which this node or a node above is closing. `None` if no limit closed it.
-    pub(crate) fn closing_for(&self) -> Option<LimitHit> {
+    pub(crate) fn refusal_limit(&self) -> Option<LimitHit> {
         self.closing.get()?.passed
     }
 
@@ -106,7 +106,7 @@ impl<P: EndHook> Node<P> {
     }
 
     /// The closing that ends a new child of `kind`; `None` if the child may live.
-    pub(super) fn refuses(&self, kind: NodeKind) -> Option<&Arc<Closing>> {
+    pub(super) fn refusal_of_child(&self, kind: NodeKind) -> Option<&Arc<Closing>> {
         if self.last && kind != NodeKind::Attempt {
             return self.ancestors().find_map(|node| node.closing.get());
         }
@@ -115,7 +115,7 @@ impl<P: EndHook> Node<P> {
 
     /// Whether this very node was [closed](Self::close). Such a node ends when its last work is
     /// gone.
-    pub(crate) fn is_draining(&self) -> bool {
+    pub(crate) fn is_closed_itself(&self) -> bool {
         self.clocks.is_draining()
     }
 
@@ -181,7 +181,7 @@ impl<P: EndHook> Node<P> {
             if node.active.fetch_sub(1, Ordering::SeqCst) != 1 {
                 continue;
             }
-            if node.is_draining() {
+            if node.is_closed_itself() {
                 node.drained(now);
             }
             // The hooks of this node run while the nodes above it still count the work: a task

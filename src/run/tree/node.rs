@@ -139,7 +139,7 @@ impl<P: EndHook> Node<P> {
         // An end that came before the insertion did not reach the child.
         if let Some(end) = self.nearest_end() {
             child.inherit(end);
-        } else if let (Some(closing), false) = (self.refuses(kind), last) {
+        } else if let (Some(closing), false) = (self.refusal_of_child(kind), last) {
             child.end_at_open(closing);
         }
         child
@@ -227,7 +227,7 @@ impl<P: EndHook> Node<P> {
 
     /// Whether the node with this `number` is this node or one of its ancestors.
     #[inline]
-    pub(crate) fn is_below(&self, number: u64) -> bool {
+    pub(crate) fn is_at_or_below(&self, number: u64) -> bool {
         self.number == number || self.ancestors().any(|node| node.number == number)
     }
 

@@ -27,7 +27,7 @@ fn what_works_goes_on_and_the_last_to_leave_ends_it() {
     attempt.enter();
 
     call.close(&GONE, ms(100), ms(1));
-    assert!(call.is_closing() && attempt.is_closing() && !tree.root.is_closing());
+    assert!(call.refuses_work() && attempt.refuses_work() && !tree.root.refuses_work());
     assert_eq!((reason(&call), reason(&attempt)), (None, None));
 
     attempt.settle(TerminalReason::Completed, ms(2)).unwrap();
@@ -143,7 +143,7 @@ fn a_node_that_is_over_is_not_closed() {
 
     call.close(&GONE, ms(100), ms(2));
 
-    assert!(!call.is_draining());
+    assert!(!call.is_closed_itself());
     assert_eq!(
         (reason(&call), call.also()),
         (Some(TerminalReason::Aborted), vec![])
@@ -186,7 +186,7 @@ fn what_follows_it_starts_nothing_either() {
     before.enter();
 
     call.close(&GONE, ms(100), ms(1));
-    assert!(before.is_closing() && !before.is_draining());
+    assert!(before.refuses_work() && !before.is_closed_itself());
     assert_eq!(reason(&before), None);
 
     let after = tree.open(&tree.root, NodeKind::Call, ms(2));
@@ -270,7 +270,7 @@ fn the_last_call_lives_with_its_attempts_and_starts_nothing_else() {
     let call = tree.last_call(&tree.root, ms(2));
     call.enter();
     tree.root.leave_task(ms(2));
-    assert!(call.is_last() && !call.is_closing());
+    assert!(call.is_last() && !call.refuses_work());
     let attempt = tree.open(&call, NodeKind::Attempt, ms(3));
     let inner = tree.open(&attempt, NodeKind::Attempt, ms(3));
     for node in [&call, &attempt, &inner] {

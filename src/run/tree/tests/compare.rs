@@ -35,7 +35,7 @@ impl Tree {
         }
         same("paused", node.is_paused(), model.is_paused(id))?;
         if node.own_end().is_none() {
-            same("closing", node.closing(), spec.closing.as_ref())?;
+            same("closing", node.refusal(), spec.closing.as_ref())?;
         }
         same("active", node.active(), model.active(id))?;
         for sign in [ResetOn::Step, ResetOn::Content, ResetOn::AnyByte] {

@@ -41,7 +41,7 @@ impl Model {
             self.calls.told |= 1 << node;
             // Nobody can be waiting for it yet, and whoever waits for what is
             // below an ended node was called when that ended.
-            self.calls.may_wake |= self.wakers(|w| w.below && self.is_below(node, w.node));
+            self.calls.may_wake |= self.wakers(|w| w.below && self.is_at_or_below(node, w.node));
             self.calls.may_wake |= self.drivers_of_followed(node);
         }
     }
@@ -144,10 +144,10 @@ impl Model {
         for node in ended {
             self.calls.told |= 1 << node;
             self.calls.must_wake |= self.wakers(|w| w.node == node);
-            let drivers = self.wakers(|w| w.below && self.is_below(node, w.node));
+            let drivers = self.wakers(|w| w.below && self.is_at_or_below(node, w.node));
             self.calls.may_wake |= self.drivers_of_followed(node);
             // Who settles has dropped what was below, and is being polled.
-            if settled && self.is_below(node, first) {
+            if settled && self.is_at_or_below(node, first) {
                 self.calls.may_wake |= drivers;
             } else {
                 self.calls.must_wake |= drivers;
@@ -211,7 +211,7 @@ impl Model {
             // Any task of the tree may wait in a window above the node.
             self.calls.may_wake |= self.wakers(|_| true);
         }
-        let near = |n| self.is_below(n, node) || self.is_below(node, n);
+        let near = |n| self.is_at_or_below(n, node) || self.is_at_or_below(node, n);
         self.calls.must_wake |= self.wakers(|w| w.below && near(w.node));
         // Others at and below it, and whoever follows one of them, need not.
         let mut reached: Vec<_> = self.below(node).collect();

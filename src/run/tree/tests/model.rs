@@ -84,12 +84,12 @@ impl Model {
     }
 
     /// Whether `node` is `top`, or below it.
-    pub(super) fn is_below(&self, node: usize, top: usize) -> bool {
+    pub(super) fn is_at_or_below(&self, node: usize, top: usize) -> bool {
         self.nodes[node].path >> top & 1 == 1
     }
 
     pub(super) fn below(&self, top: usize) -> impl Iterator<Item = usize> {
-        (top..self.nodes.len()).filter(move |&node| self.is_below(node, top))
+        (top..self.nodes.len()).filter(move |&node| self.is_at_or_below(node, top))
     }
 
     /// A node lives as long as a handle on it or on anything below it.
@@ -104,7 +104,8 @@ impl Model {
 
     pub(super) fn is_paused(&self, node: usize) -> bool {
         let paused = (0..self.nodes.len()).filter(|&n| self.nodes[n].pauses > 0);
-        let mut near = paused.filter(|&n| self.is_below(n, node) || self.is_below(node, n));
+        let mut near =
+            paused.filter(|&n| self.is_at_or_below(n, node) || self.is_at_or_below(node, n));
         near.next().is_some()
     }
 
