@@ -90,7 +90,8 @@ pub use self::{
 pub(crate) use self::{
     budget::Backoff,
     candidate::{
-        ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, undress, without_credentials,
+        ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, strip_request_headers,
+        without_credentials,
     },
     driver::{RequestTemplate, number_value},
     failed_attempts::is_logged,

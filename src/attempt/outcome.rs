@@ -138,7 +138,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     ) -> Result<(), Denial> {
         // A layer further in that recorded the failure has also counted the silence.
         let is_counted = attempt.failing().is_some();
-        if !failed.is_silence(&self.own) {
+        if !failed.is_step_timeout(&self.own) {
             if !is_counted {
                 self.own.reset_silent_attempts();
             }

@@ -108,7 +108,7 @@ where
             let answer = match ready!(call.poll(cx)) {
                 Ok(answer) => {
                     let candidate = policy.current_candidate();
-                    let own_upstream = candidate.is_some_and(Candidate::is_elsewhere);
+                    let own_upstream = candidate.is_some_and(Candidate::has_own_upstream);
                     Some(PeekedAnswer::new(answer, own_upstream))
                 }
                 Err(error) => {
@@ -479,7 +479,7 @@ impl<B: Body> FailedAttempt<B> {
     }
 
     /// Whether a node in the tree of `own`, except a tool, ended as `StepTimeout`.
-    pub(super) fn is_silence(&self, own: &Run) -> bool {
+    pub(super) fn is_step_timeout(&self, own: &Run) -> bool {
         self.end()
             .is_some_and(|end| end.reason == TerminalReason::StepTimeout && is_of_attempt(end, own))
     }

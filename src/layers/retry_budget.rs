@@ -386,10 +386,12 @@ impl AttemptPolicy for RetryPolicy {
         let moves = || failure.class.other() == TryOther::Yes && has_others();
         match failure.retry_after {
             // Another candidate can answer at once.
-            Some(asked) if asked > settings.delays.base && moves() => Err(Denial::RetryAfter),
+            Some(retry_after) if retry_after > settings.delays.base && moves() => {
+                Err(Denial::RetryAfter)
+            }
             // The layer waits exactly as long as the upstream asked for, or does not repeat.
-            Some(asked) if asked > settings.max_retry_after => Err(Denial::RetryAfter),
-            Some(asked) => Ok(asked),
+            Some(retry_after) if retry_after > settings.max_retry_after => Err(Denial::RetryAfter),
+            Some(retry_after) => Ok(retry_after),
             None => Ok(self.next_backoff(same == RetrySame::Slowly)),
         }
     }

@@ -30,7 +30,7 @@ pub(crate) struct Entries {
     /// The number of entries of ended runs.
     remembered: usize,
     /// The runs that were removed from the shard, to be dropped after the lock is released.
-    left: Vec<Run>,
+    removed: Vec<Run>,
 }
 
 #[derive(Debug)]
@@ -63,7 +63,7 @@ impl Entries {
                 if entry.expires.is_none() {
                     self.replaced.insert(before.serial, entry.named);
                 }
-                self.left.push(entry.run);
+                self.removed.push(entry.run);
             }
         }
         let entry = RunEntry {
@@ -173,7 +173,7 @@ impl Entries {
             return false;
         }
         let run = self.forget(place);
-        self.left.extend(run);
+        self.removed.extend(run);
         true
     }
 
@@ -223,7 +223,7 @@ impl Entries {
     /// Marks the entry of a run that ended as remembered. A replaced run, which has no entry, only
     /// stops counting as live. Returns whether the run's id was given; `None` if the end was
     /// published before.
-    pub(crate) fn ended(&mut self, place: Place, now: Instant) -> Option<bool> {
+    pub(crate) fn mark_ended(&mut self, place: Place, now: Instant) -> Option<bool> {
         let Some(entry) = self.entry_mut(place) else {
             return self.replaced.remove(&place.serial);
         };
@@ -255,7 +255,7 @@ impl Entries {
             let next = match (entry.expires, entry.idle) {
                 (Some(expires), _) if expires <= now => {
                     let run = self.forget(place);
-                    self.left.extend(run);
+                    self.removed.extend(run);
                     None
                 }
                 (Some(expires), _) => Some(expires),
@@ -295,8 +295,8 @@ impl Entries {
     }
 
     /// Takes the runs to drop without the lock.
-    pub(crate) fn take_left(&mut self) -> Vec<Run> {
-        std::mem::take(&mut self.left)
+    pub(crate) fn take_removed(&mut self) -> Vec<Run> {
+        std::mem::take(&mut self.removed)
     }
 
     /// The number of items that the shard holds, in all its maps and queues.
@@ -304,7 +304,7 @@ impl Entries {
     pub(crate) fn size(&self) -> usize {
         let maps = self.runs.len() + self.replaced.len();
         let due: usize = self.due.iter().map(BinaryHeap::len).sum();
-        maps + self.left.len() + due
+        maps + self.removed.len() + due
     }
 
     fn of_key(&self, key: &EntryKey) -> Option<&RunEntry> {

@@ -199,10 +199,10 @@ impl RegistryState {
         // The addition wraps, so that it also counts down.
         let more = entries.remembered().wrapping_sub(before);
         self.remembered.fetch_add(more, Ordering::AcqRel);
-        let left = entries.take_left();
+        let removed = entries.take_removed();
         // A dropped run may call the registry, so it is dropped without the lock.
         drop(entries);
-        drop(left);
+        drop(removed);
         result
     }
 
@@ -226,11 +226,11 @@ impl RegistryState {
 
     /// The number of items that the registry holds, in all its maps, queues and counts.
     #[cfg(test)]
-    pub(crate) fn left(&self) -> usize {
+    pub(crate) fn size(&self) -> usize {
         let sessions = self.sessions.lock().len();
-        let mut left = sessions + self.remembered.load(Ordering::Acquire);
-        self.each(|entries| left += entries.size());
-        left
+        let mut size = sessions + self.remembered.load(Ordering::Acquire);
+        self.each(|entries| size += entries.size());
+        size
     }
 
     /// Numbers a notice, and sends it to the observers of the registry and of the run.
@@ -262,7 +262,7 @@ impl Registration for RegistryState {
             return;
         };
         let (place, now) = (identity.place, Instant::now());
-        let Some(named) = self.with_entry(place, |entries| entries.ended(place, now)) else {
+        let Some(named) = self.with_entry(place, |entries| entries.mark_ended(place, now)) else {
             return;
         };
         self.leave_session(identity);

@@ -8,7 +8,7 @@ use crate::{
 
 /// Removes from the caller's headers those that no candidate gets, and sets
 /// `accept-encoding: identity`.
-pub(crate) fn undress(headers: &mut HeaderMap) {
+pub(crate) fn strip_request_headers(headers: &mut HeaderMap) {
     // This step is first: a caller may name any header in `connection`, also one that is set
     // below. Mostly there is no header to remove, and one scan is cheaper than the removals.
     if headers
@@ -67,7 +67,7 @@ fn is_hop(name: &HeaderName) -> bool {
 }
 
 /// Whether the value `said` of a `content-length` is `length`, in plain digits.
-fn says(said: &HeaderValue, length: usize) -> bool {
+fn announces_length(said: &HeaderValue, length: usize) -> bool {
     let digits = said.to_str().unwrap_or_default();
     let plain = digits.len() == 1 || !digits.starts_with(['0', '+']);
     plain && digits.parse() == Ok(length)
@@ -111,7 +111,7 @@ impl Candidate {
 
     /// Turns the caller's headers into those of a request to this candidate, with a body of
     /// `length` bytes.
-    pub(crate) fn dress(
+    pub(crate) fn write_request_headers(
         &self,
         headers: &mut HeaderMap,
         operation: Option<Operation>,
@@ -137,14 +137,14 @@ impl Candidate {
             headers.remove(header::TRANSFER_ENCODING);
         }
         let said = headers.get(header::CONTENT_LENGTH);
-        if said.map_or(length > 0, |said| !says(said, length)) {
+        if said.map_or(length > 0, |said| !announces_length(said, length)) {
             headers.insert(header::CONTENT_LENGTH, length.into());
         }
     }
 
     /// Removes from the caller's headers those that this candidate's upstream must not get.
     fn hide(&self, headers: &mut HeaderMap) {
-        // `dress` sets the run's id again for a trusted candidate.
+        // `write_request_headers` sets the run's id again for a trusted candidate.
         headers.remove(X_RUN_ID);
         let elsewhere = self.base_url.is_some();
         if elsewhere {

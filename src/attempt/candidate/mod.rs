@@ -11,7 +11,7 @@ mod tests;
 pub use self::operation::CandidateDialect;
 
 pub(crate) use self::{
-    headers::{strip_hop, undress},
+    headers::{strip_hop, strip_request_headers},
     operation::{Operation, generates},
 };
 
@@ -300,7 +300,7 @@ impl Candidate {
     }
 
     /// Whether the candidate's requests go to an upstream of its own.
-    pub(crate) const fn is_elsewhere(&self) -> bool {
+    pub(crate) const fn has_own_upstream(&self) -> bool {
         self.base_url.is_some()
     }
 
@@ -340,7 +340,7 @@ impl Candidate {
     }
 
     /// Whether the candidate gets none of the caller's credentials, as it has its own upstream.
-    pub(crate) const fn is_sent_no_account(&self) -> bool {
+    pub(crate) const fn hides_credentials(&self) -> bool {
         self.base_url.is_some() && !self.forward_credentials
     }
 

@@ -104,7 +104,7 @@ impl AttemptPolicy for FallbackPolicy {
         self.own = Some(own.clone());
         self.plan(own, listed);
         let first = self.stops().next();
-        let first = first.ok_or_else(|| self.unspoken())?;
+        let first = first.ok_or_else(|| self.no_candidate_error())?;
         self.select_first(first).map_err(Into::into)
     }
 

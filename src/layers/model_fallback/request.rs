@@ -4,7 +4,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Version, header, request::Parts};
 
 use crate::{
-    attempt::{Candidate, Operation, RequestTemplate, undress, without_credentials},
+    attempt::{Candidate, Operation, RequestTemplate, strip_request_headers, without_credentials},
     body::ReplayBody,
     error::{BoxError, InvalidRequest},
     llm::{Prompt, is_plain},
@@ -47,7 +47,7 @@ impl OriginalRequest {
             }
         };
         let operation = Operation::from_path(head.uri.path()).or(operation);
-        undress(&mut head.headers);
+        strip_request_headers(&mut head.headers);
         // Drop the version of the caller's connection: a client that gets a request with HTTP/2
         // fails at an upstream that does not support it.
         head.version = Version::default();
@@ -100,14 +100,14 @@ impl OriginalRequest {
     /// Whether candidates other than the first may get the request; false for a form.
     ///
     /// The layer cannot replace the model that a form names.
-    pub(crate) const fn patchable(&self) -> bool {
+    pub(crate) const fn may_move(&self) -> bool {
         !matches!(self.content, Content::Form)
     }
 
     /// The error for a path of no known operation, to which a base URL cannot be joined.
     ///
     /// The server has to be configured, so this is no [`InvalidRequest`] of the caller.
-    pub(crate) fn unknown(&self) -> BoxError {
+    pub(crate) fn unknown_operation_error(&self) -> BoxError {
         let path = self.template.head().uri.path();
         format!(
             "no operation of a model is known at {path:?}: set `ModelFallbackLayer::operation`, or \
@@ -133,7 +133,9 @@ impl Candidate {
     ) -> Result<Request<ReplayBody>, BoxError> {
         let destination = match &self.base_url {
             Some(base) => {
-                let operation = original.operation.ok_or_else(|| original.unknown())?;
+                let operation = original
+                    .operation
+                    .ok_or_else(|| original.unknown_operation_error())?;
                 Some((base, operation))
             }
             None => None,
@@ -148,14 +150,14 @@ impl Candidate {
             let query = request
                 .uri()
                 .query()
-                .map(|query| match self.is_sent_no_account() {
+                .map(|query| match self.hides_credentials() {
                     true => without_credentials(query),
                     false => query.into(),
                 });
             let query = query.filter(|query| !query.is_empty());
             *request.uri_mut() = base.join(operation, query.as_deref())?;
         }
-        self.dress(request.headers_mut(), original.operation, run_id, length);
+        self.write_request_headers(request.headers_mut(), original.operation, run_id, length);
         Ok(request)
     }
 }
@@ -163,7 +165,7 @@ impl Candidate {
 /// Prints neither the caller's headers nor the prompt: logs must not hold them.
 impl fmt::Debug for OriginalRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Original")
+        f.debug_struct("OriginalRequest")
             .field("method", &self.template.head().method)
             .field("operation", &self.operation)
             .field("content", &self.content)

@@ -43,7 +43,7 @@ impl FallbackPolicy {
         };
         let sessions = self.settings.sessions.as_ref();
         // The layer does not read the model in a form, so a form is not sticky.
-        let sessions = sessions.filter(|_| original.patchable());
+        let sessions = sessions.filter(|_| original.may_move());
         let session = sessions.and_then(|sessions| sessions.of(own, model));
         let served = sessions.and_then(|sessions| sessions.find(session?));
         let mut route = Route::new(candidates.len(), listed);
@@ -57,14 +57,14 @@ impl FallbackPolicy {
         self.session = session;
     }
 
-    pub(super) fn unspoken(&self) -> BoxError {
+    pub(super) fn no_candidate_error(&self) -> BoxError {
         match self.original() {
             Some(original) if original.operation().is_some() => {
                 let stops = self.route.stops();
                 let asked: Vec<_> = stops.filter_map(|stop| self.candidate(stop)).collect();
-                unspoken(original, &asked).into()
+                unspoken_dialect_error(original, &asked).into()
             }
-            Some(original) => original.unknown(),
+            Some(original) => original.unknown_operation_error(),
             None => "a request was not read".into(),
         }
     }
@@ -86,7 +86,7 @@ impl FallbackPolicy {
 
     /// The stops that may be tried; only the first of them if the body is a form.
     fn suitable_stops(&self) -> impl Iterator<Item = usize> {
-        let most = if self.is_patchable() { usize::MAX } else { 1 };
+        let most = if self.may_move() { usize::MAX } else { 1 };
         self.stops().take(most)
     }
 
@@ -236,12 +236,15 @@ impl FallbackPolicy {
     }
 
     /// Whether candidates other than the first may get the request; false for a form.
-    fn is_patchable(&self) -> bool {
-        self.original().is_some_and(OriginalRequest::patchable)
+    fn may_move(&self) -> bool {
+        self.original().is_some_and(OriginalRequest::may_move)
     }
 }
 
-fn unspoken(original: &OriginalRequest, candidates: &[&Arc<Candidate>]) -> InvalidRequest {
+fn unspoken_dialect_error(
+    original: &OriginalRequest,
+    candidates: &[&Arc<Candidate>],
+) -> InvalidRequest {
     let asked = original
         .operation()
         .map_or("any", |operation| CandidateDialect::of(operation).name());

@@ -99,7 +99,7 @@ struct Causes<'a>(&'a (dyn Error + 'static));
 impl fmt::Display for Causes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut last = String::new();
-        for error in chain(self.0).filter(|error| !is_elsewhere(*error)) {
+        for error in chain(self.0).filter(|error| !is_logged_elsewhere(*error)) {
             let text = error.to_string();
             if !last.is_empty() {
                 if last.ends_with(&text) {
@@ -115,7 +115,7 @@ impl fmt::Display for Causes<'_> {
 }
 
 /// Whether the log shows this error in another field or line.
-fn is_elsewhere(error: &(dyn Error + 'static)) -> bool {
+fn is_logged_elsewhere(error: &(dyn Error + 'static)) -> bool {
     error.is::<CallFailed>() || attempt::is_logged(error)
 }
 
@@ -231,7 +231,7 @@ fn build(caller: ErrorFormat, error: ErrorAnswer) -> Response<Bytes> {
     }
     if let Some(reason) = error.reason {
         if !matches!(reason, TerminalReason::Failed(_)) {
-            forbid_retry(&reason, headers);
+            set_reason_headers(&reason, headers);
         }
         answer.extensions_mut().insert(reason);
     }
@@ -242,7 +242,7 @@ fn build(caller: ErrorFormat, error: ErrorAnswer) -> Response<Bytes> {
 }
 
 /// Sets the reason's headers; SDKs obey `x-should-retry` before they look at the status.
-fn forbid_retry(reason: &TerminalReason, headers: &mut HeaderMap) {
+fn set_reason_headers(reason: &TerminalReason, headers: &mut HeaderMap) {
     if let Ok(name) = HeaderValue::try_from(reason.as_str()) {
         headers.insert(X_TERMINAL_REASON, name);
     }

@@ -142,7 +142,11 @@ async fn what_is_known_is_what_a_list_would_know_though_hashes_collide() {
                     let of_list = list.iter_mut().find(|known| known.place == place);
                     let live = of_list.filter(|known| known.expires.is_none());
                     let tells = live.is_some() || was_replaced.is_some();
-                    assert_eq!(entries.ended(place, now), tells.then_some(true), "once");
+                    assert_eq!(
+                        entries.mark_ended(place, now),
+                        tells.then_some(true),
+                        "once"
+                    );
                     was_replaced.map(|at| replaced.remove(at));
                     if let Some(known) = live {
                         known.expires = now.checked_add(RunRegistry::REMEMBERED);

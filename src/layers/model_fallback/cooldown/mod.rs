@@ -260,14 +260,14 @@ impl Cooldowns {
         }
     }
 
-    fn note(&self, keys: &Keys, class: FailureClass, asked: Option<Duration>) {
+    fn note(&self, keys: &Keys, class: FailureClass, retry_after: Option<Duration>) {
         let now = self.now();
         let mut windows = self.shared.windows.lock();
         #[cfg_attr(
             not(feature = "metrics"),
             allow(unused_variables, reason = "a metric counts it")
         )]
-        let begins = windows.fail(keys, class, asked, &self.backoff, now);
+        let begins = windows.fail(keys, class, retry_after, &self.backoff, now);
         self.shared.known.store(windows.len(), Ordering::Release);
         drop(windows);
         #[cfg(feature = "metrics")]
@@ -370,7 +370,7 @@ impl CooldownIdentity {
         let account = match &candidate.credential {
             Some(id) => Some(cooldowns.digest(("account", id))),
             // The account is not the caller's, so all callers share one cooldown; but see `keys`.
-            None if candidate.has_own_account() || candidate.is_sent_no_account() => {
+            None if candidate.has_own_account() || candidate.hides_credentials() => {
                 let key = candidate.api_key.as_ref().map(ApiKey::as_bytes);
                 Some(cooldowns.digest((origin, key, account(&candidate.headers))))
             }

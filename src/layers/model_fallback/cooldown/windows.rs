@@ -22,10 +22,10 @@ struct CooldownEntry {
     since: Duration,
     until: Duration,
     /// The time of the last recorded failure or of the last claimed probe, whichever is later.
-    asked: Duration,
-    /// The value of `asked` before the last claimed probe; `None` without a probe, and once a
-    /// failure came or the probe was given back.
-    asked_before_probe: Option<Duration>,
+    last_contact: Duration,
+    /// The value of `last_contact` before the last claimed probe; `None` without a probe, and once
+    /// a failure came or the probe was given back.
+    contact_before_probe: Option<Duration>,
     /// The label of the candidate that failed.
     candidate: Arc<str>,
     /// The account of the candidate that failed.
@@ -74,16 +74,16 @@ impl CooldownWindows {
         &mut self,
         keys: &Keys,
         class: FailureClass,
-        asked: Option<Duration>,
+        retry_after: Option<Duration>,
         backoff: &CooldownBackoff,
         now: Duration,
     ) -> bool {
         // A failure at or after the `forgotten` time of a window begins a new row.
         self.entries.retain(|_, entry| entry.forgotten() > now);
-        let mut begins = self.begin(keys.of(class), keys, class, asked, backoff, now);
+        let mut begins = self.begin(keys.of(class), keys, class, retry_after, backoff, now);
         match class {
             FailureClass::RateLimit if self.limits_another_model(keys, now) => {
-                begins |= self.begin(keys.account, keys, class, asked, backoff, now);
+                begins |= self.begin(keys.account, keys, class, retry_after, backoff, now);
             }
             // A probe that found no model tells nothing of the account and the host.
             FailureClass::ModelGone => self.give_probe_back(keys),
@@ -105,7 +105,10 @@ impl CooldownWindows {
     fn give_probe_back(&mut self, keys: &Keys) {
         for key in [keys.account, keys.provider] {
             if let Some(entry) = self.entries.get_mut(&key) {
-                entry.asked = entry.asked_before_probe.take().unwrap_or(entry.asked);
+                entry.last_contact = entry
+                    .contact_before_probe
+                    .take()
+                    .unwrap_or(entry.last_contact);
             }
         }
     }
@@ -117,7 +120,7 @@ impl CooldownWindows {
         key: CooldownKey,
         keys: &Keys,
         class: FailureClass,
-        asked: Option<Duration>,
+        retry_after: Option<Duration>,
         backoff: &CooldownBackoff,
         now: Duration,
     ) -> bool {
@@ -129,15 +132,15 @@ impl CooldownWindows {
                         || class == entry.class
                         || key != keys.account) =>
             {
-                entry.asked = now;
-                entry.asked_before_probe = None;
+                entry.last_contact = now;
+                entry.contact_before_probe = None;
                 return false;
             }
             // Only failures of the same cooldown kind continue a row.
             Some(entry) if entry.class.cool() == class.cool() => entry.strikes + 1,
             _ => 0,
         };
-        let Some(window) = backoff.window(class.cool(), strikes, asked) else {
+        let Some(window) = backoff.window(class.cool(), strikes, retry_after) else {
             return false;
         };
         if self.entries.len() >= MAX_WINDOWS && !self.entries.contains_key(&key) {
@@ -148,8 +151,8 @@ impl CooldownWindows {
             strikes,
             since: now,
             until: now.saturating_add(window),
-            asked: now,
-            asked_before_probe: None,
+            last_contact: now,
+            contact_before_probe: None,
             candidate: Arc::clone(&keys.candidate),
             account: keys.account,
         };
@@ -161,7 +164,8 @@ impl CooldownWindows {
         let mut state = CooldownState::Open;
         for entry in self.running(keys, now) {
             let (left, class) = (entry.until - now, entry.class);
-            let probes = left <= probe.margin && now.saturating_sub(entry.asked) >= probe.every;
+            let probes =
+                left <= probe.margin && now.saturating_sub(entry.last_contact) >= probe.every;
             state = match state {
                 CooldownState::Cooling { left: longer, .. } if longer >= left => state,
                 CooldownState::Open | CooldownState::Probe if probes => CooldownState::Probe,
@@ -175,8 +179,8 @@ impl CooldownWindows {
     pub(crate) fn probe(&mut self, keys: &Keys, now: Duration) {
         for key in keys.all() {
             if let Some(entry) = self.entries.get_mut(&key) {
-                entry.asked_before_probe = Some(entry.asked);
-                entry.asked = now;
+                entry.contact_before_probe = Some(entry.last_contact);
+                entry.last_contact = now;
             }
         }
     }
@@ -322,13 +326,13 @@ impl CooldownBackoff {
 
     /// The length of a window that follows `strikes` earlier ones in its row.
     ///
-    /// The window is at least the time that the upstream `asked` for, up to `most`. The result is
-    /// `None` if a failure of this kind causes no cooldown.
+    /// The window is at least `retry_after`, which the upstream asked for, up to `most`. The result
+    /// is `None` if a failure of this kind causes no cooldown.
     pub(crate) fn window(
         &self,
         cool: Cooldown,
         strikes: u32,
-        asked: Option<Duration>,
+        retry_after: Option<Duration>,
     ) -> Option<Duration> {
         let doubled = |first: Duration| {
             let times = 1_u32.checked_shl(strikes).unwrap_or(u32::MAX);
@@ -344,6 +348,6 @@ impl CooldownBackoff {
             Cooldown::Long => doubled(self.long),
             Cooldown::Quota => doubled(self.quota),
         };
-        Some(window.max(asked.unwrap_or_default().min(self.most)))
+        Some(window.max(retry_after.unwrap_or_default().min(self.most)))
     }
 }

@@ -75,7 +75,7 @@ fn nothing_is_spliced_into_no_body() {
         .body(ReplayBody::default())
         .unwrap();
     let original = OriginalRequest::read(request, None).unwrap();
-    assert!(original.patchable() && original.prompt().is_none());
+    assert!(original.may_move() && original.prompt().is_none());
     let request = Candidate::new("served")
         .request(&mut original.clone(), None)
         .unwrap();
@@ -90,12 +90,12 @@ fn a_form_is_sent_as_it_is() {
         "Multipart/Form-Data;boundary=b",
     ] {
         let original = post("/v1/images/edits", &[("content-type", kind)], form);
-        assert!(!original.patchable());
+        assert!(!original.may_move());
         let request = elsewhere().request(&mut original.clone(), None).unwrap();
         assert_eq!(request.uri(), "https://other.example/v1/images/edits");
         assert_eq!(bytes(request.body()), form);
     }
-    assert!(chat(&[("content-type", "multipart/form-data")]).patchable());
+    assert!(chat(&[("content-type", "multipart/form-data")]).may_move());
 }
 
 #[test]

@@ -78,7 +78,7 @@ impl Model {
         // When it would have been looked at, had it lived.
         advance(RunRegistry::IDLE).await;
         assert!(self.registry.list().is_empty());
-        assert_eq!(self.registry.state.left(), 0);
+        assert_eq!(self.registry.state.size(), 0);
 
         drop(self.registry);
         let (mut opened, mut ended) = (0, Vec::new());
