@@ -146,7 +146,7 @@ impl AnnouncedLength {
     pub(crate) const NOTHING: Self = Self(0);
     const UNKNOWN: Self = Self(u64::MAX);
 
-    pub(crate) fn by<B: Body>(head: bool, answer: &Response<B>) -> Self {
+    pub(crate) fn of_response<B: Body>(head: bool, answer: &Response<B>) -> Self {
         if !has_body(head, answer.status()) {
             return Self::NOTHING;
         }

@@ -143,11 +143,11 @@ impl<'a> Walk<'a> {
         Some(())
     }
 
-    /// Skips blocks of a string up to the first one that is not [common](is_common).
+    /// Skips blocks of a string that [have only common](has_only_common) characters.
     #[inline(never)]
     fn blocks(&mut self) {
         while let Some(block) = self.bytes[self.at..].first_chunk() {
-            if matches!(block[0], b'"' | ..0x20) || !is_common(block) {
+            if matches!(block[0], b'"' | ..0x20) || !has_only_common(block) {
                 break;
             }
             // An escape that begins with the last byte is read as the start of the next block.
@@ -255,7 +255,7 @@ impl<'a> Walk<'a> {
 /// The byte before each byte suffices to check it, because in a block without `\\` every backslash
 /// begins an escape. So all bytes are checked at once. The caller checks the first byte.
 #[inline]
-fn is_common(block: &[u8; BLOCK + 1]) -> bool {
+fn has_only_common(block: &[u8; BLOCK + 1]) -> bool {
     // The compiler turns the inner loop into vector instructions.
     let mut odd = [0_u8; LANES];
     let before = block[..BLOCK].chunks_exact(LANES);

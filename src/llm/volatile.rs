@@ -94,12 +94,12 @@ pub(crate) fn normalise(text: &str, short: ShortNumbers, mut emit: impl FnMut([u
         }
         let (end, classes) = word(bytes, at);
         if end == at {
-            at = other(text, at, first, &mut emit);
+            at = pass_character(text, at, first, &mut emit);
             continue;
         }
         let is_number = classes & !(DIGIT | POINT) == 0;
         let then = if is_number {
-            without_unit(text, end)
+            end_of_unit(text, end)
         } else {
             end
         };
@@ -158,7 +158,12 @@ fn short_letters(bytes: &[u8], at: usize) -> Option<([u8; PIECE], usize)> {
 /// White space of any length is passed as one space. The result is the index behind the character
 /// or the white space.
 #[inline]
-fn other(text: &str, mut at: usize, first: u8, emit: &mut impl FnMut([u8; PIECE], usize)) -> usize {
+fn pass_character(
+    text: &str,
+    mut at: usize,
+    first: u8,
+    emit: &mut impl FnMut([u8; PIECE], usize),
+) -> usize {
     let bytes = text.as_bytes();
     if class(bytes, at) == SPACE {
         emit([b' '; PIECE], 1);
@@ -236,7 +241,7 @@ fn is_volatile(word: &[u8], classes: u8) -> bool {
 }
 
 /// Returns the index behind the unit of the number that ends at `end`; `end` without a unit.
-fn without_unit(text: &str, end: usize) -> usize {
+fn end_of_unit(text: &str, end: usize) -> usize {
     let unit_at = text.len() - text[end..].trim_start().len();
     let (unit_end, _) = word(text.as_bytes(), unit_at);
     let unit = &text[unit_at..unit_end];

@@ -166,7 +166,7 @@ impl Observer {
     /// marks to the response's extensions. Layers further out follow these marks.
     #[inline]
     pub(crate) fn new<B: Body>(facts: ResponseFacts, answer: &mut Response<B>, run: &Run) -> Self {
-        let announced = AnnouncedLength::by(facts.head, answer);
+        let announced = AnnouncedLength::of_response(facts.head, answer);
         let counts = answer.extensions().get::<NotCounted>().is_none();
         let mode = if facts.is_events(answer.status(), answer.headers()) {
             ObserverMode::of_events(facts, answer.extensions_mut(), run, counts)

@@ -163,9 +163,8 @@ impl<'a> Item<'a> {
         } else {
             // Items of the Responses API without a role are work: reasoning, or a call that the
             // provider makes itself.
-            let instructs = is(self.role, &[b"system", b"developer"]);
-            let work = self.role.is_none() && self.kind.is_some();
-            return if work && !instructs {
+            let is_work = self.role.is_none() && self.kind.is_some();
+            return if is_work {
                 ItemKind::Work
             } else {
                 ItemKind::Other

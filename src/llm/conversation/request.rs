@@ -9,8 +9,8 @@ use crate::llm::{
 
 /// The keys under which a request's body has the conversation: chat's and Anthropic's, then
 /// that of the Responses API.
-const CHAT: &[u8] = b"messages";
-const RESPONSES: &[u8] = b"input";
+const CHAT_KEY: &[u8] = b"messages";
+const RESPONSES_KEY: &[u8] = b"input";
 
 /// The number of places, of the latest messages, that are kept for a conversation's next
 /// request.
@@ -87,9 +87,9 @@ impl<'a> History<'a> {
     ) -> Option<Self> {
         let of = |key| Self::under(key, body, places);
         match dialect {
-            Dialect::OpenAiChat | Dialect::Anthropic => of(CHAT),
-            Dialect::OpenAiResponses => of(RESPONSES),
-            _ => match (of(CHAT), of(RESPONSES)) {
+            Dialect::OpenAiChat | Dialect::Anthropic => of(CHAT_KEY),
+            Dialect::OpenAiResponses => of(RESPONSES_KEY),
+            _ => match (of(CHAT_KEY), of(RESPONSES_KEY)) {
                 (Some(_), Some(responses)) if responses.acts() => Self::both(body),
                 (Some(chat), Some(_)) => Some(Self {
                     is_responses: true,
@@ -108,8 +108,8 @@ impl<'a> History<'a> {
     /// Reads the conversation under both keys of a request that may be of either API.
     fn both(body: &'a [u8]) -> Option<Self> {
         let whole = |key| Self::under(key, body, &VecDeque::new());
-        let mut history = whole(CHAT)?;
-        let other = whole(RESPONSES)?;
+        let mut history = whole(CHAT_KEY)?;
+        let other = whole(RESPONSES_KEY)?;
         // Only calls and results of the other key count: a message under one key ends no
         // turn under the other.
         let acts = other
@@ -147,7 +147,7 @@ impl<'a> History<'a> {
         places: &VecDeque<HistoryPlace>,
     ) -> Result<Option<Self>, ()> {
         let mut history = Self {
-            is_responses: conversation == RESPONSES,
+            is_responses: conversation == RESPONSES_KEY,
             ..Self::default()
         };
         let mut found = false;

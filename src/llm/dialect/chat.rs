@@ -35,13 +35,13 @@ struct Chunk<'a> {
     says_error: bool,
     type_is_error: bool,
     is_ping: bool,
-    choices: Parsed<'a>,
+    choices: ChoiceValues<'a>,
     usage: Tokens,
 }
 
 /// The content, stop reason and failure of one chat event, merged over its choices.
 #[derive(Default)]
-struct Parsed<'a> {
+struct ChoiceValues<'a> {
     choices: ChatChoices,
     carried: u32,
     stop: Option<Text<'a>>,
@@ -92,7 +92,7 @@ impl<'a> Chunk<'a> {
         Scanner::document(data, |json, key| {
             match key {
                 b"choices" => {
-                    self.choices = Parsed::default();
+                    self.choices = ChoiceValues::default();
                     let choices = &mut self.choices;
                     self.has_choices = json.array(|json| choices.read_choice(json))?;
                 }
@@ -144,7 +144,7 @@ impl<'a> Chunk<'a> {
     }
 }
 
-impl<'a> Parsed<'a> {
+impl<'a> ChoiceValues<'a> {
     #[inline]
     fn read_choice(&mut self, json: &mut Scanner<'a>) -> Scan<()> {
         let mut index = None;

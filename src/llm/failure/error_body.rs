@@ -44,7 +44,7 @@ pub(super) fn is_error(body: &[u8]) -> bool {
     let is_answer = answers.into_iter().flatten().any(is_filled);
     // A response with the status `failed` counts even with content: the model's output so far.
     let may_fail = is(status, b"\"failed\"") || !is_answer;
-    may_fail && error.is_some_and(says_something)
+    may_fail && error.is_some_and(reports_error)
 }
 
 /// Whether a body with the content type JSON is no complete document, for example cut short.
@@ -176,14 +176,14 @@ fn have_failed(choices: &[u8]) -> bool {
         let [error, reason] = Scanner::members(json.span()?, [b"error", b"finish_reason"])?;
         let error = error.filter(|error| error.starts_with(b"{") && is_filled(error));
         all += 1;
-        failed += u32::from(is(reason, b"\"error\"") || error.is_some_and(says_something));
+        failed += u32::from(is(reason, b"\"error\"") || error.is_some_and(reports_error));
         Ok(())
     });
     read.is_ok() && all > 0 && all == failed
 }
 
 /// Whether the value of an `error` key reports an error.
-fn says_something(span: &[u8]) -> bool {
+fn reports_error(span: &[u8]) -> bool {
     Scanner::new(span).is_error().unwrap_or_default()
 }
 

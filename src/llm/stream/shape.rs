@@ -5,7 +5,7 @@
 //!
 //! # Why the verdict is the same
 //!
-//! A gap is the inside of a string under one of the keys in [`is_text`]. Outside of the gaps the
+//! A gap is the inside of a string under one of the keys in [`is_unread`]. Outside of the gaps the
 //! event equals the recorded event byte for byte. Where a grammar reads such a key, it asks only
 //! whether the value is empty, so a gap is never empty. A gap ends where the [`Scanner`] ends a
 //! string, so a walk would find the same tokens.
@@ -229,7 +229,7 @@ impl<'a> Recorder<'a> {
     }
 
     fn member(&mut self, json: &mut Scanner<'a>, key: &[u8]) -> Scan<()> {
-        if !is_text(key) || json.first()? != b'"' {
+        if !is_unread(key) || json.first()? != b'"' {
             return self.value(json);
         }
         match json.text()?.map(Text::raw) {
@@ -277,7 +277,7 @@ impl<'a> Recorder<'a> {
 }
 
 /// Whether no grammar reads the inside of a string under this key, wherever the key stands.
-fn is_text(key: &[u8]) -> bool {
+fn is_unread(key: &[u8]) -> bool {
     is_generated(key) || matches!(key, b"signature" | b"obfuscation")
 }
 
