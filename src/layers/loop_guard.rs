@@ -402,7 +402,7 @@ impl<A> RequestReader<A> for HistoryReader {
         let body = request.body().gathered();
         let dialect = dialect_of(request);
         if let Some(history) = History::read(&dialect, &body, &self.run.places()) {
-            self.run.follow(&history, self.exact);
+            self.run.read_history(&history, self.exact);
         }
         None
     }

@@ -74,13 +74,13 @@ pub(super) async fn ask_at_cap(run: WeakRun, message: String, stages: Arc<Stages
 impl Stages {
     /// Asks each stage of the inquiry once; `None` ends the inquiry.
     async fn round(&self, run: &WeakRun, repeats: Option<u32>) -> Option<Restart> {
-        let (row, verdict) = match &self.checker {
+        let (series, verdict) = match &self.checker {
             // The result is `None` if the run is no longer stuck when the check begins.
             Some(checker) => {
-                let (row, verdict) = self.check(run, checker, |run| run.stuck_in()).await?;
-                (row, Some(verdict))
+                let (series, verdict) = self.check(run, checker, |run| run.stuck_series()).await?;
+                (series, Some(verdict))
             }
-            None => (run.live()?.stuck_in()?, None),
+            None => (run.live()?.stuck_series()?, None),
         };
         let works = |verdict: &Verdict| verdict.status == Status::Working;
         if verdict.as_ref().is_some_and(works) {
@@ -88,7 +88,7 @@ impl Stages {
         }
         let live = run.live()?;
         // The checker's verdict on an earlier series of repeats does not count.
-        if live.stuck_in()? != row {
+        if live.stuck_series()? != series {
             return Some(Restart);
         }
         match &verdict {
@@ -109,7 +109,7 @@ impl Stages {
         let answer = within(self.answer_within, asked).await.ok();
         let live = run.live()?;
         live.notify(&RunNotice::Answered { answer });
-        if live.stuck_in()? != row {
+        if live.stuck_series()? != series {
             return Some(Restart);
         }
         if answer == Some(Answer::Stop) {

@@ -270,7 +270,7 @@ impl Inquiries {
                 |registry| registry.find(run),
                 |run| {
                     // The id may be that of another owner's run, which is not near its cap.
-                    run.is_in_question().then(|| message.clone())
+                    run.is_notice_claimed().then(|| message.clone())
                 },
             ),
             RunEvent::Notice { .. } => {}

@@ -310,7 +310,7 @@ fn late<F, B>(
     }
     if MarkingReader::is_events(head.status, &head.headers) {
         if let Some(events) = events {
-            events.follow(&head.extensions);
+            events.take_marks_of(&head.extensions);
         }
         return Inner::Streaming { body };
     }

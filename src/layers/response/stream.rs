@@ -76,7 +76,7 @@ impl CallerStream {
     }
 
     /// Takes the marks of an answer that came after an early head.
-    pub(super) fn follow(&mut self, answer: &Extensions) {
+    pub(super) fn take_marks_of(&mut self, answer: &Extensions) {
         self.source = EventSource::of(self.dialect, answer);
         self.run = answer.get().cloned().or(self.run.take());
     }

@@ -297,10 +297,10 @@ impl Run {
     }
 
     /// Reads the new actions of the nearest run from the history in a request.
-    pub(crate) fn follow(&self, history: &History<'_>, exact: bool) {
+    pub(crate) fn read_history(&self, history: &History<'_>, exact: bool) {
         let actions = self.actions();
         let most = actions.excerpt();
-        let effects = actions.with(|state| state.follow(history, exact, most));
+        let effects = actions.with(|state| state.read_history(history, exact, most));
         self.apply(effects);
     }
 
@@ -444,9 +444,9 @@ impl Run {
 
     /// The number of the series of equal actions in which the nearest run is stuck; `None` if it is
     /// not stuck. A different number later means that the run made progress in between.
-    pub(crate) fn stuck_in(&self) -> Option<u64> {
+    pub(crate) fn stuck_series(&self) -> Option<u64> {
         let features = self.run_state().features_if_any()?;
-        features.repeat_detector.row()
+        features.repeat_detector.series()
     }
 
     fn report_repetition(&self, repetition: Repetition) {

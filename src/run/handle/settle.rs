@@ -191,7 +191,7 @@ impl Run {
             // A key that was spent inside a call ends that call alone.
             Some(ErrorAllowance::Within | ErrorAllowance::KeySpent | ErrorAllowance::RowSpent) => {
                 let errors = self.run_state().errors_if_any();
-                if errors.is_some_and(ErrorCounts::reached) {
+                if errors.is_some_and(ErrorCounts::count_in_row) {
                     self.run().end(TerminalReason::ConsecutiveErrors);
                 }
             }

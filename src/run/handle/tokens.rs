@@ -34,9 +34,9 @@ impl Run {
     }
 
     /// Whether the notice about the caps that hold for the nearest run now was claimed.
-    pub(crate) fn is_in_question(&self) -> bool {
+    pub(crate) fn is_notice_claimed(&self) -> bool {
         let tokens = self.nearest().tokens_if_any();
-        tokens.is_some_and(|tokens| tokens.is_in_question())
+        tokens.is_some_and(|tokens| tokens.is_notice_claimed())
     }
 
     /// The message about the cap that the nearest run is near; `None` if its layer sends no notices
@@ -116,7 +116,7 @@ impl Run {
     pub(crate) fn ask_at_cap(&self, caps: &RunTokenCaps) {
         for (run, ledger, caps) in self.capped(caps) {
             let near = caps.near(ledger).filter(|_| !run.is_over());
-            if let Some(limit) = near.filter(|_| ledger.takes_question()) {
+            if let Some(limit) = near.filter(|_| ledger.claim_notice()) {
                 let (message, estimated) = (near_message(limit), limit.estimated);
                 run.publish(&RunNotice::NearTokenCap { message, estimated }, false);
             }

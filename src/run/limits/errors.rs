@@ -110,7 +110,7 @@ impl ErrorCounts {
 
     /// Counts a failure in a row, for a failed attempt that was counted before and now is the
     /// failure of its call. Returns whether the failures in a row have reached their limit.
-    pub(crate) fn reached(&self) -> bool {
+    pub(crate) fn count_in_row(&self) -> bool {
         self.0.lock().add_to_row()
     }
 

@@ -321,7 +321,7 @@ pub(crate) struct TokenLedger {
     extensions: AtomicU32,
     /// The value of [`times`](Self::times) when a notice about a near cap was last claimed; 0
     /// before the first.
-    questions: AtomicU32,
+    claimed_times: AtomicU32,
     /// The token account of the run's owner.
     account: OnceLock<Arc<dyn TokenAccount>>,
 }
@@ -369,15 +369,15 @@ impl TokenLedger {
     }
 
     /// Whether the notice that a cap is near was claimed for the caps that hold now.
-    pub(crate) fn is_in_question(&self) -> bool {
-        self.questions.load(Ordering::Acquire) >= self.times()
+    pub(crate) fn is_notice_claimed(&self) -> bool {
+        self.claimed_times.load(Ordering::Acquire) >= self.times()
     }
 
     /// Claims the notice that a cap is near, for the caps that hold now; true for the first caller.
-    pub(crate) fn takes_question(&self) -> bool {
+    pub(crate) fn claim_notice(&self) -> bool {
         let times = self.times();
-        self.questions.load(Ordering::Acquire) < times
-            && self.questions.fetch_max(times, Ordering::AcqRel) < times
+        self.claimed_times.load(Ordering::Acquire) < times
+            && self.claimed_times.fetch_max(times, Ordering::AcqRel) < times
     }
 }
 

@@ -211,10 +211,10 @@ impl fmt::Display for Terminated {
             "run {} ended with {} after {}",
             self.run,
             self.reason,
-            Span(self.elapsed)
+            HumanDuration(self.elapsed)
         )?;
         if let Some(limit) = self.limit {
-            write!(f, ", its limit being {}", Span(limit))?;
+            write!(f, ", its limit being {}", HumanDuration(limit))?;
         }
         match &self.last_step {
             Some(step) => write!(f, ", last step {step}"),
@@ -323,7 +323,11 @@ fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
         }
         _ => {}
     }
-    write!(f, "The {subject} was stopped after {}: ", Span(end.elapsed))?;
+    write!(
+        f,
+        "The {subject} was stopped after {}: ",
+        HumanDuration(end.elapsed)
+    )?;
     let (cause, advice) = cause_and_advice(&end.reason);
     write_cause(f, end, cause)?;
     write!(f, " ({name}). Last step: ")?;
@@ -347,7 +351,7 @@ fn write_cause(f: &mut impl fmt::Write, end: &Terminated, cause: &str) -> fmt::R
     use LimitKind::{Announced, Lifeless, Tokens, Turns, Unhealthy, Unheard};
     use TerminalReason::{CallerDeadline, HardCeiling, StepTimeout, TokenCap, TurnCap};
 
-    match (&end.reason, end.measure, end.limit.map(Span)) {
+    match (&end.reason, end.measure, end.limit.map(HumanDuration)) {
         (StepTimeout, Lifeless, Some(limit)) => {
             write!(f, "its heartbeats stopped, for {limit} nothing came")
         }
@@ -420,9 +424,9 @@ const fn cause_and_advice(reason: &TerminalReason) -> (&'static str, &'static st
 
 /// A duration, printed in minutes and seconds. Below one second it is in milliseconds, below ten
 /// seconds it has tenths.
-struct Span(Duration);
+struct HumanDuration(Duration);
 
-impl fmt::Display for Span {
+impl fmt::Display for HumanDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let secs = self.0.as_secs();
         match (secs / 60, secs % 60) {
@@ -443,7 +447,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_span_reads_in_minutes_and_seconds() {
+    fn a_duration_reads_in_minutes_and_seconds() {
         let cases = [
             (50, "50ms"),
             (1500, "1.5s"),
@@ -451,7 +455,10 @@ mod tests {
             (190_000, "3m 10s"),
         ];
         for (millis, text) in cases {
-            assert_eq!(Span(Duration::from_millis(millis)).to_string(), text);
+            assert_eq!(
+                HumanDuration(Duration::from_millis(millis)).to_string(),
+                text
+            );
         }
     }
 }

@@ -115,7 +115,7 @@ impl LoopState {
     /// Reads the new actions from a history, up to one that ends the run; also the task, if none is
     /// set. Each action and the task keep an excerpt of at most `most` bytes. With `exact`, results
     /// that differ in volatile words are different results.
-    pub(in crate::run) fn follow(
+    pub(in crate::run) fn read_history(
         &mut self,
         history: &History<'_>,
         exact: bool,

@@ -26,7 +26,7 @@ pub(in crate::run) struct Streak {
     /// The heartbeats that the program sent since the last action or progress.
     beats: u32,
     /// The number of times that a new series began, at another action or at progress.
-    row: u64,
+    series: u64,
     /// The count of repeats at which the next notice is due; 0 if it is due at the limit.
     next: u32,
     /// The count of repeats at which the run ends; `None` if it never does.
@@ -85,9 +85,9 @@ impl RepeatDetector {
     }
 
     /// The number of the series in which the run is stuck; `None` if it is not stuck.
-    pub(crate) fn row(&self) -> Option<u64> {
+    pub(crate) fn series(&self) -> Option<u64> {
         let mut streak = self.0.lock();
-        (streak.repetition(false) != Repetition::Moving).then_some(streak.row)
+        (streak.repetition(false) != Repetition::Moving).then_some(streak.series)
     }
 
     /// Sets the count of repeats at which the run ends; of two limits the smaller holds.
@@ -100,7 +100,7 @@ impl RepeatDetector {
 
 impl Streak {
     pub(in crate::run) fn begin(&mut self) {
-        self.row += 1;
+        self.series += 1;
         self.repeats = 0;
         self.next = 0;
     }

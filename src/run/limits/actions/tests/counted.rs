@@ -124,8 +124,8 @@ fn results_that_come_alone_find_the_calls_of_the_answer() {
             r#"{{"previous_response_id":"r{turn}","input":[{{"type":"function_call_output","call_id":"c{turn}","output":"running"}}]}}"#
         );
         let history = History::read(&Dialect::Any, body.as_bytes(), state.places()).unwrap();
-        told.push(found(state.follow(&history, false, 0)));
-        assert_eq!(state.follow(&history, false, 0), [], "once");
+        told.push(found(state.read_history(&history, false, 0)));
+        assert_eq!(state.read_history(&history, false, 0), [], "once");
     }
 
     let told: Vec<_> = super::told(told.into_iter())
@@ -163,7 +163,7 @@ fn two_requests_at_once_count_what_is_new_once() {
     );
     let late = History::read(&Dialect::Any, body.as_bytes(), &old).unwrap();
     assert_eq!(late.events.len(), 2);
-    assert_eq!(acted(&agent.state.follow(&late, false, 0)), 0);
+    assert_eq!(acted(&agent.state.read_history(&late, false, 0)), 0);
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn acts(run: &Run, calls: usize) {
     }
     let body = format!(r#"{{"messages":[{}]}}"#, agent.messages.join(","));
     let history = History::read(&Dialect::Any, body.as_bytes(), &run.places()).unwrap();
-    run.follow(&history, false);
+    run.read_history(&history, false);
     run.expect(vec![Called {
         id: Some(7),
         name: b"search"[..].into(),

@@ -76,7 +76,7 @@ impl Agent {
         );
         let places = self.state.places().clone();
         let history = History::read(&Dialect::Any, body.as_bytes(), &places).unwrap();
-        self.state.follow(&history, self.exact, 0)
+        self.state.read_history(&history, self.exact, 0)
     }
 }
 
