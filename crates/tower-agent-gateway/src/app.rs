@@ -66,7 +66,7 @@ type Fixed = (
 
 /// The service of [`App::router`].
 #[derive(Clone)]
-struct Current(Arc<ArcSwap<Router>>);
+struct CurrentRouter(Arc<ArcSwap<Router>>);
 
 /// Builds the gateway's routes: those of its callers, and those of its operator.
 ///
@@ -115,7 +115,7 @@ impl App {
 
     /// The routes; each request is served by the configuration of its run.
     pub fn router(&self) -> Router {
-        Router::new().fallback_service(Current(Arc::clone(&self.router)))
+        Router::new().fallback_service(CurrentRouter(Arc::clone(&self.router)))
     }
 
     /// Replaces the configuration for all runs that begin from now on.
@@ -148,7 +148,7 @@ impl App {
         }
         *watchdog = next.map(watch);
         if let Some(kept) = self.gateway.replace(stacks, registry) {
-            drop(routes::beside(kept));
+            drop(routes::spawn_background(kept));
         }
         let router = routes::routes(self.gateway.clone(), self.watched.clone(), config);
         self.router.store(Arc::new(router));
@@ -178,7 +178,7 @@ fn configured_watchdog(
 }
 
 fn watch(watchdog: Watchdog) -> AbortHandle {
-    routes::beside(watchdog.run()).abort_handle()
+    routes::spawn_background(watchdog.run()).abort_handle()
 }
 
 fn fixed(config: &Config) -> Fixed {
@@ -191,7 +191,7 @@ fn fixed(config: &Config) -> Fixed {
     )
 }
 
-impl Service<Request> for Current {
+impl Service<Request> for CurrentRouter {
     type Response = Response;
     type Error = Infallible;
     type Future = <Router as Service<Request>>::Future;

@@ -58,7 +58,7 @@ impl Watched {
 
 /// Spawns a task that belongs to no request: a watchdog, or one that keeps replaced stacks.
 #[allow(clippy::disallowed_methods, reason = "it lives beside all requests")]
-pub(crate) fn beside(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+pub(crate) fn spawn_background(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(task)
 }
 
@@ -73,16 +73,16 @@ pub(crate) fn routes(gateway: Gateway, watched: Watched, config: &Config) -> Rou
         ))
     };
     let operator = Operator::new(config.control_token.clone());
-    let called = called(gateway, &watched.registry, config);
-    let callers = open_to(called, Pages::Of(config.cors.clone()));
-    let own = operated(watched, operator).route("/healthz", get(|| async { "ok\n" }));
+    let forwarded = caller_routes(gateway, &watched.registry, config);
+    let callers = open_to(forwarded, Pages::Of(config.cors.clone()));
+    let own = operator_routes(watched, operator).route("/healthz", get(|| async { "ok\n" }));
     // A path without a route gets the fallback of the router that is merged last.
     open_to(own, Pages::Own).merge(callers)
 }
 
 /// The callers' routes: the forwarded operations, the list of models and, if callers have keys,
 /// each caller's own runs.
-fn called(gateway: Gateway, registry: &RunRegistry, config: &Config) -> Router {
+fn caller_routes(gateway: Gateway, registry: &RunRegistry, config: &Config) -> Router {
     let models = Json(list(config.agent.candidate_tables()));
     let gateway = AgentRuns::new(config.known_agents.clone(), gateway);
     let mut app = OPERATIONS
@@ -107,7 +107,7 @@ fn called(gateway: Gateway, registry: &RunRegistry, config: &Config) -> Router {
 }
 
 /// The operator's routes, which act across owners.
-fn operated(watched: Watched, operator: Operator) -> Router {
+fn operator_routes(watched: Watched, operator: Operator) -> Router {
     let Watched {
         registry,
         events,

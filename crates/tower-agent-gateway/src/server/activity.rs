@@ -61,14 +61,14 @@ pub(super) struct InFlight(Arc<Activity>);
 
 /// A body of a request or an answer that keeps its request in flight.
 #[derive(Debug)]
-pub(super) struct Held<B> {
+pub(super) struct InFlightBody<B> {
     body: B,
     _request: Arc<InFlight>,
 }
 
 /// A socket that reports its reads and writes to the connection's [`Activity`].
 #[derive(Debug)]
-pub(super) struct Seen<T> {
+pub(super) struct ObservedIo<T> {
     io: T,
     activity: Arc<Activity>,
 }
@@ -167,7 +167,7 @@ impl Drop for InFlight {
     }
 }
 
-impl<B> Held<B> {
+impl<B> InFlightBody<B> {
     pub(super) const fn new(body: B, request: Arc<InFlight>) -> Self {
         Self {
             body,
@@ -176,7 +176,7 @@ impl<B> Held<B> {
     }
 }
 
-impl<B: Body<Data = Bytes> + Unpin> Body for Held<B> {
+impl<B: Body<Data = Bytes> + Unpin> Body for InFlightBody<B> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -196,7 +196,7 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Held<B> {
     }
 }
 
-impl<T> Seen<T> {
+impl<T> ObservedIo<T> {
     pub(super) const fn new(io: T, activity: Arc<Activity>) -> Self {
         Self { io, activity }
     }
@@ -208,7 +208,7 @@ impl<T> Seen<T> {
     }
 }
 
-impl<T: AsyncRead + Unpin> AsyncRead for Seen<T> {
+impl<T: AsyncRead + Unpin> AsyncRead for ObservedIo<T> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
@@ -223,7 +223,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Seen<T> {
     }
 }
 
-impl<T: AsyncWrite + Unpin> AsyncWrite for Seen<T> {
+impl<T: AsyncWrite + Unpin> AsyncWrite for ObservedIo<T> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,

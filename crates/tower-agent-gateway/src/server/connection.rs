@@ -17,7 +17,7 @@ use tokio::{
 };
 use tower::ServiceExt;
 
-use super::activity::{Activity, Due, Held, Seen};
+use super::activity::{Activity, Due, InFlightBody, ObservedIo};
 use crate::config::ServerLimits;
 
 /// Serves the requests of one connection, and enforces its deadlines.
@@ -32,17 +32,17 @@ pub(super) async fn serve(
     mut stopped: watch::Receiver<bool>,
 ) {
     let activity = Activity::new();
-    let io = TokioIo::new(Seen::new(stream, Arc::clone(&activity)));
+    let io = TokioIo::new(ObservedIo::new(stream, Arc::clone(&activity)));
     let of_requests = Arc::clone(&activity);
     let service = service_fn(move |request: Request<Incoming>| {
         let in_flight = of_requests.begin(request.version());
         let body = Arc::clone(&in_flight);
-        let mut request = request.map(|it| Body::new(Held::new(it, body)));
+        let mut request = request.map(|it| Body::new(InFlightBody::new(it, body)));
         request.extensions_mut().insert(ConnectInfo(peer));
         let app = app.clone();
         async move {
             let Ok(answer) = app.oneshot(request).await;
-            Ok::<_, Infallible>(answer.map(|body| Held::new(body, in_flight)))
+            Ok::<_, Infallible>(answer.map(|body| InFlightBody::new(body, in_flight)))
         }
     });
     let mut connection = pin!(builder.serve_connection(io, service));

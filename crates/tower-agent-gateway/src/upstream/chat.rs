@@ -58,7 +58,7 @@ pub(super) fn events(answer: &SimulatedAnswer<'_>) -> EventSequence {
             }
         },
         closing,
-        life: Bytes::from_static(b": ping\n\n"),
+        ping: Bytes::from_static(b": ping\n\n"),
     }
 }
 

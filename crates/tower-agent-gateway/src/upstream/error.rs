@@ -8,7 +8,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use serde_json::{Value, json};
 
 use super::behaviour::FailureMode;
-use super::failing::Said;
+use super::failing::ErrorContent;
 use super::request::Endpoint;
 use super::sse::{data, typed};
 
@@ -26,9 +26,9 @@ pub(super) enum Refusal {
 
 impl Refusal {
     pub(super) fn respond(&self, operation: Endpoint) -> Response {
-        let said = self.say(operation);
-        let status = StatusCode::from_u16(said.status).unwrap_or_default();
-        let mut answer = (status, Json(said.body(operation))).into_response();
+        let content = self.content(operation);
+        let status = StatusCode::from_u16(content.status).unwrap_or_default();
+        let mut answer = (status, Json(content.body(operation))).into_response();
         if let Self::Simulated {
             how: FailureMode::RateLimited { retry_after },
             ..
@@ -43,16 +43,16 @@ impl Refusal {
 
     /// The same error as an event in a stream with status 200.
     pub(super) fn stream(&self, operation: Endpoint) -> Response {
-        let said = self.say(operation);
+        let content = self.content(operation);
         let event: Bytes = match operation {
             Endpoint::Responses => {
-                let mut event = said.body(operation);
+                let mut event = content.body(operation);
                 event["type"] = json!("error");
                 event["sequence_number"] = json!(0);
                 typed(&event)
             }
-            _ if anthropic(operation) => typed(&said.body(operation)),
-            _ => data(&said.body(operation)),
+            _ if anthropic(operation) => typed(&content.body(operation)),
+            _ => data(&content.body(operation)),
         };
         let headers = [
             (CONTENT_TYPE, "text/event-stream; charset=utf-8"),
@@ -61,8 +61,8 @@ impl Refusal {
         (headers, event).into_response()
     }
 
-    fn say(&self, operation: Endpoint) -> Said {
-        let said = |status, kind, code, message: String| Said {
+    fn content(&self, operation: Endpoint) -> ErrorContent {
+        let content = |status, kind, code, message: String| ErrorContent {
             status,
             kind,
             code,
@@ -71,28 +71,28 @@ impl Refusal {
         match (self, anthropic(operation)) {
             (Self::BadJson(error), _) => {
                 let message = format!("could not parse the JSON body of your request: {error}");
-                said(400, "invalid_request_error", None, message)
+                content(400, "invalid_request_error", None, message)
             }
             (Self::UnknownModel(model), true) => {
-                said(404, "not_found_error", None, format!("model: {model}"))
+                content(404, "not_found_error", None, format!("model: {model}"))
             }
             (Self::UnknownModel(model), false) => {
                 let message =
                     format!("The model `{model}` does not exist or you do not have access to it.");
-                said(
+                content(
                     404,
                     "invalid_request_error",
                     Some("model_not_found"),
                     message,
                 )
             }
-            (Self::Simulated { model, how }, true) => how.say_as_anthropic(model),
-            (Self::Simulated { model, how }, false) => how.say_as_openai(model),
+            (Self::Simulated { model, how }, true) => how.content_as_anthropic(model),
+            (Self::Simulated { model, how }, false) => how.content_as_openai(model),
         }
     }
 }
 
-impl Said {
+impl ErrorContent {
     fn body(&self, operation: Endpoint) -> Value {
         let Self {
             kind,

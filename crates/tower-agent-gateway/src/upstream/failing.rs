@@ -4,7 +4,7 @@ use super::behaviour::FailureMode;
 
 /// The content of an error, in the words of one dialect.
 #[derive(Debug)]
-pub(super) struct Said {
+pub(super) struct ErrorContent {
     pub(super) status: u16,
     pub(super) kind: &'static str,
     pub(super) code: Option<&'static str>,
@@ -12,7 +12,7 @@ pub(super) struct Said {
 }
 
 impl FailureMode {
-    pub(super) fn say_as_anthropic(self, model: &str) -> Said {
+    pub(super) fn content_as_anthropic(self, model: &str) -> ErrorContent {
         let (status, kind, message) = match self {
             Self::RateLimited { .. } => (
                 429,
@@ -31,7 +31,7 @@ impl FailureMode {
                 "messages.0.content: Input should be a valid list".to_owned(),
             ),
         };
-        Said {
+        ErrorContent {
             status,
             kind,
             code: None,
@@ -39,7 +39,7 @@ impl FailureMode {
         }
     }
 
-    pub(super) fn say_as_openai(self, model: &str) -> Said {
+    pub(super) fn content_as_openai(self, model: &str) -> ErrorContent {
         let (status, kind, code, message) = match self {
             Self::RateLimited { retry_after } => (
                 429,
@@ -70,7 +70,7 @@ impl FailureMode {
                 "Invalid value for 'content': expected a string, got null.".to_owned(),
             ),
         };
-        Said {
+        ErrorContent {
             status,
             kind,
             code,

@@ -59,7 +59,7 @@ pub(super) fn events(answer: &SimulatedAnswer<'_>) -> EventSequence {
             })),
             typed(&json!({"type": "message_stop"})),
         ],
-        life: typed(&json!({"type": "ping"})),
+        ping: typed(&json!({"type": "ping"})),
     }
 }
 

@@ -37,7 +37,7 @@ pub(super) fn events(answer: &SimulatedAnswer<'_>) -> EventSequence {
         opening: all(opening),
         deltas: all(deltas),
         closing: all(closing.into_iter().chain([done]).collect()),
-        life: Bytes::from_static(b": ping\n\n"),
+        ping: Bytes::from_static(b": ping\n\n"),
     }
 }
 

@@ -76,7 +76,7 @@ impl Script {
             Behaviour::Cut => Ending::Clean,
             Behaviour::Ping => Ending::Repeat {
                 every: delays.ping_gap,
-                frame: events.life,
+                frame: events.ping,
             },
             _ => {
                 steps.extend(events.closing.into_iter().map(ScriptStep::Send));

@@ -6,7 +6,7 @@ use serde_json::Value;
 /// The events of one whole stream, by their role.
 #[derive(Debug)]
 pub(super) struct EventSequence {
-    /// The events before any output. A pinging upstream sends these and then only `life`.
+    /// The events before any output. A pinging upstream sends these and then only `ping`.
     pub(super) prelude: Vec<Bytes>,
     /// The announcement of the output, which in OpenAI Responses already is progress.
     pub(super) opening: Vec<Bytes>,
@@ -15,7 +15,7 @@ pub(super) struct EventSequence {
     /// The events after the last delta, with the terminator.
     pub(super) closing: Vec<Bytes>,
     /// A ping, which is a sign of life but no progress.
-    pub(super) life: Bytes,
+    pub(super) ping: Bytes,
 }
 
 /// An event of one `data` line.
