@@ -76,11 +76,11 @@ impl AgentConfig {
     fn check_all(file: File) -> Result<Self, ConfigError> {
         let recommended = file.preset.is_some();
         let mut agents = file.agents;
-        let all = agents.remove(DEFAULTS).unwrap_or_default();
+        let table = agents.remove(DEFAULTS).unwrap_or_default();
         let detection = file.tools.loop_detection;
-        let repeats = file.retry.is_some() || all.retry_budget.is_some();
+        let repeats = file.retry.is_some() || table.retry_budget.is_some();
 
-        let (mut run, mut retry) = limits_of(DEFAULTS, all)?;
+        let (mut run, mut retry) = limits_of(DEFAULTS, table)?;
         for (twice, table) in [
             (file.run.set_twice(&run), "run"),
             (file.retry.and_then(|it| it.set_twice(&retry)), "retry"),
@@ -105,25 +105,25 @@ impl AgentConfig {
             retry,
             retry.or(retry_preset(repeats, recommended)),
         )?;
-        let all = AgentLimits {
+        let defaults = AgentLimits {
             run: run.or(run_preset(recommended)),
             retry: complete(retry, retry_preset(repeats, recommended)),
-            notify_after: all.notify_after,
+            notify_after: table.notify_after,
         };
         let of_agent = |(name, table): (String, AgentTable)| {
             let (run, retry) = limits_of(&name, table)?;
             let path = ["agents", &name];
-            check_run(&path, run, run.or(all.run))?;
-            check_retry(&path, retry, retry.or(all.retry))?;
+            check_run(&path, run, run.or(defaults.run))?;
+            check_retry(&path, retry, retry.or(defaults.retry))?;
             let retry = match table.retry_budget {
                 // A `retryBudget` turns repeats on, as `[retry]` does, but for this agent alone.
                 Some(_) if !repeats && !recommended => retry.or(retry_preset(true, false)),
                 _ => retry,
             };
             let limits = AgentLimits {
-                run: run.or(all.run),
-                retry: complete(retry, all.retry),
-                notify_after: table.notify_after.or(all.notify_after),
+                run: run.or(defaults.run),
+                retry: complete(retry, defaults.retry),
+                notify_after: table.notify_after.or(defaults.notify_after),
             };
             Ok((name, limits))
         };
@@ -131,7 +131,8 @@ impl AgentConfig {
         let agents = agents.collect::<Result<BTreeMap<_, _>, ConfigError>>()?;
 
         let observes = |limits: &AgentLimits| limits.run.observe == Some(true);
-        if file.disconnect.caller_deadline && (observes(&all) || agents.values().any(observes)) {
+        if file.disconnect.caller_deadline && (observes(&defaults) || agents.values().any(observes))
+        {
             let message = "is of no use beside observe of a run's limits";
             return Err(ConfigError::new(["disconnect", "caller_deadline"], message));
         }
@@ -141,7 +142,7 @@ impl AgentConfig {
             let of_agents = agents
                 .iter()
                 .map(|(name, limits)| (["agents", name], limits));
-            let mut tables = of_agents.chain([(["run", ""], &all)]);
+            let mut tables = of_agents.chain([(["run", ""], &defaults)]);
             if let Some(([table, name], _)) = tables.find(|(_, limits)| caps_cost(limits)) {
                 let key = [table, name, "max_cost"]
                     .into_iter()
@@ -171,7 +172,7 @@ impl AgentConfig {
             }),
             candidates: file.candidates,
             agents,
-            all,
+            defaults,
         })
     }
 }

@@ -61,7 +61,7 @@ pub use self::{
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
     /// The limits of each agent without a table in `agents`.
-    all: AgentLimits,
+    defaults: AgentLimits,
     /// The complete limits of each agent with a table, by name.
     agents: BTreeMap<String, AgentLimits>,
     attempt: AttemptTable,
@@ -144,9 +144,9 @@ impl AgentConfig {
         let phrases = BTreeMap::from([("phrases", &*self.stop)]);
         let agents = self.agents.iter();
         let mut document = toml::Table::try_from(Document {
-            run: self.all.run,
+            run: self.defaults.run,
             attempt: self.attempt,
-            retry: self.all.retry,
+            retry: self.defaults.retry,
             fallback: self.fallback,
             disconnect: self.disconnect,
             stop: (!self.stop.is_empty()).then_some(phrases),
@@ -158,7 +158,7 @@ impl AgentConfig {
                 .collect(),
         })
         .map_err(wrong)?;
-        if let Some(after) = self.all.notify_after {
+        if let Some(after) = self.defaults.notify_after {
             let defaults = toml::Table::try_from(BTreeMap::from([("notify_after", after)]));
             let agents = document
                 .entry("agents")
@@ -188,7 +188,7 @@ impl AgentConfig {
     #[must_use]
     pub fn ask_at(&self) -> Option<Vec<&str>> {
         let asks = |limits: &AgentLimits| limits.run.ask_at.is_some_and(|part| part.0 > 0.0);
-        if asks(&self.all) {
+        if asks(&self.defaults) {
             return Some(vec!["run", "ask_at"]);
         }
         let (name, _) = self.agents.iter().find(|(_, limits)| asks(limits))?;

@@ -122,7 +122,7 @@ impl AgentConfig {
         // An agent with the same shared limits draws on the budget of all agents.
         let same = stack
             .budget()
-            .filter(|_| is_same_budget(&of.retry, &self.all.retry));
+            .filter(|_| is_same_budget(&of.retry, &self.defaults.retry));
         let shared = same.cloned().unwrap_or_else(|| shared(&of.retry));
         let retry = RetryBudgetLayer::new(budget(shared, &of.retry, idle));
         let retry = match limit(self.attempt.hold) {
@@ -186,7 +186,7 @@ impl AgentStack<Server> {
             .loops(loops)
             .attempt_ceiling(ceiling)
             .step(attempt_step(attempt));
-        config.set_limits(stack, &config.all)
+        config.set_limits(stack, &config.defaults)
     }
 
     /// Sets the limits of one agent; for a `name` without a table the stack stays unchanged.

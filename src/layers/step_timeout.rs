@@ -325,17 +325,17 @@ where
         let Some(limit) = limit else {
             return SupervisedFuture::inert(self.inner.call(request));
         };
-        let windows = Windows {
+        let silence = SilenceSettings {
             limit,
             resets_on,
             observes,
         };
         let entry = Claim::of(&mut request);
         if scope == Scope::Run {
-            windows.limit_tools(&entry.run);
+            silence.limit_tools(&entry.run);
         }
-        let window = windows.for_request(&request, &entry.run);
-        let window = window.map(|windows| windows.window(&entry.run, scope));
+        let window = silence.for_request(&request, &entry.run);
+        let window = window.map(|silence| silence.window(&entry.run, scope));
         let settings = window.map_or_else(LayerSettings::passive, |window| {
             LayerSettings::window(window).reading()
         });
@@ -345,7 +345,7 @@ where
 
 /// The limit on silence of a layer, or of one of its calls.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Windows {
+pub(crate) struct SilenceSettings {
     limit: Limit,
     resets_on: ResetOn,
     observes: bool,
@@ -360,9 +360,9 @@ enum Limit {
     Heartbeat(Duration),
 }
 
-impl Windows {
-    /// The windows for this request: those in its `Limits` extension replace those of the layer.
-    /// `None` if the request has no window at all.
+impl SilenceSettings {
+    /// The settings for this request: the limits in its `Limits` extension replace those of the
+    /// layer. `None` if the request has no window at all.
     ///
     /// Also sets the window of tools on `found`, if the extension has one.
     #[inline]
@@ -400,7 +400,7 @@ impl Windows {
         }
     }
 
-    /// Makes the step window that enforces these limits on `found`, or on its run by `scope`.
+    /// Makes the step window that enforces these settings on `found`, or on its run by `scope`.
     #[inline]
     fn window(self, found: &Run, scope: Scope) -> StepWindow {
         let window = match self.limit {

@@ -235,7 +235,7 @@ struct RequestTurn {
 
 impl TurnCapLayer {
     /// The cap that holds for a request; `None` if the request is no turn, or no cap holds.
-    fn of<B>(&self, request: Request<B>) -> (Option<TurnLimit>, Request<B>) {
+    fn limit_for<B>(&self, request: Request<B>) -> (Option<TurnLimit>, Request<B>) {
         if self.counts.is_none() && self.per_agent.is_none() {
             let counts = self.turns.is_some() && generates(&request);
             let cap = self.turns.filter(|_| counts);
@@ -299,7 +299,7 @@ where
     }
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        let (cap, mut request) = self.layer.of(request);
+        let (cap, mut request) = self.layer.limit_for(request);
         let Some(cap) = cap else {
             return SupervisedFuture::inert(self.inner.call(request));
         };

@@ -81,7 +81,7 @@ impl CallerDeadline {
         }
     }
 
-    fn has_answered(&mut self, streams: bool) {
+    fn on_head(&mut self, streams: bool) {
         self.has_head = true;
         self.set_deadline(self.announced.after_the_head(streams));
         self.silence = self.announced.silence.map(|longest| SilenceLimit {
@@ -103,7 +103,7 @@ impl CallerDeadline {
         if self.has_head {
             self.reset_silence();
         } else {
-            self.has_answered(true);
+            self.on_head(true);
         }
     }
 
@@ -131,7 +131,7 @@ impl LayerHooks for CallerDeadline {
             return;
         }
         // After an early head the answer can only be a stream.
-        self.has_answered(self.has_head || names_events(headers));
+        self.on_head(self.has_head || names_events(headers));
     }
 
     /// Runs the silence limit; the call's other deadlines stand on its node.
