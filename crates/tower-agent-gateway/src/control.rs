@@ -1,8 +1,8 @@
 //! The routes of runs and cooldowns: the operator's, across owners, and those of a caller, for
 //! its own runs.
 
-mod limit;
 mod page;
+mod wait_limit;
 
 use axum::{
     Extension, Json,
@@ -48,7 +48,7 @@ pub(crate) async fn wait(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> ControlResult {
-    let limit = limit::read(query.as_deref()).map_err(bad)?;
+    let limit = wait_limit::read(query.as_deref()).map_err(bad)?;
     let runs = known(&registry, &id)?;
     let ends = join_all(runs.iter().map(|run| run.wait(limit))).await;
     let ends: Option<Vec<RunSnapshot>> = ends.into_iter().collect();

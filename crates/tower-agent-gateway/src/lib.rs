@@ -41,18 +41,18 @@ mod config;
 mod control;
 pub mod embedded;
 mod events;
-mod generations;
-mod host;
+mod host_check;
 mod line_writer;
 mod metrics;
 mod routes;
 mod runs;
 mod server;
 mod shutdown;
+mod simulated_upstream;
 mod stack;
+mod stack_generations;
 mod telemetry;
 mod upload;
-mod upstream;
 mod watchdog;
 
 pub use self::{

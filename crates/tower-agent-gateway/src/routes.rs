@@ -16,7 +16,7 @@ use crate::{
     config::Config,
     control,
     events::{self, EventFeed},
-    host::SoundHost,
+    host_check::SoundHost,
     metrics,
     runs::Runs,
     stack::Gateway,

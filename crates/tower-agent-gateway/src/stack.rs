@@ -19,7 +19,7 @@ use tower_agent::{
 use crate::{
     access::Caller,
     config::{Config, Health},
-    generations::StackGenerations,
+    stack_generations::StackGenerations,
     telemetry::{TraceChild, TraceParent},
     upload,
 };

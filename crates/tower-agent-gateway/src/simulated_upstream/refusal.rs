@@ -8,7 +8,7 @@ use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use serde_json::{Value, json};
 
 use super::behaviour::FailureMode;
-use super::failing::ErrorContent;
+use super::error_content::ErrorContent;
 use super::request::Endpoint;
 use super::sse::{data, typed};
 

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use super::answer::SimulatedAnswer;
 use super::behaviour::{Behaviour, FailureMode, MODELS};
-use super::error::Refusal;
+use super::refusal::Refusal;
 use super::request::{CREATED, Endpoint, Request};
 use super::script::Script;
 use super::stats::{Stats, StatsPage};
