@@ -69,10 +69,10 @@
 mod body;
 mod budget;
 mod candidate;
+mod conclude;
 mod driver;
 mod failed_attempts;
 mod future;
-mod outcome;
 mod peek;
 mod policy;
 mod report;

@@ -1,4 +1,4 @@
-//! Buffers a body up to a limit, and reads the length that a message announces.
+//! Buffers a body up to a limit.
 
 use std::{
     fmt,
@@ -7,7 +7,6 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode, header};
 use http_body::Body;
 use http_body_util::{LengthLimitError, Limited};
 use pin_project_lite::pin_project;
@@ -134,66 +133,4 @@ fn read_error(error: BoxError) -> BoxError {
         return error;
     }
     RequestCut::new(error).into()
-}
-
-/// The announced length of a body, in bytes.
-///
-/// A server may stop polling a body after that many bytes, without a poll for its end.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct AnnouncedLength(u64);
-
-impl AnnouncedLength {
-    pub(crate) const NOTHING: Self = Self(0);
-    const UNKNOWN: Self = Self(u64::MAX);
-
-    pub(crate) fn of_response<B: Body>(head: bool, answer: &Response<B>) -> Self {
-        if !has_body(head, answer.status()) {
-            return Self::NOTHING;
-        }
-        if let Some(exact) = answer.body().size_hint().exact() {
-            return Self(exact);
-        }
-        content_length(answer.headers()).map_or(Self::UNKNOWN, Self)
-    }
-
-    #[inline]
-    pub(crate) const fn is_reached(self, passed: u64) -> bool {
-        passed >= self.0
-    }
-}
-
-/// Reads the body's length, as the `content-length` of a head announces it.
-///
-/// The length is `None` if there is no `content-length`, more than one, one that is no
-/// plain number, or one beside a `transfer-encoding`, which overrides it (RFC 9112, 6.3).
-pub(crate) fn content_length(headers: &HeaderMap) -> Option<u64> {
-    let mut values = headers.get_all(header::CONTENT_LENGTH).iter();
-    let (Some(only), None) = (values.next(), values.next()) else {
-        return None;
-    };
-    let is_plain = only.as_bytes().iter().all(u8::is_ascii_digit);
-    if !is_plain || headers.contains_key(header::TRANSFER_ENCODING) {
-        return None;
-    }
-    only.to_str().ok()?.parse().ok()
-}
-
-/// Removes the headers by which the upstream's connection framed the body.
-///
-/// The framing headers are the `transfer-encoding`, and a `content-length` beside it,
-/// which is not the length of the body. A server that sent that length with a longer body
-/// would let the upstream inject responses into the caller's connection.
-pub(crate) fn unframe(headers: &mut HeaderMap) {
-    if headers.remove(header::TRANSFER_ENCODING).is_some() {
-        headers.remove(header::CONTENT_LENGTH);
-    }
-}
-
-/// Whether a response may have a body, by its status and by its request's method (`head`).
-///
-/// Whatever length it announces, a response to `HEAD`, a 204 and a 304 have none.
-#[inline]
-pub(crate) fn has_body(head: bool, status: StatusCode) -> bool {
-    let bodiless = matches!(status, StatusCode::NO_CONTENT | StatusCode::NOT_MODIFIED);
-    !head && !bodiless
 }

@@ -2,6 +2,7 @@
 //! lengths.
 
 mod buffer;
+mod framing;
 mod prefix;
 mod replay;
 #[cfg(test)]
@@ -10,7 +11,8 @@ mod tests;
 pub use self::replay::ReplayBody;
 
 pub(crate) use self::{
-    buffer::{AnnouncedLength, Buffering, content_length, has_body, unframe},
+    buffer::Buffering,
+    framing::{AnnouncedLength, content_length, has_body, unframe},
     prefix::HeldPrefix,
     replay::MAX_BODY,
 };

@@ -142,7 +142,7 @@ use crate::{
     body::ReplayBody,
     error::BoxError,
     llm::{
-        Prompt,
+        RequestFields,
         failure::{Classifier, Failure, FailureClass, RetrySame, TryOther},
     },
     run::{ErrorAllowance, Run},
@@ -267,7 +267,7 @@ struct RetryRequest {
     body: ReplayBody,
     backoff: Option<Backoff>,
     /// The `model` and `stream` of the request's body, parsed after a failure only.
-    prompt: OnceLock<Prompt>,
+    fields: OnceLock<RequestFields>,
 }
 
 impl RetryPolicy {
@@ -308,9 +308,9 @@ impl RetryPolicy {
         backoff.next(slowly)
     }
 
-    fn prompt(&self) -> Option<&Prompt> {
-        let RetryRequest { prompt, body, .. } = self.request.as_ref()?;
-        Some(prompt.get_or_init(|| Prompt::read(&body.gathered()).unwrap_or_default()))
+    fn fields(&self) -> Option<&RequestFields> {
+        let RetryRequest { fields, body, .. } = self.request.as_ref()?;
+        Some(fields.get_or_init(|| RequestFields::read(&body.gathered()).unwrap_or_default()))
     }
 }
 
@@ -334,7 +334,7 @@ impl AttemptPolicy for RetryPolicy {
             template: Some(RequestTemplate::new(head)),
             body,
             backoff: None,
-            prompt: OnceLock::new(),
+            fields: OnceLock::new(),
         });
         budget.limit_errors_of_call(own);
         Ok(())
@@ -358,11 +358,11 @@ impl AttemptPolicy for RetryPolicy {
     }
 
     fn streams(&self) -> bool {
-        self.prompt().is_some_and(Prompt::stream)
+        self.fields().is_some_and(RequestFields::stream)
     }
 
     fn model(&self) -> Option<&str> {
-        self.prompt()?.model()
+        self.fields()?.model()
     }
 
     fn current_candidate(&self) -> Option<&Candidate> {

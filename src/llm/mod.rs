@@ -7,13 +7,13 @@ mod conversation;
 pub mod dialect;
 pub mod failure;
 mod json;
-mod prompt;
+mod json_validator;
+mod request_fields;
 pub mod sse;
 pub mod stream;
 #[cfg(test)]
 mod tests;
-mod valid;
-mod volatile;
+mod volatile_words;
 
 use std::sync::Arc;
 
@@ -23,8 +23,8 @@ pub(crate) use self::{
         AnswerReader, Called, ConversationEvent, History, HistoryPlace, SenderIdentity, ToolCall,
         canonical, digest, result, texts,
     },
-    prompt::Prompt,
-    volatile::{PIECE, ShortNumbers, normalise},
+    request_fields::RequestFields,
+    volatile_words::{PIECE, ShortNumbers, normalise},
 };
 
 /// Returns the first `most` bytes of `text`, in whole characters.

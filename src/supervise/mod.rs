@@ -32,10 +32,10 @@ mod marks;
 mod observer;
 mod read_request;
 mod settings;
+mod step_window;
 mod supervisor;
 mod timer;
-mod whole_answer;
-mod window;
+mod unary_tokens;
 
 pub use self::{body::SupervisedBody, future::SupervisedFuture, marks::ResponseMarks};
 
@@ -45,7 +45,7 @@ pub(crate) use self::{
     observer::{Observer, dialect_of, operation_of},
     read_request::{ReadRequest, RequestReader, Upload},
     settings::{LayerHooks, LayerSettings},
+    step_window::StepWindow,
     supervisor::reason_of,
     timer::{TaskTimer, poll_until_end, poll_until_end_and},
-    window::StepWindow,
 };

@@ -4,7 +4,7 @@ use http_body::Body;
 
 use super::{
     marks::{MarkingReader, ResponseMarks},
-    whole_answer::WholeAnswer,
+    unary_tokens::UnaryTokens,
 };
 use crate::{
     body::{AnnouncedLength, has_body},
@@ -89,7 +89,7 @@ pub(crate) struct Observer {
     /// Whether the response's usage and stop reason have been stored on the node.
     is_reported: bool,
     /// Whether the run adds the response's token usage to its own count. False if the response is
-    /// [`NotCounted`], or if a [`WholeAnswer`] of this or of an inner layer adds the usage.
+    /// [`NotCounted`], or if a [`UnaryTokens`] of this or of an inner layer adds the usage.
     counts: bool,
 }
 
@@ -98,7 +98,7 @@ enum ObserverMode {
     /// The mode for a body that is no event stream: every byte is progress.
     Bytes,
     /// The same mode, in the layer that counts the tokens of the answer.
-    Counting(Box<WholeAnswer>),
+    Counting(Box<UnaryTokens>),
     /// The mode of the innermost layer that sees an event stream: it classifies each event.
     Classifying(Box<MarkingReader>),
     /// The mode of an outer layer, which reads the marks of the layer that classifies the events.
@@ -195,7 +195,7 @@ impl Observer {
         if !is_whole || !self.counts {
             return;
         }
-        if let Some(counted) = WholeAnswer::of(answer, run) {
+        if let Some(counted) = UnaryTokens::of(answer, run) {
             self.counts = false;
             self.mode = counted.map_or(ObserverMode::Bytes, ObserverMode::Counting);
         }
@@ -207,8 +207,8 @@ impl Observer {
         self.passed += data.len() as u64;
         let progress = match &mut self.mode {
             ObserverMode::Bytes => true,
-            ObserverMode::Counting(whole) => {
-                whole.push(data);
+            ObserverMode::Counting(tokens) => {
+                tokens.push(data);
                 true
             }
             ObserverMode::Classifying(reader) => reader.push(data).progress,
@@ -308,8 +308,8 @@ impl Observer {
     }
 
     fn report_answer(&mut self, run: &Run) {
-        if let ObserverMode::Counting(whole) = &mut self.mode {
-            whole.report(run);
+        if let ObserverMode::Counting(tokens) = &mut self.mode {
+            tokens.report(run);
         }
         if let ObserverMode::Classifying(reader) = &self.mode {
             let marks = reader.marks();

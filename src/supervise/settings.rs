@@ -5,7 +5,7 @@ use std::{fmt::Debug, time::Duration};
 use bytes::Bytes;
 use http::HeaderMap;
 
-use super::{observer::Observer, window::StepWindow};
+use super::{observer::Observer, step_window::StepWindow};
 use crate::{
     error::BoxError,
     run::{Nanos, Run, Scope, TaskId, TerminalReason},

@@ -17,7 +17,7 @@ use std::{
 use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 
-use super::window::StepWindow;
+use super::step_window::StepWindow;
 use crate::run::{NEVER, Nanos, PollScope, Run, TaskId, Terminated, nanos};
 
 /// The timer and the waiter of one wrapper, both made at its first `Pending` that needs them.

@@ -25,7 +25,7 @@ use crate::{
     body::ReplayBody,
     error::InvalidRequest,
     headers::{CREDENTIALS, X_API_KEY},
-    llm::Prompt,
+    llm::RequestFields,
     run::{AttemptTarget, Limits, Price, Run},
 };
 
@@ -273,7 +273,7 @@ impl Candidate {
     /// ```
     pub fn patch(&self, body: &Bytes) -> Result<ReplayBody, InvalidRequest> {
         Ok(ReplayBody::spliced(
-            Prompt::read(body)?.splice(body, &self.model),
+            RequestFields::read(body)?.splice(body, &self.model),
         ))
     }
 

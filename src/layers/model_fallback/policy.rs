@@ -154,12 +154,12 @@ impl AttemptPolicy for FallbackPolicy {
     }
 
     fn streams(&self) -> bool {
-        let prompt = self.original().and_then(OriginalRequest::prompt);
-        prompt.is_some_and(|prompt| prompt.stream())
+        let fields = self.original().and_then(OriginalRequest::fields);
+        fields.is_some_and(|fields| fields.stream())
     }
 
     fn model(&self) -> Option<&str> {
-        self.original()?.prompt()?.model()
+        self.original()?.fields()?.model()
     }
 
     fn current_candidate(&self) -> Option<&Candidate> {

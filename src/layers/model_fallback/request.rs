@@ -7,7 +7,7 @@ use crate::{
     attempt::{Candidate, Operation, RequestTemplate, strip_request_headers, without_credentials},
     body::ReplayBody,
     error::{BoxError, InvalidRequest},
-    llm::{Prompt, is_plain},
+    llm::{RequestFields, is_plain},
 };
 
 /// The caller's request, from which the layer makes the request of each attempt.
@@ -24,7 +24,7 @@ pub(crate) struct OriginalRequest {
 #[derive(Clone, Debug)]
 enum Content {
     Nothing,
-    Json(Prompt),
+    Json(RequestFields),
     /// The body is a multipart form; the layer does not read its model.
     Form,
 }
@@ -40,8 +40,8 @@ impl OriginalRequest {
         let content = if body.is_empty() {
             Content::Nothing
         } else {
-            match Prompt::read(&body) {
-                Ok(prompt) => Content::Json(prompt),
+            match RequestFields::read(&body) {
+                Ok(fields) => Content::Json(fields),
                 Err(_) if is_form(&head.headers) => Content::Form,
                 Err(error) => return Err(encoded(&head.headers).unwrap_or(error)),
             }
@@ -90,9 +90,9 @@ impl OriginalRequest {
     }
 
     /// The `model` and `stream` of the request's JSON body; `None` for another body.
-    pub(crate) const fn prompt(&self) -> Option<&Prompt> {
+    pub(crate) const fn fields(&self) -> Option<&RequestFields> {
         match &self.content {
-            Content::Json(prompt) => Some(prompt),
+            Content::Json(fields) => Some(fields),
             _ => None,
         }
     }
@@ -118,7 +118,7 @@ impl OriginalRequest {
 
     fn body_for(&self, model: &str) -> ReplayBody {
         match &self.content {
-            Content::Json(prompt) => ReplayBody::spliced(prompt.splice(&self.body, model)),
+            Content::Json(fields) => ReplayBody::spliced(fields.splice(&self.body, model)),
             _ => self.body.clone().into(),
         }
     }

@@ -185,7 +185,7 @@ impl FallbackPolicy {
 
     /// The model that the caller's request names.
     pub(super) fn model(&self) -> Option<&str> {
-        self.original()?.prompt()?.model()
+        self.original()?.fields()?.model()
     }
 
     /// The model for logs, cut to `MAX_LOGGED` characters, as callers choose its length.

@@ -14,7 +14,7 @@ use http_body::{Body, Frame, SizeHint};
 use tokio::{runtime::Handle, task::yield_now};
 use tracing::{Instrument, Span};
 
-use super::{drain::Drain, pumped::Pumped};
+use super::{drain::Drain, work::PumpedWork};
 use crate::{
     error::BoxError,
     lock::Lock,
@@ -40,7 +40,7 @@ struct PumpSlot {
 #[derive(Default)]
 struct PumpState {
     /// `None` after the work has ended or was dropped.
-    work: Option<Pumped>,
+    work: Option<PumpedWork>,
     /// Whether the call was polled.
     begun: bool,
     /// Whether the waker is registered at the node, and at changes of its deadlines.
@@ -125,7 +125,7 @@ pub struct PumpedCall(Option<PumpedBody>);
 pub struct PumpedBody(Arc<PumpSlot>);
 
 impl PumpedCall {
-    pub(super) fn new(work: Pumped, run: Run, drains: bool) -> Self {
+    pub(super) fn new(work: PumpedWork, run: Run, drains: bool) -> Self {
         let state = PumpState {
             work: Some(work),
             ..PumpState::default()
@@ -167,7 +167,7 @@ impl PumpedBody {
             watched,
             timer,
         } = &mut *state;
-        let Some(Pumped::Call(call)) = work else {
+        let Some(PumpedWork::Call(call)) = work else {
             return Poll::Ready(Err(shared.run.to_terminated().into()));
         };
         *begun = true;
@@ -181,7 +181,7 @@ impl PumpedBody {
                 if !body.is_end_stream() {
                     shared.watch(watched, timer);
                 }
-                (Ok(parts), Some(Pumped::Body(body)))
+                (Ok(parts), Some(PumpedWork::Body(body)))
             }
             Poll::Ready(Err(error)) => (Err(error), None),
         };
@@ -201,7 +201,7 @@ impl Body for PumpedBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let mut state = self.0.state.lock();
-        let Some(Pumped::Body(body)) = &mut state.work else {
+        let Some(PumpedWork::Body(body)) = &mut state.work else {
             // The node ended after this poll had checked it, and the task of the waker has dropped
             // the work.
             return Poll::Ready(Some(Err(self.0.run.to_terminated().into())));
@@ -217,14 +217,14 @@ impl Body for PumpedBody {
 
     fn is_end_stream(&self) -> bool {
         match &self.0.state.lock().work {
-            Some(Pumped::Body(body)) => body.is_end_stream(),
+            Some(PumpedWork::Body(body)) => body.is_end_stream(),
             _ => false,
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0.state.lock().work {
-            Some(Pumped::Body(body)) => body.size_hint(),
+            Some(PumpedWork::Body(body)) => body.size_hint(),
             _ => SizeHint::default(),
         }
     }

@@ -8,7 +8,7 @@ use std::{
 
 use http_body::Body;
 
-use super::pumped::Pumped;
+use super::work::PumpedWork;
 use crate::{
     run::{Run, TaskGuard},
     supervise::{TaskTimer, poll_until_end},
@@ -24,13 +24,13 @@ pub(super) struct Drain {
     run: Run,
     timer: TaskTimer,
     discarded: u8,
-    work: Pumped,
+    work: PumpedWork,
     // Declared last, so that the node counts the task until the call or the body is dropped.
     _task: TaskGuard,
 }
 
 impl Drain {
-    pub(super) fn new(work: Pumped, run: Run) -> Self {
+    pub(super) fn new(work: PumpedWork, run: Run) -> Self {
         Self {
             timer: TaskTimer::default(),
             discarded: 0,
@@ -57,14 +57,14 @@ impl Future for Drain {
     }
 }
 
-fn read_on(work: &mut Pumped, discarded: &mut u8, cx: &mut Context<'_>) -> Poll<()> {
+fn read_on(work: &mut PumpedWork, discarded: &mut u8, cx: &mut Context<'_>) -> Poll<()> {
     loop {
         match work {
-            Pumped::Call(call) => match ready!(call.as_mut().poll(cx)) {
-                Ok(answer) => *work = Pumped::Body(answer.into_body()),
+            PumpedWork::Call(call) => match ready!(call.as_mut().poll(cx)) {
+                Ok(answer) => *work = PumpedWork::Body(answer.into_body()),
                 Err(_) => return Poll::Ready(()),
             },
-            Pumped::Body(body) => {
+            PumpedWork::Body(body) => {
                 if body.is_end_stream() {
                     return Poll::Ready(());
                 }

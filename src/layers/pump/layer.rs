@@ -13,7 +13,7 @@ use tower_service::Service;
 
 use super::{
     call::{PumpedBody, PumpedCall},
-    pumped::Pumped,
+    work::PumpedWork,
 };
 use crate::{
     error::BoxError,
@@ -104,7 +104,7 @@ where
         let inner = &mut self.inner;
         SupervisedFuture::new(entry, settings.reading(), request, |request| {
             if !drains {
-                return PumpedCall::new(Pumped::new(inner.call(request)), run, drains);
+                return PumpedCall::new(PumpedWork::new(inner.call(request)), run, drains);
             }
             // The inner call has a second observer. The caller drops the first one together with
             // the response, and then the second one learns the usage.
@@ -115,7 +115,7 @@ where
             };
             let call =
                 SupervisedFuture::new(within, settings, request, |request| inner.call(request));
-            PumpedCall::new(Pumped::new(call), run, drains)
+            PumpedCall::new(PumpedWork::new(call), run, drains)
         })
     }
 }

@@ -80,6 +80,6 @@
 mod call;
 mod drain;
 mod layer;
-mod pumped;
+mod work;
 
 pub use self::layer::{Pump, PumpBody, PumpFuture, PumpLayer};

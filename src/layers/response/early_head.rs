@@ -4,7 +4,7 @@ use std::any::Any;
 
 use http::{Request, header, request::Parts};
 
-use crate::{body::ReplayBody, llm::Prompt};
+use crate::{body::ReplayBody, llm::RequestFields};
 
 /// Whether a request asks for an event stream, so that the layer may send an early head.
 pub(super) fn wants_stream<B: 'static>(
@@ -39,8 +39,8 @@ fn accepts_events_alone(parts: &Parts) -> bool {
 /// The `stream` flag of the body; `None` if it is no `ReplayBody` in one piece with a JSON object.
 fn says_stream<B: 'static>(body: &B) -> Option<bool> {
     let body = (body as &dyn Any).downcast_ref::<ReplayBody>()?;
-    let prompt = Prompt::read(body.contiguous()?).ok()?;
-    Some(prompt.stream())
+    let fields = RequestFields::read(body.contiguous()?).ok()?;
+    Some(fields.stream())
 }
 
 #[cfg(test)]

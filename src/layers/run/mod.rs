@@ -78,13 +78,13 @@
 //!     .idle(Duration::from_secs(60));
 //! ```
 
-mod agents;
+mod known_agents;
 mod layer;
 mod request_run;
 mod service;
 
 pub use self::{
-    agents::{AgentHeaders, KnownAgents, NeedsBody},
+    known_agents::{AgentHeaders, KnownAgents, NeedsBody},
     layer::RunLayer,
     request_run::RequestRun,
     service::{CallFailed, RunBody, RunFuture, RunService},

@@ -4,7 +4,7 @@ use bytes::Bytes;
 
 use super::{
     grammar::Grammar,
-    state::{StreamState, Tokens},
+    stream_state::{StreamState, Tokens},
 };
 use crate::llm::{
     json::{Scan, Scanner, Text},

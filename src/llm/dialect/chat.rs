@@ -1,6 +1,6 @@
 use super::{
     grammar::{Finish, Grammar},
-    state::{ChatChoices, StreamState, Tokens},
+    stream_state::{ChatChoices, StreamState, Tokens},
 };
 use crate::llm::{
     json::{Scan, Scanner, Text},

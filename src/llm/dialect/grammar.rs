@@ -4,7 +4,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-use super::state::StreamState;
+use super::stream_state::StreamState;
 use crate::llm::sse::{ErrorInfo, Event, EventVerdict, common_event, openai_body};
 
 /// Reads one API's events, and writes its errors; implement it for APIs without a dialect here.

@@ -8,13 +8,13 @@ mod chat;
 mod grammar;
 mod operation;
 mod responses;
-mod state;
 mod stream_failure;
+mod stream_state;
 
 pub use self::{
     grammar::{Finish, Grammar},
-    state::{StreamState, Usage},
     stream_failure::{StreamFailure, Truncated},
+    stream_state::{StreamState, Usage},
 };
 
 pub(crate) use self::{

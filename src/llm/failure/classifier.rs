@@ -15,7 +15,7 @@ use super::{
     error_body::{self, Details},
     error_codes,
     errors::{self, CoolingDown, Redirected},
-    retry_after, stop,
+    retry_after, stop_reasons,
 };
 use crate::{
     error::chain,
@@ -132,7 +132,7 @@ impl Classifier {
         let is_cut = is_broken && !is_page;
         let ruled = match is_error {
             true => ruled.or(is_cut.then_some(FailureClass::Transport)),
-            false => Some(ruled.or_else(|| stop::of_answer(body))?),
+            false => Some(ruled.or_else(|| stop_reasons::of_answer(body))?),
         };
         let mut head = FailureHead::read(headers, now);
         head.status = is_failure.then_some(status);
@@ -251,7 +251,7 @@ impl Failure {
     /// content.
     #[must_use]
     pub fn of_stop(reason: &str) -> Option<Self> {
-        stop::class_of(reason).map(Self::new)
+        stop_reasons::class_of(reason).map(Self::new)
     }
 
     /// Classifies the error of a call, before or after the head of the answer.

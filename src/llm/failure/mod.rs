@@ -55,7 +55,7 @@ mod error_body;
 mod error_codes;
 mod errors;
 mod retry_after;
-mod stop;
+mod stop_reasons;
 #[cfg(test)]
 mod tests;
 

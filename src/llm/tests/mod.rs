@@ -1,3 +1,3 @@
-mod prompt;
-mod valid;
-mod volatile;
+mod json_validator;
+mod request_fields;
+mod volatile_words;

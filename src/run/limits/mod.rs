@@ -1,6 +1,6 @@
 //! The limits of a run other than its clocks, and the run's notices to observers.
 //!
-//! This file has the small ones: turns, the windows of tools, shadow mode, and partial texts.
+//! This file has the small ones: turns, the windows of tools, and shadow mode.
 
 mod actions;
 mod errors;
@@ -23,10 +23,7 @@ pub(crate) use self::{
 };
 
 use std::{
-    sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering},
     time::Duration,
 };
 
@@ -35,7 +32,7 @@ use super::{
     time_limits::ResetOn,
     tree::{NEVER, nanos},
 };
-use crate::{llm::stream::Partial, lock::Lock};
+use crate::lock::Lock;
 
 /// The number of turns that a run has taken, and the state of its last call.
 ///
@@ -192,31 +189,5 @@ impl Shadows {
         *all = others;
         self.count.store(all.len(), Ordering::SeqCst);
         of_node
-    }
-}
-
-/// The texts of a run's answers, as far as they came.
-#[derive(Debug, Default)]
-pub(crate) struct PartialTexts {
-    /// The maximum of bytes that are stored per answer; `None` stores no text.
-    pub(in crate::run) max: Option<usize>,
-    /// The texts of the answers that still come, in the order of their beginning.
-    pub(in crate::run) live: Vec<Partial>,
-    /// The text of the last answer that was cut; `None` once another answer begins.
-    pub(in crate::run) cut: Option<Arc<str>>,
-    /// The text of the last answer that had text and has ended, whole or cut.
-    pub(in crate::run) last: Option<Arc<str>>,
-}
-
-impl PartialTexts {
-    pub(in crate::run) fn latest(&self) -> Option<Arc<str>> {
-        let mut live = self.live.iter().rev();
-        live.find_map(Partial::read).or_else(|| self.cut.clone())
-    }
-
-    /// The text of the last answer that had text, as far as it came.
-    pub(in crate::run) fn last_text(&self) -> Option<Arc<str>> {
-        let mut live = self.live.iter().rev();
-        live.find_map(Partial::text).or_else(|| self.last.clone())
     }
 }

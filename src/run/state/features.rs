@@ -1,4 +1,4 @@
-//! The state that only few runs need: observers, limits across calls, links to sub-agents.
+//! The state that only few runs need: observers, limits across calls, links to sub-agents, texts.
 
 use std::{
     sync::{
@@ -12,12 +12,12 @@ use tokio::sync::broadcast;
 
 use super::identity::RunGuard;
 use crate::{
+    llm::stream::Partial,
     lock::Lock,
     run::{
         handle::{StopOnEnd, SubAgentLink},
         limits::{
-            Actions, PartialTexts, ProgressNotices, RepeatDetector, RunWindows, Shadows,
-            TokenLedger, TurnCount,
+            Actions, ProgressNotices, RepeatDetector, RunWindows, Shadows, TokenLedger, TurnCount,
         },
         report::{RunEvent, Trajectory, Verdict},
     },
@@ -115,5 +115,31 @@ impl EventChannel {
             // `send` fails only if no receiver is left.
             let _ = sender.send(event);
         }
+    }
+}
+
+/// The texts of a run's answers, as far as they came.
+#[derive(Debug, Default)]
+pub(crate) struct PartialTexts {
+    /// The maximum of bytes that are stored per answer; `None` stores no text.
+    pub(in crate::run) max: Option<usize>,
+    /// The texts of the answers that still come, in the order of their beginning.
+    pub(in crate::run) live: Vec<Partial>,
+    /// The text of the last answer that was cut; `None` once another answer begins.
+    pub(in crate::run) cut: Option<Arc<str>>,
+    /// The text of the last answer that had text and has ended, whole or cut.
+    pub(in crate::run) last: Option<Arc<str>>,
+}
+
+impl PartialTexts {
+    pub(in crate::run) fn latest(&self) -> Option<Arc<str>> {
+        let mut live = self.live.iter().rev();
+        live.find_map(Partial::read).or_else(|| self.cut.clone())
+    }
+
+    /// The text of the last answer that had text, as far as it came.
+    pub(in crate::run) fn last_text(&self) -> Option<Arc<str>> {
+        let mut live = self.live.iter().rev();
+        live.find_map(Partial::text).or_else(|| self.last.clone())
     }
 }

@@ -7,7 +7,7 @@ use proptest::{collection::vec, prelude::*};
 use serde_json::{Map, Value};
 
 use super::bytes;
-use crate::{body::ReplayBody, llm::Prompt};
+use crate::{body::ReplayBody, llm::RequestFields};
 
 fn any_value() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
@@ -78,11 +78,11 @@ proptest! {
         let (before, after) = (&document[..start], &document[start + "\"MARK\"".len()..]);
         let body = Bytes::from([before, &value, after].concat());
 
-        let prompt = Prompt::read(&body).unwrap();
-        let spliced = bytes(&ReplayBody::spliced(prompt.splice(&body, &new)));
+        let fields = RequestFields::read(&body).unwrap();
+        let spliced = bytes(&ReplayBody::spliced(fields.splice(&body, &new)));
 
-        prop_assert_eq!(prompt.model(), Some(&*model));
-        prop_assert_eq!(prompt.stream(), stream);
+        prop_assert_eq!(fields.model(), Some(&*model));
+        prop_assert_eq!(fields.stream(), stream);
         let mut expected: Map<String, Value> = serde_json::from_slice(&body).unwrap();
         expected.insert("model".into(), new.clone().into());
         prop_assert_eq!(serde_json::from_slice::<Map<_, _>>(&spliced).unwrap(), expected);
@@ -96,7 +96,7 @@ proptest! {
     fn what_serde_json_refuses_is_refused(body in vec(prop::sample::select(&b"{}[]\",:model \\utrue019.e\xc3\xa9"[..]), 0..40)) {
         let body = Bytes::from(body);
         let known = serde_json::from_slice::<Value>(&body).is_ok_and(|value| value.is_object());
-        let read = Prompt::read(&body);
+        let read = RequestFields::read(&body);
         if !known {
             // What a reader of numbers and escapes may refuse, one that skips them may not.
             prop_assert!(read.is_err() || serde_json::from_slice::<serde::de::IgnoredAny>(&body).is_ok());

@@ -75,7 +75,7 @@ fn nothing_is_spliced_into_no_body() {
         .body(ReplayBody::default())
         .unwrap();
     let original = OriginalRequest::read(request, None).unwrap();
-    assert!(original.may_move() && original.prompt().is_none());
+    assert!(original.may_move() && original.fields().is_none());
     let request = Candidate::new("served")
         .request(&mut original.clone(), None)
         .unwrap();

@@ -11,7 +11,7 @@ mod head;
 mod names;
 mod prose;
 mod retry_after;
-mod stop;
+mod stop_reasons;
 mod stream;
 
 use std::time::SystemTime;

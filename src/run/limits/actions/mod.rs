@@ -19,16 +19,16 @@
 //! observed. The end of the run frees all actions, but keeps the cause of the end.
 
 mod detector;
+mod loop_state;
 mod pattern;
-mod state;
 #[cfg(test)]
 mod tests;
 
 pub use self::pattern::{LoopPattern, LoopVerdict};
 
 pub(crate) use self::{
+    loop_state::Effect,
     pattern::{Action, LoopLimits, ToolArguments},
-    state::Effect,
 };
 
 use std::sync::{
@@ -36,7 +36,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use self::state::LoopState;
+use self::loop_state::LoopState;
 use crate::lock::Lock;
 
 /// The most bytes of an excerpt, and of the other texts that a run keeps for a checker.

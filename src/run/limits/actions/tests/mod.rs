@@ -5,8 +5,8 @@ mod patterns;
 use std::collections::VecDeque;
 
 use super::{
+    loop_state::{Effect, LoopState},
     pattern::{Action, LoopFinding, LoopLimits, LoopPattern, LoopVerdict},
-    state::{Effect, LoopState},
 };
 use crate::llm::{History, canonical, dialect::Dialect, digest};
 

@@ -7,12 +7,12 @@ use serde::{
 };
 use serde_json::{Value, error::Category, value::RawValue};
 
-use super::valid::Walk;
+use super::json_validator::ValidatingWalk;
 use crate::error::InvalidRequest;
 
 /// The `model` and `stream` of a JSON request, and the position of `model`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Prompt {
+pub(crate) struct RequestFields {
     model: Option<Model>,
     stream: bool,
 }
@@ -32,13 +32,13 @@ enum ModelName {
     Unescaped(String),
 }
 
-impl Prompt {
+impl RequestFields {
     /// Reads the `model` and `stream` of a request from `body`, which must be a JSON
     /// object.
     pub(crate) fn read(body: &Bytes) -> Result<Self, InvalidRequest> {
         let text = std::str::from_utf8(body).map_err(|error| not_json(&error))?;
         match Self::read_plain(body) {
-            Some(prompt) => Ok(prompt),
+            Some(fields) => Ok(fields),
             None => Self::read_any(body, text),
         }
     }
@@ -72,8 +72,8 @@ impl Prompt {
     ///
     /// Any other body gives `None`: [`read_any`](Self::read_any) reads it, or says what is wrong.
     pub(super) fn read_plain(body: &Bytes) -> Option<Self> {
-        let mut json = Walk::new(body);
-        let mut prompt = Self::default();
+        let mut json = ValidatingWalk::new(body);
+        let mut fields = Self::default();
         if !json.take(b'{')? {
             return None;
         }
@@ -84,17 +84,17 @@ impl Prompt {
             let start = json.position();
             match key {
                 b"model" => {
-                    if prompt.model.is_some() || !json.take(b'"')? {
+                    if fields.model.is_some() || !json.take(b'"')? {
                         return None;
                     }
                     json.string()??;
                     let at = start..json.position();
                     let text = ModelName::Plain(body.slice(at.start + 1..at.end - 1));
-                    prompt.model = Some(Model { at, text });
+                    fields.model = Some(Model { at, text });
                 }
                 b"stream" => {
                     json.skip()?;
-                    prompt.stream = body[start..json.position()] == *b"true";
+                    fields.stream = body[start..json.position()] == *b"true";
                 }
                 _ => json.skip()?,
             }
@@ -103,7 +103,7 @@ impl Prompt {
                 return None;
             }
         }
-        json.is_at_end().then_some(prompt)
+        json.is_at_end().then_some(fields)
     }
 
     /// The model that the request names, if any.
@@ -118,7 +118,7 @@ impl Prompt {
 
     /// Returns `body` with `model` as the value of its `model` key, as three consecutive parts.
     ///
-    /// `body` must be the one that this prompt was read from. No other byte changes, and none
+    /// `body` must be the one that these fields were read from. No other byte changes, and none
     /// is copied. If the body names no model, or names `model` already, the first part is the
     /// body unchanged, and the others are empty.
     pub(crate) fn splice(&self, body: &Bytes, model: &str) -> [Bytes; 3] {
@@ -158,7 +158,7 @@ struct RawModel<'a> {
 /// A key of the request's top level: one that is read, or any other.
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "lowercase")]
-enum PromptKey {
+enum RequestField {
     Model,
     Stream,
     #[serde(other)]
@@ -205,12 +205,12 @@ impl<'de> Visitor<'de> for ObjectVisitor {
         let mut object = Object::default();
         while let Some(key) = map.next_key()? {
             match key {
-                PromptKey::Model if object.model.is_some() => {
+                RequestField::Model if object.model.is_some() => {
                     // JSON readers differ in which duplicate counts, so the upstream could use
                     // another model than this crate.
                     return Err(A::Error::custom("a second `model`"));
                 }
-                PromptKey::Model => {
+                RequestField::Model => {
                     let raw = map.next_value::<&RawValue>()?.get();
                     if !raw.starts_with('"') {
                         return Err(A::Error::custom("`model` is not a string"));
@@ -224,8 +224,10 @@ impl<'de> Visitor<'de> for ObjectVisitor {
                     };
                     object.model = Some(RawModel { raw, unescaped });
                 }
-                PromptKey::Stream => object.stream = map.next_value::<&RawValue>()?.get() == "true",
-                PromptKey::Other => {
+                RequestField::Stream => {
+                    object.stream = map.next_value::<&RawValue>()?.get() == "true"
+                }
+                RequestField::Other => {
                     map.next_value::<IgnoredAny>()?;
                 }
             }

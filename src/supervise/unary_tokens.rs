@@ -16,7 +16,7 @@ use crate::{
 ///
 /// Of several layers that count answers, the innermost has it.
 #[derive(Debug)]
-pub(super) struct WholeAnswer {
+pub(super) struct UnaryTokens {
     read: GeneratedText,
     meter: TokenMeter,
 }
@@ -25,7 +25,7 @@ pub(super) struct WholeAnswer {
 #[derive(Clone, Copy, Debug)]
 struct CountedAnswer;
 
-impl WholeAnswer {
+impl UnaryTokens {
     /// Begins to count the tokens of an answer, unless a layer further in counts them.
     ///
     /// The outer result is `None` if no run counts tokens, or if the answer is compressed. The

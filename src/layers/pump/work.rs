@@ -15,14 +15,14 @@ use pin_project_lite::pin_project;
 use crate::error::BoxError;
 
 /// The call before its head, and the body from then on.
-pub(super) enum Pumped {
+pub(super) enum PumpedWork {
     Call(Pin<Box<dyn Future<Output = Result<Response<BoxedBody>, BoxError>> + Send>>),
     Body(BoxedBody),
 }
 
 type BoxedBody = UnsyncBoxBody<Bytes, BoxError>;
 
-impl Pumped {
+impl PumpedWork {
     pub(super) fn new<F, B, E>(call: F) -> Self
     where
         F: Future<Output = Result<Response<B>, E>> + Send + 'static,

@@ -8,10 +8,10 @@
 
 /// The most non-empty arrays and objects that a skipped value may nest in each other.
 ///
-/// [`Walk::skip`] keeps one bit for each of them, set for an object.
+/// [`ValidatingWalk::skip`] keeps one bit for each of them, set for an object.
 const MAX_DEPTH: usize = u128::BITS as usize;
 
-/// The number of bytes of a string after which [`Walk::string`] skips whole blocks.
+/// The number of bytes of a string after which [`ValidatingWalk::string`] skips whole blocks.
 ///
 /// Most strings are shorter, and would end within their first block.
 const LONG: usize = 64;
@@ -25,12 +25,12 @@ const LANES: usize = 16;
 ///
 /// A method returns `None` if the JSON is invalid, or nested too deeply. The walk must end then.
 #[derive(Debug)]
-pub(super) struct Walk<'a> {
+pub(super) struct ValidatingWalk<'a> {
     bytes: &'a [u8],
     at: usize,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> ValidatingWalk<'a> {
     pub(super) const fn new(bytes: &'a [u8]) -> Self {
         Self { bytes, at: 0 }
     }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use proptest::{collection::vec, prelude::*, sample::select};
 use serde::de::IgnoredAny;
 
-use super::super::{prompt::Prompt, valid::Walk};
+use super::super::{json_validator::ValidatingWalk, request_fields::RequestFields};
 
 /// Pieces of a string, and what ends one or must not be in one.
 const TEXTS: [&str; 22] = [
@@ -52,17 +52,23 @@ fn document() -> impl Strategy<Value = String> {
 }
 
 fn accepts(text: &[u8]) -> bool {
-    let mut walk = Walk::new(text);
+    let mut walk = ValidatingWalk::new(text);
     walk.skip().is_some() && walk.is_at_end()
 }
 
-/// The walk accepts what `serde_json` does, and what it finds in an object is what `serde_json` finds.
+/// The walk accepts what `serde_json` does, and what it finds in an object is what `serde_json`
+/// finds.
 fn compare(text: &str) -> Result<(), TestCaseError> {
     let valid = serde_json::from_str::<IgnoredAny>(text).is_ok();
     prop_assert_eq!(accepts(text.as_bytes()), valid, "{}", text);
     let body = Bytes::copy_from_slice(text.as_bytes());
-    if let Some(plain) = Prompt::read_plain(&body) {
-        prop_assert_eq!(Prompt::read_any(&body, text).ok(), Some(plain), "{}", text);
+    if let Some(plain) = RequestFields::read_plain(&body) {
+        prop_assert_eq!(
+            RequestFields::read_any(&body, text).ok(),
+            Some(plain),
+            "{}",
+            text
+        );
     }
     Ok(())
 }

@@ -2,7 +2,7 @@
 
 use proptest::{collection::vec, prelude::*, sample::select};
 
-use super::super::volatile::{self, ID, LONG, PLACEHOLDER, PREFIXES, ShortNumbers, UNITS};
+use super::super::volatile_words::{self, ID, LONG, PLACEHOLDER, PREFIXES, ShortNumbers, UNITS};
 
 /// What `normalise` passes on, by the rule as it was written first: on characters, without tables.
 fn normalise(text: &str, short: ShortNumbers, mut emit: impl FnMut(u8)) {
@@ -79,7 +79,7 @@ fn compare(text: &str) -> Result<(), TestCaseError> {
     for short in [ShortNumbers::Replaced, ShortNumbers::Kept] {
         let (mut expected, mut found) = (Vec::new(), Vec::new());
         normalise(text, short, |byte| expected.push(byte));
-        volatile::normalise(text, short, |piece, len| {
+        volatile_words::normalise(text, short, |piece, len| {
             found.extend_from_slice(&piece[..len]);
         });
         prop_assert_eq!(expected, found, "{:?}", text);

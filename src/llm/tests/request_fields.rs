@@ -1,14 +1,14 @@
 use bytes::Bytes;
 
-use super::super::prompt::Prompt;
+use super::super::request_fields::RequestFields;
 
-fn read(body: &str) -> Result<Prompt, String> {
-    Prompt::read(&Bytes::from(body.to_owned())).map_err(|error| error.to_string())
+fn read(body: &str) -> Result<RequestFields, String> {
+    RequestFields::read(&Bytes::from(body.to_owned())).map_err(|error| error.to_string())
 }
 
 fn patched(body: &str, model: &str) -> String {
     let body = Bytes::from(body.to_owned());
-    let spliced = Prompt::read(&body).unwrap().splice(&body, model);
+    let spliced = RequestFields::read(&body).unwrap().splice(&body, model);
     String::from_utf8(spliced.concat()).unwrap()
 }
 
@@ -36,8 +36,8 @@ fn model_and_stream_are_read_from_the_top_level() {
         (r#"{"MODEL":1,"model ":2}"#, None, false),
         ("{}", None, false),
     ] {
-        let prompt = read(body).unwrap();
-        assert_eq!((prompt.model(), prompt.stream()), (model, stream), "{body}");
+        let fields = read(body).unwrap();
+        assert_eq!((fields.model(), fields.stream()), (model, stream), "{body}");
     }
 }
 
@@ -72,7 +72,7 @@ fn what_need_not_change_does_not() {
         r#"{"a":{"model":"x"}}"#,
     ] {
         let body = Bytes::from(body);
-        let spliced = Prompt::read(&body).unwrap().splice(&body, "new");
+        let spliced = RequestFields::read(&body).unwrap().splice(&body, "new");
         let [whole, model, rest] = spliced;
         assert_eq!((whole.as_ptr(), whole.len()), (body.as_ptr(), body.len()));
         assert!(model.is_empty() && rest.is_empty());
@@ -158,7 +158,7 @@ fn bytes_that_are_no_text_are_refused_wherever_they_are() {
         b"{\"\xc3\":1}",
         b"{\"model\":\"\xed\xa0\x80\"}",
     ] {
-        let error = Prompt::read(&Bytes::from_static(body)).unwrap_err();
+        let error = RequestFields::read(&Bytes::from_static(body)).unwrap_err();
         assert!(error.to_string().contains("utf-8"), "{error}");
     }
 }
