@@ -118,21 +118,21 @@ impl Stages {
         None
     }
 
-    /// Asks the checker, and returns its verdict with the state of the run that `look` found when
+    /// Asks the checker, and returns its verdict with the state of the run that `find` found when
     /// the check began.
     ///
-    /// The result is `None` if the run has ended, or if `look` finds no reason to check it.
+    /// The result is `None` if the run has ended, or if `find` finds no reason to check it.
     pub(super) async fn check<T>(
         &self,
         run: &WeakRun,
         checker: &InquiryStage<RunSnapshot, Verdict>,
-        look: impl FnOnce(&Run) -> Option<T>,
+        find: impl FnOnce(&Run) -> Option<T>,
     ) -> Option<(T, Verdict)> {
         // The semaphore is never closed, so a permit always comes.
         let _permit = self.checks.acquire().await.ok()?;
         // The run may have moved on during the wait for a permit.
         let live = run.live()?;
-        let found = look(&live)?;
+        let found = find(&live)?;
         let asked = checker.ask(live.snapshot_for_check());
         drop(live);
         let answer = within(Some(self.check_within), asked).await;
