@@ -154,7 +154,7 @@ impl AgentConfig {
             progress: self.progress,
             candidates: &self.candidates,
             agents: agents
-                .map(|(name, limits)| (&**name, limits.without_inherited(&self.all)))
+                .map(|(name, limits)| (&**name, limits.without_inherited(&self.defaults)))
                 .collect(),
         })
         .map_err(wrong)?;
