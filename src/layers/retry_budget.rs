@@ -167,8 +167,8 @@ impl RetryBudgetLayer {
     ///
     /// Give the same classifier to every layer that makes further attempts.
     #[must_use]
-    pub fn judgement(mut self, judgement: Classifier) -> Self {
-        self.settings.classifier = judgement;
+    pub fn classifier(mut self, classifier: Classifier) -> Self {
+        self.settings.classifier = classifier;
         self
     }
 

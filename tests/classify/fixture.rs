@@ -59,12 +59,12 @@ impl Fixture {
         headers
     }
 
-    pub(crate) fn judged(&self, judgement: &Classifier) -> Option<Failure> {
+    pub(crate) fn judged(&self, classifier: &Classifier) -> Option<Failure> {
         let Some(status) = self.status else {
-            return Some(judgement.of_stream(&StreamFailure::read(&self.body())));
+            return Some(classifier.of_stream(&StreamFailure::read(&self.body())));
         };
         let status = StatusCode::from_u16(status).unwrap();
         let now = SystemTime::UNIX_EPOCH;
-        judgement.of_answer(status, &self.headers(), &self.body(), now)
+        classifier.of_answer(status, &self.headers(), &self.body(), now)
     }
 }

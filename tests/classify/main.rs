@@ -205,7 +205,7 @@ fn each_way_in_which_no_answer_comes_is_judged() {
 
 #[test]
 fn a_rule_of_the_program_goes_before_everything() {
-    let judgement = Classifier::new()
+    let classifier = Classifier::new()
         .rule(|answered: &Answered<'_>| {
             let is_named = answered.error.code == "insufficient_quota";
             is_named.then_some(FailureClass::RateLimit)
@@ -230,7 +230,7 @@ fn a_rule_of_the_program_goes_before_everything() {
     let mut ruled = 0;
     for fixture in fixtures() {
         let plain = fixture.judged(&Classifier::new()).unwrap();
-        let failure = fixture.judged(&judgement).unwrap();
+        let failure = fixture.judged(&classifier).unwrap();
         let by_rule = match &*fixture.signal {
             "insufficient_quota" => FailureClass::RateLimit,
             "x-terminal-reason" if fixture.status == Some(504) => FailureClass::RequestTimeout,
@@ -245,13 +245,13 @@ fn a_rule_of_the_program_goes_before_everything() {
     }
     assert!(ruled >= 10, "{ruled}");
 
-    let healthy = |judgement: &Classifier| {
+    let healthy = |classifier: &Classifier| {
         let (headers, now) = (HeaderMap::new(), SystemTime::UNIX_EPOCH);
-        let answer = |status| judgement.of_answer(status, &headers, b"{}", now);
+        let answer = |status| classifier.of_answer(status, &headers, b"{}", now);
         assert_eq!(answer(StatusCode::FOUND), None);
         answer(StatusCode::OK).map(|failure| failure.class)
     };
-    assert_eq!(healthy(&judgement), Some(FailureClass::Conflict));
+    assert_eq!(healthy(&classifier), Some(FailureClass::Conflict));
     assert_eq!(healthy(&Classifier::new()), None);
-    assert_eq!(format!("{judgement:?}"), "Classifier { rules: 5 }");
+    assert_eq!(format!("{classifier:?}"), "Classifier { rules: 5 }");
 }

@@ -1,11 +1,11 @@
 //! Other models, and everything after which there must be none.
 
 mod after_attempt;
+mod classifier;
 mod cooldowns;
 mod effects;
 mod error_count;
 mod idle;
-mod judgement;
 mod last;
 mod limits;
 mod listed;

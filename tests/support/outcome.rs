@@ -35,7 +35,7 @@ pub(crate) struct Outcome {
     pub(crate) at: Duration,
     /// The attempts before the answer, if a layer made any: candidate and class.
     pub(crate) tries: Vec<(Option<String>, FailureClass)>,
-    /// The judgement of the answer, if it is a failure.
+    /// The class of the answer, if it is a failure.
     pub(crate) failure: Option<Failure>,
     /// The node that a layer put into the answer.
     pub(crate) run: Option<Run>,

@@ -33,7 +33,7 @@ pub(super) struct GateSettings {
     pub(super) patience: Option<Duration>,
     pub(super) watch_silence: Option<Duration>,
     pub(super) upstream: Option<Authority>,
-    pub(super) judgement: Classifier,
+    pub(super) classifier: Classifier,
     pub(super) max_body: usize,
 }
 
@@ -45,7 +45,7 @@ impl GateSettings {
             patience: None,
             watch_silence: None,
             upstream: None,
-            judgement: Classifier::new(),
+            classifier: Classifier::new(),
             max_body: MAX_BODY,
         }
     }

@@ -219,7 +219,7 @@ where
                         let timer = timer.get_or_insert_with(|| Box::pin(sleep(ERROR_TIME)));
                         ready!(poll_timer(timer, cx));
                     }
-                    let failure = answer.classify(&state.gate.settings.judgement);
+                    let failure = answer.classify(&state.gate.settings.classifier);
                     let waits = failure.is_some_and(|it| it.class == FailureClass::NotReady);
                     match slot.take() {
                         Some(answer) if waits => state.failed(Ok(answer), task),

@@ -134,12 +134,12 @@ impl<P> HealthGateLayer<P> {
 
     /// Sets the rules by which the layer classifies failed answers.
     ///
-    /// A call waits if `judgement` classifies its answer as
+    /// A call waits if `classifier` classifies its answer as
     /// [`NotReady`](crate::llm::failure::FailureClass::NotReady). The rules run for an answer of
     /// 4xx or 5xx that no layer further in has classified.
     #[must_use]
-    pub fn judgement(mut self, judgement: Classifier) -> Self {
-        self.settings.judgement = judgement;
+    pub fn classifier(mut self, classifier: Classifier) -> Self {
+        self.settings.classifier = classifier;
         self
     }
 

@@ -11,7 +11,7 @@
 //! A call waits after a [refused](crate::llm::failure::TransportError::is_refused)
 //! connection, and after an answer that is classified as
 //! [`NotReady`](crate::llm::failure::FailureClass::NotReady), such as llama.cpp's 503
-//! while it loads; a [`judgement`](HealthGateLayer::judgement) adds a proxy's own
+//! while it loads; a [`classifier`](HealthGateLayer::classifier) adds a proxy's own
 //! messages. In both cases the request has not reached the model. After any other failure the
 //! call does not wait: a request that broke after it was sent may have been served, and its
 //! failure goes to the retry layers. To classify a failed answer the layer reads up to 64 KiB of

@@ -142,8 +142,8 @@ impl ModelFallbackLayer {
     ///
     /// Give the same classifier to every layer that makes further attempts.
     #[must_use]
-    pub fn judgement(mut self, judgement: Classifier) -> Self {
-        self.settings.attempts.classifier = judgement;
+    pub fn classifier(mut self, classifier: Classifier) -> Self {
+        self.settings.attempts.classifier = classifier;
         self
     }
 

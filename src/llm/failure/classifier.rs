@@ -36,17 +36,17 @@ const MAX_BODY: usize = 64 * 1024;
 /// use http::{HeaderMap, StatusCode};
 /// use tower_agent::llm::failure::{FailureClass, Classifier};
 ///
-/// let judgement = Classifier::new().rule(|answered| {
+/// let classifier = Classifier::new().rule(|answered| {
 ///     let is_busy = answered.headers.get("x-gateway")? == "busy";
 ///     is_busy.then_some(FailureClass::Overloaded)
 /// });
 ///
 /// let mut headers = HeaderMap::new();
 /// let now = SystemTime::UNIX_EPOCH;
-/// assert_eq!(judgement.of_answer(StatusCode::OK, &headers, b"{}", now), None);
+/// assert_eq!(classifier.of_answer(StatusCode::OK, &headers, b"{}", now), None);
 ///
 /// headers.insert("x-gateway", "busy".parse().unwrap());
-/// let failure = judgement.of_answer(StatusCode::OK, &headers, b"{}", now).unwrap();
+/// let failure = classifier.of_answer(StatusCode::OK, &headers, b"{}", now).unwrap();
 /// assert_eq!(failure.class, FailureClass::Overloaded);
 /// ```
 #[derive(Clone, Default)]

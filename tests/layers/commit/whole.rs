@@ -302,9 +302,9 @@ fn cut() -> Option<TerminalReason> {
 /// an answer is handed on.
 #[tokio::test(start_paused = true)]
 async fn a_rule_judges_json_that_is_broken_and_hands_none_of_it_on() {
-    let judgement = Classifier::new().rule(|_| Some(FailureClass::Quota));
+    let classifier = Classifier::new().rule(|_| Some(FailureClass::Quota));
     let upstream = Upstream::scripts([Script::json().data("{")]);
-    let service = RetryBudgetLayer::new(no_delay()).judgement(judgement);
+    let service = RetryBudgetLayer::new(no_delay()).classifier(classifier);
     let service = service.layer(upstream.clone());
 
     let error = service.oneshot(prompt_json("m")).await.unwrap_err();

@@ -322,7 +322,7 @@ async fn a_rule_of_the_program_says_what_is_loading() {
         is_proxy.then_some(FailureClass::NotReady)
     });
     let upstream = Upstream::scripts([failure(502).header("server", "proxy"), healthy()]);
-    let service = health.gate().judgement(rule).layer(upstream.clone());
+    let service = health.gate().classifier(rule).layer(upstream.clone());
 
     let outcome = Outcome::of(service.oneshot(prompt("m"))).await;
 

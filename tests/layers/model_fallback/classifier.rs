@@ -28,15 +28,15 @@ fn ruled(word: &'static str, class: FailureClass) -> Classifier {
 }
 
 /// Repeats alone, fallback alone, and both; the candidates are of two accounts.
-fn services(judgement: &Classifier, upstream: &Upstream) -> [StackService; 3] {
+fn services(classifier: &Classifier, upstream: &Upstream) -> [StackService; 3] {
     let candidates = [of_account("a", "one"), of_account("b", "two")];
     // Each stack has cooldowns of its own, and so learns nothing from the other.
     let fallback = || {
         ModelFallbackLayer::new(candidates.clone())
             .cooldowns(Cooldowns::new())
-            .judgement(judgement.clone())
+            .classifier(classifier.clone())
     };
-    let repeats = RetryBudgetLayer::new(no_delay()).judgement(judgement.clone());
+    let repeats = RetryBudgetLayer::new(no_delay()).classifier(classifier.clone());
     let repeats = Stack::default().layer(Place::Retry, repeats);
     let alone = Stack::default().layer(Place::Fallback, fallback());
     let nested = repeats.clone().layer(Place::Fallback, fallback());
@@ -146,8 +146,8 @@ async fn what_we_would_leave_alone_is_not_if_the_rule_says_so() {
     ] {
         for which in [1, 2] {
             let upstream = Upstream::script(healthy());
-            let judgement = ruled("\"no\"", FailureClass::RequestLimit);
-            let service = services(&judgement, &upstream)[which].clone();
+            let classifier = ruled("\"no\"", FailureClass::RequestLimit);
+            let service = services(&classifier, &upstream)[which].clone();
             upstream.play("a", script.clone());
 
             for _ in 0..2 {
@@ -187,7 +187,7 @@ async fn an_error_event_after_the_commit_leaves_alone_as_its_class_says() {
 async fn a_rule_sees_the_status_the_headers_and_the_error() {
     let seen = Arc::new(Mutex::new(Vec::new()));
     let noted = Arc::clone(&seen);
-    let judgement = Classifier::new().rule(move |answered| {
+    let classifier = Classifier::new().rule(move |answered| {
         let header = answered.headers.get("x-gateway");
         noted.lock().unwrap().push((
             answered.status.map(|status| status.as_u16()),
@@ -199,7 +199,7 @@ async fn a_rule_sees_the_status_the_headers_and_the_error() {
     let odd = Script::answer(418, r#"{"error":{"message":"odd","type":"x"}}"#);
     let event = "data: {\"error\":{\"message\":\"event\",\"type\":\"x\"}}\n\n";
     let upstream = Upstream::scripts([odd.header("x-gateway", "g"), Script::sse().data(event)]);
-    let [service, ..] = services(&judgement, &upstream);
+    let [service, ..] = services(&classifier, &upstream);
 
     for _ in 0..2 {
         asks(&service, &upstream, prompt("a")).await;
@@ -212,7 +212,7 @@ async fn a_rule_sees_the_status_the_headers_and_the_error() {
 
 #[tokio::test(start_paused = true)]
 async fn the_first_rule_that_answers_is_final_and_others_are_judged_as_ever() {
-    let judgement = ruled("odd", FailureClass::Quota).rule(|answered| {
+    let classifier = ruled("odd", FailureClass::Quota).rule(|answered| {
         let body = String::from_utf8_lossy(answered.body);
         body.contains("o").then_some(FailureClass::Caller)
     });
@@ -222,7 +222,7 @@ async fn the_first_rule_that_answers_is_final_and_others_are_judged_as_ever() {
         ("x", FailureClass::Server, 2),
     ] {
         let upstream = Upstream::script(Script::answer(500, body));
-        let [_, service, _] = services(&judgement, &upstream);
+        let [_, service, _] = services(&classifier, &upstream);
 
         let answer = service.oneshot(prompt("a")).await.unwrap();
 
@@ -255,7 +255,7 @@ async fn a_rules_class_asks_for_a_wait_as_any_other() {
 /// process along.
 #[tokio::test(start_paused = true)]
 async fn a_rule_that_panics_after_the_commit_takes_nobody_along() {
-    let judgement = Classifier::new().rule(|answered| {
+    let classifier = Classifier::new().rule(|answered| {
         assert!(answered.status.is_some(), "a rule that knows no events");
         None
     });
@@ -263,7 +263,7 @@ async fn a_rule_that_panics_after_the_commit_takes_nobody_along() {
     let text = [chat("a"), event.to_owned()].concat();
     let upstream = Upstream::script(Script::sse().data(&text));
     let cooldowns = Cooldowns::new();
-    let layer = models(["a"]).judgement(judgement);
+    let layer = models(["a"]).classifier(classifier);
     let service = layer.cooldowns(cooldowns.clone()).layer(upstream);
 
     let answer = service.oneshot(prompt("a")).await.unwrap();
