@@ -30,7 +30,7 @@ const MORE: u8 = 2;
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct RunState {
-    identity: OnceLock<Box<Identity>>,
+    identity: OnceLock<Identity>,
     features: OnceLock<Box<RunFeatures>>,
     /// Whether the run is unused, so that it completes when it has no work. A request opened
     /// such a run, and each call so far was refused or has not settled yet.
@@ -60,11 +60,11 @@ pub(in crate::run) struct Steps {
 
 impl RunState {
     pub(crate) fn identify(&self, identity: Identity) -> bool {
-        self.identity.set(Box::new(identity)).is_ok()
+        self.identity.set(identity).is_ok()
     }
 
     pub(crate) fn identity(&self) -> Option<&Identity> {
-        self.identity.get().map(|identity| &**identity)
+        self.identity.get()
     }
 
     pub(crate) fn features(&self) -> &RunFeatures {
