@@ -143,7 +143,7 @@
 //! | field | |
 //! |---|---|
 //! | `reason` | the terminal reason, by its wire name |
-//! | `ended` | the kind of the node that ended: `call`, or the kind of the node above it whose end it inherited, such as `run` |
+//! | `ended` | the kind of the node that ended: `call`, or the kind of the node above from which it inherited its end, such as `run` |
 //! | `run`, `session` | the ids of the run and of its session; no `session` if there is none |
 //! | `candidate`, `attempts` | of a call: the candidate that served it, or the last one that was tried, and the number of tries |
 //! | `turns` | of a run: the number of turns that it has used up |
@@ -174,9 +174,10 @@
 //! - The method `oneshot` exists, but its trait bounds were not satisfied: inside of a layer that
 //!   reads the request, such as [`RetryBudgetLayer`], the service takes a request with a
 //!   [`ReplayBody`].
-//! - Implementation of `From` is not general enough: at a `tokio::spawn` of a call whose innermost
-//!   service answers with a body with [`BoxError`] as its error. Box the body before it is read
-//!   (`answer.into_body().boxed_unsync()`), or box the stack (`ServiceBuilder::boxed_clone_sync`).
+//! - Implementation of `From` is not general enough: at a `tokio::spawn` of a call, if the
+//!   innermost service answers with a body with [`BoxError`] as its error. Box the body before it
+//!   is read (`answer.into_body().boxed_unsync()`), or box the stack
+//!   (`ServiceBuilder::boxed_clone_sync`).
 //!
 //! # Features
 //!

@@ -236,7 +236,7 @@ impl Metric {
     }
 
     fn is_key(&self, key: &Key, labels: &[MaybeLabel<'_>]) -> bool {
-        // Most texts are static words of this crate, whose addresses are equal.
+        // Most texts are static words of this crate, and so have equal addresses.
         let same = |one: &str, other: &str| std::ptr::eq(one, other) || one == other;
         let mut labels = labels.iter().flatten();
         same(key.name(), self.name)
@@ -276,7 +276,7 @@ pub(crate) fn attempt(model: Option<&Arc<str>>, outcome: &'static str) {
     ATTEMPTS.increment(&[of_candidate("model", model), fixed("outcome", outcome)]);
 }
 
-/// The outcome of an attempt whose answer has this status.
+/// The outcome of an attempt that got an answer with this status.
 pub(crate) fn outcome_of(status: StatusCode) -> &'static str {
     match status.as_u16() / 100 {
         1 => "1xx",

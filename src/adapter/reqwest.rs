@@ -95,7 +95,7 @@ impl ReqwestService {
         Ok(Self::from_client(client))
     }
 
-    /// Creates the service with a built client, whose retries, redirects and timeouts stay.
+    /// Creates the service with a built client, which keeps its retries, redirects and timeouts.
     ///
     /// The service cannot see the client's settings. The client may repeat upstream calls
     /// that no layer counts, and its own timeout counts as a failure of the upstream.

@@ -365,7 +365,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
 }
 
 /// Wraps an error of `poll_ready` in a `TransportError`, because the service got no request. Leaves
-/// an error whose chain holds a `Terminated` or a `TransportError`.
+/// an error with a `Terminated` or a `TransportError` in its chain.
 fn readiness_error(error: BoxError) -> BoxError {
     if Terminated::find(&*error).is_some() || TransportError::is_in(&*error) {
         return error;

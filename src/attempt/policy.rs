@@ -204,7 +204,7 @@ impl Denial {
     }
 }
 
-/// Marks a request whose effects must not happen twice, as its extension.
+/// Marks, as its extension, a request with effects that must not happen twice.
 ///
 /// Once a call with such a request has failed, no layer repeats it or moves it to another
 /// candidate.

@@ -109,8 +109,8 @@ impl AgentConfig {
 
     /// The configuration as a document with the values in force, under this crate's names.
     ///
-    /// The document leaves out absent keys whose default is off, unknown, or the value of another
-    /// key. An agent's table leaves out `observe`, `ask_at`, `count_cached_input` and
+    /// The document leaves out an absent key if its default is off, unknown, or another key's
+    /// value. An agent's table leaves out `observe`, `ask_at`, `count_cached_input` and
     /// `idle_fails_over` if it inherits them. The document reads as the same configuration.
     ///
     /// ```

@@ -8,7 +8,7 @@
 //!
 //! - [Open runs](OwnerCaps::max_open_runs): the runs that a request opened and that have not ended.
 //!   A request that names no run is one such run while it is in progress.
-//! - [Turns in an hour](OwnerCaps::turns_per_hour): the requests, of all runs, whose path
+//! - [Turns in an hour](OwnerCaps::turns_per_hour): the requests, of all runs, with a path that
 //!   [`TurnCapLayer`](crate::TurnCapLayer) counts as a turn by default.
 //! - [Tokens in an hour](OwnerCaps::tokens_per_hour), and their cost: those of all runs, counted as
 //!   [`TokenCapLayer`](crate::TokenCapLayer) counts them.

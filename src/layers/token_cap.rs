@@ -10,7 +10,7 @@
 //! attempts that failed, and of streams that were cut. The layer compares a run with its caps at
 //! each request and at each frame of a stream, also at those of sub-agents; of a run and its
 //! sub-agents over a cap, the outermost ends. Each run has the caps of the layer that its own
-//! requests pass. A run whose sub-agents alone make requests has no caps.
+//! requests pass. A run has no caps if only its sub-agents make requests.
 //!
 //! - Output: the tokens of answers, with those of reasoning and of tool calls.
 //! - Input: the tokens of prompts. Tokens that an upstream read from its cache count only [on
@@ -30,18 +30,18 @@
 //!
 //! A compressed answer is not counted, as no layer reads it, so no cap cuts it. A
 //! [`ModelFallbackLayer`](crate::ModelFallbackLayer) asks for plain answers; without one, set
-//! `accept-encoding: identity` on a request whose client accepts compressed answers.
+//! `accept-encoding: identity` on the request of a client that accepts compressed answers.
 //!
 //! The layer changes no request: it adds neither `stream_options` nor `max_tokens`.
 //!
 //! # When a run ends
 //!
 //! A stream that exceeds a cap ends the run as [`TokenCap`](crate::TerminalReason::TokenCap), after
-//! the frame that exceeds the cap, and with the run all calls in progress. A stream whose upstream
-//! has said why it stops, for each choice of a chat answer, is delivered to its end, unless another
-//! call ends the run. A request of a run that has used a whole cap ends the run too: the inner
-//! service does not get that request. Calls that are in progress at the same time may use more than
-//! the cap, as an answer that is no stream shows its tokens at its end.
+//! the frame that exceeds the cap, and with the run all calls in progress. If the upstream of a
+//! stream has said why it stops, for each choice of a chat answer, the layer delivers the stream to
+//! its end, unless another call ends the run. A request of a run that has used a whole cap ends the
+//! run too: the inner service does not get that request. Calls that are in progress at the same
+//! time may use more than the cap, as an answer that is no stream shows its tokens at its end.
 //!
 //! With [`ask_at`](TokenCapLayer::ask_at) observers get a notice before a cap, so that the program
 //! can ask a person.

@@ -52,7 +52,7 @@ impl RunRegistry {
         self.abort_but(owner, session, None)
     }
 
-    /// The latest run in the owner's session whose id has this [prefix](RunId::prefix), if that run
+    /// The latest run with this id [prefix](RunId::prefix) in the owner's session, if that run
     /// lives.
     pub(crate) fn latest_in(&self, owner: Owner, session: &str, prefix: &str) -> Option<Run> {
         let run = self.state.sessions.lock().latest(session, owner.0, prefix);

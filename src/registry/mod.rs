@@ -1,7 +1,7 @@
 //! Finds runs by id across requests, ends them from outside, and remembers their ends.
 //!
 //! A run that spans many requests is one run only if every request finds the same node, and a
-//! run that was stopped stays stopped only if its id is remembered. An id whose run ended,
+//! run that was stopped stays stopped only if its id is remembered. The id of a run that ended,
 //! except as `Completed`, is a *tombstone*: until the registry forgets it, [`RunRegistry::open`]
 //! returns the ended run, and every layer returns the stored reason without an upstream call.
 //!

@@ -28,7 +28,7 @@ pub struct RunCursor(u64);
 pub struct InvalidRunCursor;
 
 impl RunRegistry {
-    /// The number of live runs in the registry: those whose snapshot has no reason.
+    /// The number of live runs in the registry: those without a reason in their snapshot.
     ///
     /// The cost does not depend on the number. A run past its deadline that no task has checked
     /// since counts for up to [`SAFETY`](Self::SAFETY) more.

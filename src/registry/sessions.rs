@@ -84,7 +84,7 @@ impl Sessions {
         runs.into_iter().map(|(_, run)| run.clone()).collect()
     }
 
-    /// The owner's latest run in the session whose id has this [prefix](RunId::prefix), if that run
+    /// The owner's latest run with this id [prefix](RunId::prefix) in the session, if that run
     /// lives.
     pub(super) fn latest(&self, name: &str, owner: u128, prefix: &str) -> Option<Run> {
         let of_owner = self.0.get(name)?.get(&owner)?;

@@ -30,7 +30,7 @@ thread_local! {
 /// The values hold no references: a panic or a forgotten guard leaves plain values.
 struct DriverState {
     driver: Cell<TaskId>,
-    /// The number of the node whose end the driver waits for.
+    /// The driver waits for the end of the node with this number.
     node: Cell<u64>,
     /// The number of the node that the innermost enforcer around the running poll checks; zero if
     /// none.
@@ -268,7 +268,7 @@ impl PollScope {
         matches!(self.outer, Outer::Driver)
     }
 
-    /// The number of the node whose end the driver waits for.
+    /// The driver waits for the end of the node with this number.
     #[inline]
     pub(crate) fn driven() -> u64 {
         DRIVER.with(|state| state.node.get())

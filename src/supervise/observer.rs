@@ -187,8 +187,8 @@ impl Observer {
 
     /// Begins to count the tokens of an answer that is no event stream.
     ///
-    /// A failed answer, one marked as [`NotCounted`], and one whose tokens a layer further in
-    /// counts, are left out.
+    /// The observer leaves out a failed answer, one marked as [`NotCounted`], and one with tokens
+    /// that a layer further in counts.
     #[inline(never)]
     pub(super) fn count_answer<B>(&mut self, answer: &mut Response<B>, run: &Run) {
         let is_whole = matches!(self.mode, ObserverMode::Bytes) && self.failed.is_none();

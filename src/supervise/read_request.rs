@@ -124,7 +124,7 @@ where
 }
 
 pin_project! {
-    /// A request whose body is buffered before the layer makes a call.
+    /// A request with a body that is buffered before the layer makes a call.
     #[derive(Debug)]
     pub(crate) struct Upload<Q> {
         #[pin]
@@ -157,7 +157,7 @@ where
     /// Polls for the buffered request; the errors are those of [`Buffering`].
     ///
     /// While the body is `Pending`, the step windows of `run` pause. Until the body is
-    /// complete, and if it fails, the node counts as one whose request reached no upstream.
+    /// complete, and if it fails, the node counts as one with a request that reached no upstream.
     ///
     /// # Panics
     ///

@@ -21,7 +21,7 @@ pub(super) struct UnaryTokens {
     meter: TokenMeter,
 }
 
-/// The mark of a response whose tokens a layer counts; layers further out do not count them.
+/// The mark of a response with tokens that a layer counts; layers further out do not count them.
 #[derive(Clone, Copy, Debug)]
 struct CountedAnswer;
 
@@ -38,7 +38,7 @@ impl UnaryTokens {
     #[cold]
     fn begin(extensions: &mut Extensions, meter: TokenMeter) -> Option<Box<Self>> {
         let is_counted = extensions.insert(CountedAnswer).is_some();
-        // A layer further in has made this answer from a stream, whose tokens were counted.
+        // A layer further in has made this answer from a stream with tokens that were counted.
         let is_counted = is_counted || extensions.get::<ResponseMarks>().is_some();
         let read = GeneratedText::default();
         (!is_counted).then(|| Box::new(Self { read, meter }))

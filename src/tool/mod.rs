@@ -127,7 +127,7 @@ impl Tool {
         }
     }
 
-    /// Runs a tool that cannot fail, or whose errors are its result.
+    /// Runs a tool that cannot fail, or that returns its errors as its result.
     ///
     /// # Cancel safety
     ///

@@ -15,8 +15,8 @@
 //!    [`Status::Unknown`](crate::run::Status::Unknown).
 //! 2. With [`ends`](Watchdog::ends) a run that is found stuck or looping ends as
 //!    [`Stuck`](crate::TerminalReason::Stuck).
-//! 3. Else the [question](Watchdog::question) goes to a person, who may stop the run. The watchdog
-//!    waits for the answer as long as the run is live, or for the time that
+//! 3. Else the [question](Watchdog::question) goes to a person, and the person may stop the run.
+//!    The watchdog waits for the answer as long as the run is live, or for the time that
 //!    [`answer_within`](Watchdog::answer_within) sets.
 //!
 //! A verdict or an answer counts only while the run is in the same series of repeats as at the

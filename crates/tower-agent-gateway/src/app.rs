@@ -21,7 +21,7 @@ use crate::{
     watchdog,
 };
 
-/// The gateway's routes, whose configuration can be replaced while they serve.
+/// The gateway's routes, with a configuration that can be replaced while they serve.
 ///
 /// A run keeps the stack in which it began, so a new configuration cuts nothing. The runs, the
 /// counts of owners and of `/metrics`, the events and the cooldowns stay. The budget of repeats

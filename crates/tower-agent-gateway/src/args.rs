@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
-/// A gateway for clients of the OpenAI and Anthropic APIs whose every run is supervised.
+/// A gateway for clients of the OpenAI and Anthropic APIs; it supervises every run.
 #[derive(Debug, clap::Parser)]
 #[command(version)]
 pub(crate) struct Args {

@@ -53,7 +53,7 @@ pub struct Config {
     pub(crate) auth: Option<Auth>,
     /// The other origins from which pages may call.
     pub(crate) cors: Option<Cors>,
-    /// The agents whose requests get runs without `x-run-id`.
+    /// The agents that get runs for requests without `x-run-id`.
     pub(crate) known_agents: KnownAgents,
     /// The receiver of spans; with `None` no span is made.
     pub(crate) telemetry: Option<TelemetrySettings>,

@@ -27,7 +27,7 @@ struct LineChannel {
     filled: Condvar,
     /// Wakes the callers of `flush_within`, after each write of the thread.
     written: Condvar,
-    /// The most calls of `write` whose lines are taken and not yet written.
+    /// The most calls of `write` with lines that are taken and not yet written.
     max_calls: usize,
     kind: LineKind,
 }
@@ -44,9 +44,9 @@ enum LineKind {
 #[derive(Debug, Default)]
 struct Queue {
     text: Vec<u8>,
-    /// The number of calls of `write` whose lines are in `text`, or are being written.
+    /// The number of calls of `write` with lines in `text`, or in the write in progress.
     unwritten: usize,
-    /// The number of calls whose lines were lost since the start; in a log, since the last report.
+    /// The number of calls that lost their lines since the start; in a log, since the last report.
     lost: u64,
     /// Whether the thread has no lines and waits, and must be woken for the next one.
     is_idle: bool,

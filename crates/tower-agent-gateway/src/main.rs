@@ -37,7 +37,7 @@ struct Signals {
     interrupt: unix::Signal,
 }
 
-/// A guard whose drop waits for the last lines of the log, also if the program panics.
+/// A guard that waits on its drop for the last lines of the log, also if the program panics.
 struct LogGuard(LineWriter);
 
 /// The time that a slow reader has for the last lines of the log.

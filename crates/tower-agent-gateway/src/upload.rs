@@ -83,7 +83,7 @@ pin_project! {
     pub(crate) struct UploadFuture<F> {
         #[pin]
         future: F,
-        // `None` for a request of HTTP/2, whose connection serves others.
+        // `None` for a request of HTTP/2, as its connection serves others.
         stalled: Option<Arc<AtomicBool>>,
     }
 }

@@ -50,7 +50,7 @@
 //! - The SDKs for Node send `x-stainless-timeout`: Anthropic's with every request, OpenAI's only if
 //!   the request has a timeout of its own. Those SDKs drop the fraction: a timeout below a second
 //!   is sent as `0`, which this layer ignores. The SDK's timer runs from `fetch` to the head, also
-//!   for a JSON answer, whose head mostly comes with its body. If a JSON answer trickles after an
+//!   for a JSON answer: its head mostly comes with its body. If a JSON answer trickles after an
 //!   early head, this layer ends the call, though the SDK would wait.
 //! - The layer counts the time until the head from the opening of the call, even while the client
 //!   still sends its prompt; a client that starts its timer after the prompt has waited less.

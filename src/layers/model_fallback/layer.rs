@@ -117,7 +117,7 @@ impl ModelFallbackLayer {
         self
     }
 
-    /// Refuses a request whose body is empty or a form, as the layer reads no model from it.
+    /// Refuses a request with a body that is empty or a form, as the layer reads no model from it.
     ///
     /// By default the layer leaves such a body unchanged, and sends a form to the first candidate
     /// only.

@@ -2,8 +2,8 @@
 //!
 //! A second model helps when the first one is down, overloaded, too small or gone. A second model
 //! does harm when no caller waits: a gateway that sees an error without its reason goes on to the
-//! next provider for a user who has closed the tab. A fallback does harm when the prompt changes: a
-//! JSON library that parses and serializes it turns `1.0000000000000000001` into `1.0`. And a
+//! next provider though the user has closed the tab. A fallback does harm when the prompt changes:
+//! a JSON library that parses and serializes it turns `1.0000000000000000001` into `1.0`. And a
 //! caller's key that goes to another provider is a leak.
 //!
 //! # Which candidates, and in which order
@@ -18,8 +18,8 @@
 //! request none by default; see
 //! [`FailureClass::other`](crate::llm::failure::FailureClass::other).
 //!
-//! A request that is marked by [`SideEffects`](crate::attempt::SideEffects), or whose attempt
-//! [marks it](crate::Run::mark_side_effects), goes to no other candidate. An attempt can check
+//! A request that [`SideEffects`](crate::attempt::SideEffects) marks, or that its attempt
+//! [marks](crate::Run::mark_side_effects), goes to no other candidate. An attempt can check
 //! whether [it is at the last one](crate::Run::is_final_attempt). The layer logs each step from
 //! one candidate to another as an event `model_fallback`, with both names, the cause, and the
 //! model that the caller requested. An event `model_served`, at debug level, names the candidate

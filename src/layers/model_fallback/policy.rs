@@ -32,11 +32,11 @@ pub struct FallbackPolicy {
     pub(super) own: Option<Run>,
     request: PreparedRequest,
     pub(super) route: Route,
-    /// The stop of the route whose candidate is being tried.
+    /// The stop of the route with the candidate that is being tried.
     pub(super) current: usize,
     /// The stop that `find_next` has found for the next attempt; `None` until then.
     next: Option<usize>,
-    /// The stops whose hosts cannot serve this call at any path: a refused region, an untrusted
+    /// The stops with hosts that cannot serve this call at any path: a refused region, an untrusted
     /// certificate, an unknown host.
     pub(super) lost_hosts: Vec<usize>,
     /// The digest of the request's session; `None` without a session, or if the layer is not
@@ -286,7 +286,7 @@ pub(super) struct FallbackSettings {
     pub(super) served_models: Vec<Option<HeaderValue>>,
     /// The classes that the program added with `also_after`.
     pub(super) allowed: Vec<FailureClass>,
-    /// The operation of requests whose path has none.
+    /// The operation of requests without one in their path.
     pub(super) operation: Option<Operation>,
     pub(super) json_only: bool,
     pub(super) cooldowns: Option<CandidateCooldowns>,

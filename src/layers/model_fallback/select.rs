@@ -74,7 +74,7 @@ impl FallbackPolicy {
         self.settings.candidates.get(self.route.at(stop)?)
     }
 
-    /// The stops whose candidates accept the request's dialect.
+    /// The stops with candidates that accept the request's dialect.
     pub(super) fn stops(&self) -> impl Iterator<Item = usize> {
         let operation = self.original().and_then(OriginalRequest::operation);
         let speaks = move |stop: &usize| {
@@ -104,7 +104,7 @@ impl FallbackPolicy {
         })
     }
 
-    /// The later stops whose candidates are not in a cooldown, or are due for a probe.
+    /// The later stops with candidates that are not in a cooldown, or are due for a probe.
     pub(super) fn able(&self) -> impl Iterator<Item = usize> {
         let is_cooling = |stop: &usize| matches!(self.state(*stop), CooldownState::Cooling { .. });
         self.following().filter(move |stop| !is_cooling(stop))

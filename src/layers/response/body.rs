@@ -104,7 +104,7 @@ impl<F, B> TerminalResponseBody<F, B> {
         Response::from_parts(parts, body)
     }
 
-    /// Makes an early head, whose body continues the call.
+    /// Makes an early head, with a body that continues the call.
     pub(super) fn early(
         call: Pin<Box<F>>,
         caller: ErrorFormat,

@@ -23,7 +23,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ErrorFormat {
     pub(super) dialect: Dialect,
-    /// Whether the request is a HEAD request, whose answer has no body.
+    /// Whether the request is a HEAD request, which gets an answer without a body.
     pub(super) head: bool,
 }
 

@@ -49,7 +49,7 @@ impl KeepAliveSettings {
     }
 }
 
-/// The clocks of one call whose caller waits. Their times count from the start of the call.
+/// The clocks of one call for which a caller waits. Their times count from the start of the call.
 #[derive(Debug)]
 pub(super) struct KeepAlive {
     settings: KeepAliveSettings,
@@ -135,7 +135,7 @@ impl KeepAlive {
         }
     }
 
-    /// Handles the head of the call's answer, whose extensions may name a call unknown so far.
+    /// Handles the head of the call's answer; its extensions may name a call unknown so far.
     pub(super) fn answered(&mut self, answer: &Extensions) {
         (self.settings.early_head, self.head_at) = (None, None);
         if let (None, Some(call)) = (self.call(), answer.get::<Run>()) {

@@ -18,8 +18,8 @@
 //!
 //! A response never completes a run with a given id. Such a run ends by a limit, a clock, an abort
 //! or the end of its parent, by [`Run::end`](crate::Run::end), or as completed after the
-//! [`idle`](RunLayer::idle) time without work. A run whose requests were all refused before an
-//! upstream was asked may complete [at once](crate::registry#runs-that-were-never-used).
+//! [`idle`](RunLayer::idle) time without work. If all requests of a run were refused before an
+//! upstream was asked, the run may complete [at once](crate::registry#runs-that-were-never-used).
 //!
 //! # The summary of a call
 //!

@@ -48,8 +48,8 @@ pub struct RequestRun {
 pub(super) enum ParentRun {
     /// The parent is the run of this id.
     Run(RunId),
-    /// The parent is the session's latest run whose id is this text and a user turn; the text ends
-    /// with a colon, and the turn has none.
+    /// The parent is the session's latest run with an id of this text and a user turn; the text
+    /// ends with a colon, and the turn has none.
     LatestAfter(String),
 }
 

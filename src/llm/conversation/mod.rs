@@ -9,7 +9,7 @@
 //!
 //! # Cost
 //!
-//! The reader walks a request from the last [`HistoryPlace`] whose message has the same bytes as in
+//! The reader walks a request from the last [`HistoryPlace`] with a message of the same bytes as in
 //! an earlier request, so that only the new part of a conversation costs time. The reader does not
 //! compare the messages before that place.
 

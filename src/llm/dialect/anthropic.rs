@@ -35,7 +35,7 @@ struct Delta<'a> {
     empty: bool,
 }
 
-// One bit per key of a delta whose value is not empty; of two equal known keys the last decides.
+// One bit per key with a non-empty value in a delta; of two equal known keys the last decides.
 const TEXT: u32 = 1;
 const THINKING: u32 = 1 << 1;
 const SIGNATURE: u32 = 1 << 2;

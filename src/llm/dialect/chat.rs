@@ -10,7 +10,7 @@ use crate::llm::{
 #[derive(Debug)]
 pub(crate) struct OpenAiChat;
 
-// One bit per key of a delta or choice whose value is not empty; of two equal known keys the last
+// One bit per key with a non-empty value in a delta or choice; of two equal known keys the last
 // decides.
 const CONTENT: u32 = 1;
 const REFUSAL: u32 = 1 << 1;

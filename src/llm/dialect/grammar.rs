@@ -48,7 +48,7 @@ pub trait Grammar: fmt::Debug + Send + Sync {
     }
 }
 
-/// The completeness of a stream whose transport has ended cleanly.
+/// The completeness of a stream after a clean end of its transport.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Finish {

@@ -1,6 +1,6 @@
 //! The event formats of each API, and the error events for its clients.
 //!
-//! A [`Dialect`] names the API whose [`Grammar`] reads a stream. The dialect is taken from a
+//! A [`Dialect`] names the API of the [`Grammar`] that reads a stream. The dialect is taken from a
 //! request's path, or detected from a stream's events.
 
 mod anthropic;

@@ -257,7 +257,7 @@ impl Failure {
     /// Classifies the error of a call, before or after the head of the answer.
     ///
     /// If [all candidates are cooling down](CoolingDown), the class is that of the candidate
-    /// whose cooldown ends first, and the delay is the time until then.
+    /// with the cooldown that ends first, and the delay is the time until then.
     ///
     /// The message stays empty: the error's text is not the upstream's, and may name internal
     /// hosts.

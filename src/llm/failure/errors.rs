@@ -130,7 +130,7 @@ impl CoolingDown {
         self.first().map(|first| first.left).unwrap_or_default()
     }
 
-    /// The failure class of the candidate whose cooldown ends first.
+    /// The failure class of the candidate with the cooldown that ends first.
     pub(crate) fn class(&self) -> FailureClass {
         self.first().map_or(FailureClass::Server, |it| it.class)
     }
@@ -163,7 +163,7 @@ pub(crate) const fn seconds(left: Duration) -> u64 {
     left.as_secs() + (left.subsec_nanos() > 0) as u64
 }
 
-/// The error of a call whose upstream could not be reached, or whose connection broke.
+/// The error of a call that could not reach its upstream, or that lost its connection.
 ///
 /// Adapters wrap a client's connection errors in this type; a bare [`std::io::Error`]
 /// counts as a transport error too.

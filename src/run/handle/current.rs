@@ -51,7 +51,7 @@ impl Run {
         }
     }
 
-    /// The node whose [`scope`](Self::scope) the caller runs in; `None` outside of all scopes.
+    /// The node of the caller's [`scope`](Self::scope); `None` outside of all scopes.
     #[must_use]
     pub fn current() -> Option<Self> {
         CURRENT.try_with(Self::clone).ok()

@@ -144,7 +144,7 @@ impl Run {
 
     /// Checks the absolute deadlines of the nodes from the root down to this one.
     ///
-    /// The check ends the outermost node whose deadline has passed; it checks no step windows. If
+    /// The check ends the outermost node with a passed deadline; it checks no step windows. If
     /// this node's run [follows](Self::child_asked) a parent, the parent is checked first. Call the
     /// method before you start work that the layers do not see.
     ///

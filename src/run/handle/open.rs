@@ -66,7 +66,7 @@ impl Run {
 
     /// Opens a call below this node; the caller must settle the call.
     pub(crate) fn open_call(&self) -> Self {
-        // The check ends the node whose deadline has passed; the call inherits that end.
+        // The check ends the node with a passed deadline; the call inherits that end.
         drop(self.check());
         self.run_state().set_used();
         let call = self.open_below(NodeKind::Call);

@@ -33,7 +33,7 @@ static NOT_COMPLETED: LazyLock<[Arc<str>; 4]> = LazyLock::new(|| {
     texts.map(Arc::from)
 });
 
-/// The step of a run whose child did not complete.
+/// The step of a run with a child that did not complete.
 fn not_completed(child: NodeKind) -> Step {
     let [attempt, call, tool, sub_agent] = &*NOT_COMPLETED;
     let text = match child {

@@ -6,7 +6,7 @@ use http::HeaderValue;
 use subtle::{Choice, ConstantTimeEq};
 use tower_agent::config::ConfigError;
 
-/// A value that is never printed, and whose comparison takes a time independent of the value.
+/// A value that is never printed, and is compared in a time independent of the value.
 #[derive(Clone)]
 pub(crate) struct Secret(String);
 

@@ -170,8 +170,8 @@ impl Cooldowns {
 
     /// The cooldowns that run now, the one that ends first at the front.
     ///
-    /// Each names the candidate whose failure began it. A cooldown may also hold calls back from
-    /// other candidates on the same account or host.
+    /// Each names the candidate that began it by a failure. A cooldown may also hold calls back
+    /// from other candidates on the same account or host.
     ///
     /// ```
     /// use tower_agent::Cooldowns;

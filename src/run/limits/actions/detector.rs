@@ -40,7 +40,7 @@ const PATIENCE: u32 = 3;
 /// The maximum of loops that a run remembers.
 const LOOPS: usize = 16;
 
-/// A loop whose last count had reached its warning or its observed limit.
+/// A loop that had reached its warning or its observed limit at its last count.
 #[derive(Debug)]
 struct KnownLoop {
     /// The pattern, and the digest of its call; 0 for a pattern without a call of its own.

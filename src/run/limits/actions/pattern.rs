@@ -345,7 +345,7 @@ impl LoopPattern {
         limit.map(NonZeroU32::get)
     }
 
-    /// The number at whose multiples the count of this pattern is reported; `None` for no reports.
+    /// The detector reports this pattern's count at each multiple of this number; `None` for none.
     pub(in crate::run) fn warn(self, limits: &LoopLimits) -> Option<u32> {
         let limit = match self {
             Self::SameCall | Self::PingPong | Self::Cycle | Self::SameTool => limits.warn,
