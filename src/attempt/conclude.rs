@@ -13,7 +13,8 @@ use super::{
     candidate::Candidate,
     driver::{self, AttemptDriver, Next},
     failed_attempts::{Tried, Tries},
-    peek::{self, AttemptOutcome, FailedAttempt, PeekedAnswer},
+    outcome::{self, AttemptOutcome, FailedAttempt},
+    peek::PeekedAnswer,
     policy::{AttemptPolicy, Denial, RetryPermit, decide, is_wanted},
     settle::{Completion, Ownership},
 };
@@ -242,7 +243,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             }
             FailedAttempt::Error(error) => {
                 self.policy.release();
-                self.settle(match peek::reason_of(&error, &self.own) {
+                self.settle(match outcome::reason_of(&error, &self.own) {
                     TerminalReason::Failed(_) => reason,
                     ended => ended,
                 });
