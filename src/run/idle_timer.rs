@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{
     state::NodeState,
-    time_limits::ResetOn,
+    step::ResetOn,
     tree::{IdleState, IdleWindow, Nanos, Node, TaskId, WindowKind, nanos},
 };
 

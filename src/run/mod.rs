@@ -53,13 +53,13 @@ mod limits;
 mod poll_scope;
 mod reason;
 mod report;
+mod request_limits;
 mod state;
 mod step;
-mod time_limits;
 mod tree;
 
 pub use self::{
-    handle::{Ended, InScope, PauseGuard, Run, RunWait, Settled},
+    handle::{Ended, InScope, PauseGuard, Run, RunWait, Scope, Settled},
     id::{InvalidRunId, RunId},
     limits::{
         ErrorAllowance, ErrorCounts, ErrorKey, LoopPattern, LoopVerdict, Price, ProgressNotices,
@@ -70,8 +70,8 @@ pub use self::{
         Answer, CallSummary, Deadlines, NotCounted, RunAction, RunCheck, RunEvent, RunEvents,
         RunNotice, RunProgress, RunSnapshot, Status, Terminated, Trajectory, Verdict,
     },
-    step::{Step, StepKind},
-    time_limits::{Limits, ResetOn, Scope},
+    request_limits::Limits,
+    step::{ResetOn, Step, StepKind},
     tree::NodeKind,
 };
 

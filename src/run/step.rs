@@ -1,4 +1,4 @@
-//! The steps of a run: what it has done, or is doing.
+//! The steps of a run, and the signs of progress that reset a step window.
 
 use std::{fmt, sync::Arc};
 
@@ -32,6 +32,26 @@ pub enum StepKind {
     /// An answer brought more content. This kind occurs only in
     /// [`RunProgress::last_change`](crate::run::RunProgress).
     ContentDelta,
+}
+
+/// The events that reset a step window. Each variant includes the ones above it.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum ResetOn {
+    /// The window resets when a call, attempt or tool below the node ends.
+    ///
+    /// The window also resets when the program records a step or a state change.
+    Step,
+    /// The window also resets at a semantic delta of a stream.
+    ///
+    /// Such a delta carries part of the model's output. In an answer that is no event stream, every
+    /// byte resets the window.
+    #[default]
+    Content,
+    /// The window also resets at any byte, and at a heartbeat of the program.
+    ///
+    /// The bytes of pings and comments count.
+    AnyByte,
 }
 
 impl Step {

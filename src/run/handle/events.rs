@@ -12,12 +12,12 @@ use tokio::sync::broadcast;
 
 use super::Run;
 use crate::run::{
+    handle::Scope,
     limits::{ProgressNotices, ShadowHit, WorkingNotices},
     reason::{ReasonClass, TerminalReason},
     report::{RunEvent, RunEvents, RunNotice},
     state::{EVENTS, EventChannel, HEARTBEAT, NodeState, RunGuard},
     step::Step,
-    time_limits::Scope,
     tree::{End, Nanos, Node, NodeKind, nanos},
 };
 

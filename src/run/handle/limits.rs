@@ -22,7 +22,7 @@ use crate::{
         reason::TerminalReason,
         report::{RunNotice, Terminated},
         state::NodeState,
-        time_limits::ResetOn,
+        step::ResetOn,
         tree::{Node, NodeKind},
     },
 };

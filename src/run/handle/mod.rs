@@ -8,6 +8,8 @@
 //! stands with the tools, [`Run::attempt`] with the attempts.
 
 mod current;
+mod end_hook;
+mod errors;
 mod events;
 mod limits;
 mod open;
@@ -38,8 +40,7 @@ use super::{
     reason::TerminalReason,
     report::Terminated,
     state::{NodeState, RunState},
-    step::{Step, StepKind},
-    time_limits::{ResetOn, Scope},
+    step::{ResetOn, Step, StepKind},
     tree::{Node, NodeKind, TaskId},
 };
 use crate::error::BoxError;
@@ -61,6 +62,17 @@ use crate::error::BoxError;
 /// ```
 #[derive(Clone)]
 pub struct Run(Arc<Node<NodeState>>);
+
+/// The node that a layer acts on: the node in the request, or its run.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Scope {
+    /// The layer acts on the node that it finds in the request.
+    #[default]
+    Found,
+    /// The layer acts on the nearest node of kind [`NodeKind::Run`], at or above the found one.
+    Run,
+}
 
 impl Run {
     /// Opens a new run, the root of a tree of its own.

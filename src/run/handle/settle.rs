@@ -1,24 +1,13 @@
-//! Settles a node after its work, and counts its failure against the run.
-//!
-//! The end hook of a node's state applies the effects of an end to the rest of the run.
+//! Settles a node after its work.
 
-use std::{
-    sync::{Arc, LazyLock},
-    time::Duration,
-};
+use std::sync::{Arc, LazyLock};
 
 use super::Run;
-use crate::{
-    lock::Lock,
-    run::{
-        limits::{ErrorAllowance, ErrorCounts, ErrorKey},
-        reason::{ReasonClass, TerminalReason},
-        report::CallSummary,
-        state::{CallState, Failing, NodeState, RunState, Settlement},
-        step::{Step, StepKind},
-        time_limits::ResetOn,
-        tree::{End, EndHook, Node, NodeKind, PendingWakes},
-    },
+use crate::run::{
+    reason::{ReasonClass, TerminalReason},
+    state::{Failing, NodeState, Settlement},
+    step::{ResetOn, Step, StepKind},
+    tree::{End, Node, NodeKind},
 };
 
 /// The descriptions of steps for children that did not complete: an attempt, a call, a tool, a
@@ -49,10 +38,12 @@ impl Run {
     /// Settles this node with `reason`, after its opener has dropped the node's work.
     ///
     /// The reason is stored only if the node has no end yet. A layer's classification of the answer
-    /// replaces a failure, and the completion of an attempt. A run that was opened for this one
-    /// call ends as the call does. Two kinds of node only lose this work, and `reason` is not
-    /// stored: a run that several calls share or that was given an id since, and a node that was
-    /// closed for another reason than a shutdown.
+    /// replaces a failure, and the completion of an attempt. A run for this one call ends as the
+    /// call does, here or by the layer that opened it.
+    ///
+    /// Two kinds of node lose this work, and do not store `reason`: a run that several calls share
+    /// or that was given an id since, and a node that was closed for another reason than a
+    /// shutdown. Even then, a call's answer that was classified as a failure counts as one.
     pub(crate) fn settle(&self, reason: TerminalReason) {
         // The run is marked as used before this work is uncounted: an unused run completes as soon
         // as it has no work.
@@ -114,7 +105,7 @@ impl Run {
         }
         self.node().leave(now);
         match self.kind() {
-            NodeKind::Call => self.count(),
+            NodeKind::Call => self.count_call(),
             NodeKind::Tool => self.count_success(),
             NodeKind::Run | NodeKind::Attempt => {}
         }
@@ -134,223 +125,8 @@ impl Run {
         });
     }
 
-    /// Counts a call that failed after all its attempts as an error of its run; a call that
-    /// completed resets the run's errors in a row. The end of a run of one call counts nothing.
-    ///
-    /// The run ends only now, after the caller got the answer: so the answer that hit the limit
-    /// still reaches the caller.
-    fn count(&self) {
-        if self.nearest().payload.settlement.ends_with_call() {
-            // The run ends with its one call, by the same reason.
-            return;
-        }
-        self.count_success();
-        let own = self.node().own_end();
-        let Some(end) = own.filter(|end| end.origin == self.node().number()) else {
-            return;
-        };
-        let failing = self.failing();
-        let classified = failing.as_ref().and_then(|failing| failing.reason.as_ref());
-        // A call that ended otherwise is no failure; but a call that was cancelled, by a disconnect
-        // for example, is one if the layers had returned a failed answer before.
-        let cut = end.reason.class() == ReasonClass::Cancelled && classified.is_some();
-        if !is_failure(&end.reason) && classified != Some(&end.reason) && !cut {
-            return;
-        }
-        match failing {
-            None => {
-                let subject = self.call_node().payload.last_target();
-                let key =
-                    ErrorKey::new(subject.as_deref().unwrap_or_default(), end.reason.as_str());
-                self.run().fail(key);
-            }
-            Some(failing) => self.count_failing(failing),
-        }
-    }
-
-    /// Counts a failed answer as an error of the run, though the caller left the call.
-    ///
-    /// The layers have returned the failed answer already, so it is an error whatever the rest of
-    /// the body brings.
-    fn count_abandoned(&self) {
-        let classified = self.failing().filter(|failing| failing.reason.is_some());
-        if let Some(failing) = classified.filter(|_| !self.is_single()) {
-            self.count_failing(failing);
-        }
-    }
-
-    fn count_failing(&self, failing: Failing) {
-        if failing.unasked {
-            return;
-        }
-        match failing.counted {
-            None => self.run().fail(failing.key),
-            Some(ErrorAllowance::RunSpent | ErrorAllowance::BothSpent) => {
-                self.run().end(TerminalReason::RunErrors);
-            }
-            // A key that was spent inside a call ends that call alone.
-            Some(ErrorAllowance::Within | ErrorAllowance::KeySpent | ErrorAllowance::RowSpent) => {
-                let errors = self.run_state().errors_if_any();
-                if errors.is_some_and(ErrorCounts::count_in_row) {
-                    self.run().end(TerminalReason::ConsecutiveErrors);
-                }
-            }
-        }
-    }
-
-    /// Resets the number of the run's errors in a row if this call or tool completed.
-    fn count_success(&self) {
-        let own = |end: &&End| end.origin == self.node().number();
-        let end = self.node().own_end().filter(own);
-        if end.is_some_and(|end| end.reason == TerminalReason::Completed) {
-            if let Some(errors) = self.run_state().errors_if_any() {
-                errors.succeeded();
-            }
-        }
-    }
-
-    /// Counts an error of this run, and ends the run if that spends a limit on errors.
-    pub(crate) fn fail(&self, key: ErrorKey) {
-        let reason = match self.run_state().errors().count(key) {
-            ErrorAllowance::Within => return,
-            ErrorAllowance::KeySpent | ErrorAllowance::BothSpent => TerminalReason::RetryBudget,
-            ErrorAllowance::RunSpent => TerminalReason::RunErrors,
-            ErrorAllowance::RowSpent => TerminalReason::ConsecutiveErrors,
-        };
-        self.run().end(reason);
-    }
-
-    /// Counts a failed attempt as an error of the nearest run, without ending the run. Returns
-    /// which of the limits per key and per run it exceeds.
-    pub(crate) fn count_error(&self, key: ErrorKey) -> ErrorAllowance {
-        self.run_state().errors().count_attempt(key)
-    }
-
-    /// Limits the errors of the nearest run; new limits only tighten those that are set already.
-    pub(crate) fn tighten_errors(
-        &self,
-        per_key: Option<u32>,
-        per_run: Option<u32>,
-        in_a_row: Option<u32>,
-    ) {
-        if per_key.or(per_run).or(in_a_row).is_some() {
-            let errors = self.run_state().errors();
-            errors.tighten(per_key, per_run);
-            errors.tighten_in_a_row(in_a_row);
-        }
-    }
-
     /// Whether the nearest run ends with its one call.
     pub(crate) fn is_single(&self) -> bool {
         self.nearest().payload.settlement.ends_with_call()
-    }
-
-    /// Sets the failure as which this node counts if it fails; `None` clears it.
-    pub(crate) fn fail_as(&self, failing: impl Into<Option<Failing>>) {
-        self.node().payload.fail_as(failing.into());
-    }
-
-    pub(crate) fn failing(&self) -> Option<Failing> {
-        self.node().payload.failing()
-    }
-}
-
-fn is_failure(reason: &TerminalReason) -> bool {
-    matches!(reason.class(), ReasonClass::Failure | ReasonClass::Timeout)
-}
-
-/// The maximum number of window lengths for which a process logs `warn_of_short_window`.
-const MAX_WARNED: usize = 16;
-
-impl Node<NodeState> {
-    /// Warns of a step window that ended this node, and is no longer than an attempt's below it.
-    ///
-    /// With such a window no attempt can follow a silent one. The warning is logged once per
-    /// length.
-    #[cold]
-    fn warn_of_short_window(&self, end: &End) {
-        static WARNED: Lock<Vec<Duration>> = Lock::new(Vec::new());
-        let Some(limit) = end.limit().filter(|limit| self.has_attempt_window(*limit)) else {
-            return;
-        };
-        {
-            let mut warned = WARNED.lock();
-            if warned.len() >= MAX_WARNED || warned.contains(&limit) {
-                return;
-            }
-            warned.push(limit);
-        }
-        tracing::warn!(
-            target: "tower_agent",
-            run = %self.run_id(),
-            ended = end.kind.as_str(),
-            ?limit,
-            "no retry follows: the step window outside of it is too short"
-        );
-    }
-}
-
-impl EndHook for NodeState {
-    fn ended(&self, node: &Node<Self>, end: &End, later: &mut PendingWakes<Self>) {
-        node.judge_shadows(end);
-        if end.reason == TerminalReason::StepTimeout && end.origin == node.number() {
-            node.warn_of_short_window(end);
-        }
-        if node.kind() == NodeKind::Call {
-            *node.run_state().last_end.lock() = Some(end.reason.clone());
-        }
-        // If a run of one call is cut, the run ends together with the call: a reader that does not
-        // read would delay the settlement of the call. No layer settles a draining call any more.
-        let cut = node.is_closed_itself()
-            || !matches!(
-                end.reason.class(),
-                ReasonClass::Success | ReasonClass::Failure
-            );
-        if let (true, true, Some(run)) =
-            (cut, self.settlement.is(Settlement::OnlyCall), node.parent())
-        {
-            if run.payload.settlement.ends_with_call() {
-                run.settle_with(end, end.at(), later);
-            }
-        }
-        if node.is_closed_itself() && node.is_idle() {
-            // The node has no work any more, and its waiters wake after the hooks.
-            self.settled(node);
-        }
-        if node.kind() == NodeKind::Run {
-            node.uncount();
-            if let Some(features) = self.features_if_any() {
-                features.actions.forget();
-            }
-            if let Some(act) = node.record_end(end) {
-                later.defer(act);
-            }
-            #[cfg(feature = "metrics")]
-            node.record_run(end);
-            node.log_run(end, later);
-            node.close_idle_span(end, later);
-            node.publish_end();
-            node.release(end.at());
-            node.stop_sub_agents(end, later);
-        }
-    }
-
-    fn settled(&self, node: &Node<Self>) {
-        if let Some(hooks) = self.call().and_then(CallState::hooks_if_any) {
-            CallSummary::report(node, hooks);
-        }
-    }
-
-    fn woken(&self, node: &Node<Self>) {
-        node.log_settled();
-        node.close_span();
-    }
-
-    fn idle(&self, node: &Node<Self>) {
-        if self.run().is_some_and(RunState::is_unused) {
-            if let Some(registration) = self.registration() {
-                registration.refused(node);
-            }
-        }
     }
 }

@@ -29,7 +29,7 @@ use std::{
 
 use super::{
     reason::TerminalReason,
-    time_limits::ResetOn,
+    step::ResetOn,
     tree::{NEVER, nanos},
 };
 use crate::lock::Lock;

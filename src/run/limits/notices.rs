@@ -26,7 +26,7 @@ pub struct ProgressNotices {
     quiet: Duration,
 }
 
-/// The state of the notices about one step, from the step's first wait on.
+/// The notices about one step; their times count from the step's first wait.
 #[derive(Debug)]
 pub(crate) struct WorkingNotices {
     notices: ProgressNotices,

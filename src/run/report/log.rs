@@ -3,17 +3,25 @@
 //!
 //! The line comes last at an end: the thread holds no lock, and the waiters have been woken. If no
 //! subscriber wants the line, nothing is read or copied for it.
+//!
+//! One more line warns of a step window that was too short for a retry.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
 
 use tracing::Level;
 
 use super::summary::CallSummary;
-use crate::run::{
-    reason::{ReasonClass, TerminalReason},
-    state::{NodeState, Settlement},
-    step::Step,
-    tree::{End, Node, NodeKind, PendingWakes},
+use crate::{
+    lock::Lock,
+    run::{
+        reason::{ReasonClass, TerminalReason},
+        state::{NodeState, Settlement},
+        step::Step,
+        tree::{End, Node, NodeKind, PendingWakes},
+    },
 };
 
 /// The content of the log's line for the end of a call or run.
@@ -28,7 +36,36 @@ struct LogLine {
     summary: CallSummary,
 }
 
+/// The maximum number of window lengths for which a process logs `warn_of_short_window`.
+const MAX_WARNED: usize = 16;
+
 impl Node<NodeState> {
+    /// Warns of a step window that ended this node, and is no longer than an attempt's below it.
+    ///
+    /// With such a window no attempt can follow a silent one. The warning is logged once per
+    /// length.
+    #[cold]
+    pub(in crate::run) fn warn_of_short_window(&self, end: &End) {
+        static WARNED: Lock<Vec<Duration>> = Lock::new(Vec::new());
+        let Some(limit) = end.limit().filter(|limit| self.has_attempt_window(*limit)) else {
+            return;
+        };
+        {
+            let mut warned = WARNED.lock();
+            if warned.len() >= MAX_WARNED || warned.contains(&limit) {
+                return;
+            }
+            warned.push(limit);
+        }
+        tracing::warn!(
+            target: "tower_agent",
+            run = %self.run_id(),
+            ended = end.kind.as_str(),
+            ?limit,
+            "no retry follows: the step window outside of it is too short"
+        );
+    }
+
     /// Logs the end of this node once it has no work, unless its end was logged before. The waiters
     /// have been woken.
     pub(in crate::run) fn log_settled(&self) {

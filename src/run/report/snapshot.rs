@@ -9,8 +9,8 @@ use crate::{
         limits::{EXCERPT, ErrorCounts, TokensSpent},
         reason::TerminalReason,
         state::{HEARTBEAT, NodeState},
+        step::ResetOn,
         step::{Step, StepKind},
-        time_limits::ResetOn,
         tree::{Clock, Node, NodeKind},
     },
 };
@@ -21,9 +21,10 @@ use crate::{
 pub struct RunSnapshot {
     /// The id of the node's run.
     pub run: RunId,
-    /// How often the run's id was opened, this time included: of two runs with one id, the
-    /// later run's number is higher, unless the registry has forgotten the id in between. The
-    /// number is 1 if the run is in no registry.
+    /// How often its owner has opened the run's id, this time included.
+    ///
+    /// Of two such runs the later one's number is higher, unless the registry forgot the id in
+    /// between, or was shut down. The number is 1 if the run was never given to a registry.
     pub generation: u64,
     /// The id of the run above this one, if this is a sub-agent's run.
     pub parent: Option<RunId>,

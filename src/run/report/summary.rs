@@ -151,7 +151,7 @@ impl fmt::Debug for OnEnd {
 pub(crate) struct ReportedUsage {
     /// The sum of the tokens of all answers at or below the node; `None` if none were reported.
     pub(in crate::run) usage: Option<Usage>,
-    /// The reason for which the last answer stopped, in the upstream's words.
+    /// The last stop reason that a stream reported, in the upstream's words.
     pub(in crate::run) stop_reason: Option<Arc<str>>,
     /// The text of the node's last answer, if it was cut and the run keeps texts.
     pub(in crate::run) partial: Option<Arc<str>>,

@@ -13,7 +13,7 @@ use crate::{
     lock::Lock,
     run::{
         limit_kind::{LimitHit, LimitKind},
-        time_limits::ResetOn,
+        step::ResetOn,
     },
 };
 

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     lock::Lock,
-    run::{reason::TerminalReason, time_limits::ResetOn},
+    run::{reason::TerminalReason, step::ResetOn},
 };
 
 /// The kind of a node of the run tree.

@@ -16,7 +16,7 @@ pub enum LoopPattern {
     PingPong,
     /// Up to four calls, in any order, of which each had its result before.
     Cycle,
-    /// Calls of tools that the request does not declare.
+    /// Calls of tools that no recent request declares.
     UnknownTool,
     /// One tool was called in a row with the same arguments, whatever the results.
     SameTool,

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::model::{Model, ModelEnd, Spec};
 use crate::run::{
     reason::TerminalReason,
-    time_limits::ResetOn,
+    step::ResetOn,
     tree::{NodeKind, clocks::Clock},
 };
 

@@ -1,6 +1,6 @@
 use crate::run::{
     reason::TerminalReason,
-    time_limits::ResetOn,
+    step::ResetOn,
     tree::{NodeKind, clocks::Clock},
 };
 

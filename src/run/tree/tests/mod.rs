@@ -25,7 +25,7 @@ use std::{sync::Arc, time::Duration};
 
 use self::journal::{Journal, Log};
 use super::{
-    super::{reason::TerminalReason, time_limits::ResetOn, tree::NodeKind},
+    super::{reason::TerminalReason, step::ResetOn, tree::NodeKind},
     clocks::{IdleWindow, Nanos, TaskId, WindowKind, nanos},
     end::End,
     node::Node,

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use crate::run::{reason::TerminalReason, time_limits::ResetOn, tree::NodeKind};
+use crate::run::{reason::TerminalReason, step::ResetOn, tree::NodeKind};
 
 #[derive(Debug, Default)]
 pub(super) struct Model {

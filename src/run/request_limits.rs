@@ -1,39 +1,8 @@
-//! The time limits of one request, the node that a limit holds for, and what resets a step window.
+//! The program's own time limits for one request.
 
 use std::time::Duration;
 
 use http::Extensions;
-
-/// The node that a layer acts on: the node in the request, or its run.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Scope {
-    /// The layer acts on the node that it finds in the request.
-    #[default]
-    Found,
-    /// The layer acts on the nearest node of kind [`NodeKind::Run`](super::NodeKind::Run), at or above the found one.
-    Run,
-}
-
-/// The events that reset a step window. Each variant includes the ones above it.
-#[non_exhaustive]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum ResetOn {
-    /// The window resets when a call, attempt or tool below the node ends.
-    ///
-    /// The window also resets when the program records a step or a state change.
-    Step,
-    /// The window also resets at a semantic delta of a stream.
-    ///
-    /// Such a delta carries part of the model's output. In an answer that is no event stream, every
-    /// byte resets the window.
-    #[default]
-    Content,
-    /// The window also resets at any byte, and at a heartbeat of the program.
-    ///
-    /// The bytes of pings and comments count.
-    AnyByte,
-}
 
 /// The program's own limits for one request, as a request extension.
 ///

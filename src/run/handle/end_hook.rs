@@ -1,0 +1,73 @@
+//! The effects of a node's end on the rest of its run.
+
+use crate::run::{
+    reason::{ReasonClass, TerminalReason},
+    report::CallSummary,
+    state::{CallState, NodeState, RunState, Settlement},
+    tree::{End, EndHook, Node, NodeKind, PendingWakes},
+};
+
+impl EndHook for NodeState {
+    fn ended(&self, node: &Node<Self>, end: &End, later: &mut PendingWakes<Self>) {
+        node.judge_shadows(end);
+        if end.reason == TerminalReason::StepTimeout && end.origin == node.number() {
+            node.warn_of_short_window(end);
+        }
+        if node.kind() == NodeKind::Call {
+            *node.run_state().last_end.lock() = Some(end.reason.clone());
+        }
+        // If a run of one call is cut, the run ends together with the call: a reader that does not
+        // read would delay the settlement of the call. No layer settles a draining call any more.
+        let cut = node.is_closed_itself()
+            || !matches!(
+                end.reason.class(),
+                ReasonClass::Success | ReasonClass::Failure
+            );
+        if let (true, true, Some(run)) =
+            (cut, self.settlement.is(Settlement::OnlyCall), node.parent())
+        {
+            if run.payload.settlement.ends_with_call() {
+                run.settle_with(end, end.at(), later);
+            }
+        }
+        if node.is_closed_itself() && node.is_idle() {
+            // The node has no work any more, and its waiters wake after the hooks.
+            self.settled(node);
+        }
+        if node.kind() == NodeKind::Run {
+            node.uncount();
+            if let Some(features) = self.features_if_any() {
+                features.actions.forget();
+            }
+            if let Some(act) = node.record_end(end) {
+                later.defer(act);
+            }
+            #[cfg(feature = "metrics")]
+            node.record_run(end);
+            node.log_run(end, later);
+            node.close_idle_span(end, later);
+            node.publish_end();
+            node.release(end.at());
+            node.stop_sub_agents(end, later);
+        }
+    }
+
+    fn settled(&self, node: &Node<Self>) {
+        if let Some(hooks) = self.call().and_then(CallState::hooks_if_any) {
+            CallSummary::report(node, hooks);
+        }
+    }
+
+    fn woken(&self, node: &Node<Self>) {
+        node.log_settled();
+        node.close_span();
+    }
+
+    fn idle(&self, node: &Node<Self>) {
+        if self.run().is_some_and(RunState::is_unused) {
+            if let Some(registration) = self.registration() {
+                registration.refused(node);
+            }
+        }
+    }
+}
