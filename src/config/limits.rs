@@ -10,7 +10,7 @@ use super::{
         AgentTable, AttemptTable, CandidateTable, DisconnectPolicy, DisconnectTable, FallbackTable,
         File, LoopsTable, Profile, ProgressTable, RetryTable, RunTable,
     },
-    values::{Amount, Count, Ratio, Time},
+    values::{Amount, BoundedCount, Ratio, Time},
 };
 use crate::{registry::RunRegistry, run::LoopLimits};
 
@@ -46,7 +46,7 @@ const DEFAULTS: &str = "defaults";
 
 /// The default values of absent keys.
 const RATIO: Ratio = Ratio(0.2);
-const FLOOR: Count<0, 1_000_000> = Count(10);
+const FLOOR: BoundedCount<0, 1_000_000> = BoundedCount(10);
 const BASE_DELAY: Time = millis(500);
 const MAX_DELAY: Time = secs(8);
 const MAX_RETRY_AFTER: Time = secs(60);
@@ -224,8 +224,8 @@ fn run_preset(recommended: bool) -> RunTable {
         // Users ask for five minutes to an hour. The preset has the longest of these, so that every
         // run has an end.
         max_turn_time: Some(secs(3600)),
-        max_turns: Some(Count(30)),
-        idle_breaker: Some(Count(5)),
+        max_turns: Some(BoundedCount(30)),
+        idle_breaker: Some(BoundedCount(5)),
         ..RunTable::default()
     };
     let preset = if recommended {
@@ -242,8 +242,8 @@ fn run_preset(recommended: bool) -> RunTable {
 /// Without a table and a preset, nothing is repeated or counted.
 fn retry_preset(repeats: bool, recommended: bool) -> RetryTable {
     let preset = RetryTable {
-        per_error_key: Some(Count(3)),
-        per_run: Some(Count(10)),
+        per_error_key: Some(BoundedCount(3)),
+        per_run: Some(BoundedCount(10)),
         shared_ratio: Some(RATIO),
         shared_floor: Some(FLOOR),
         ..RetryTable::default()
@@ -255,7 +255,7 @@ fn retry_preset(repeats: bool, recommended: bool) -> RetryTable {
     };
     let attempts = if repeats || recommended { 2 } else { 1 };
     preset.or(RetryTable {
-        max_attempts_per_candidate: Some(Count(attempts)),
+        max_attempts_per_candidate: Some(BoundedCount(attempts)),
         base_delay: Some(BASE_DELAY),
         max_delay: Some(MAX_DELAY),
         max_retry_after: Some(MAX_RETRY_AFTER),
@@ -292,14 +292,17 @@ fn check_run(table: &[&str], set: RunTable, whole: RunTable) -> Result<(), Confi
     if set.ask_at.is_some_and(|it| it.0 > 0.0) && !caps_tokens && !caps_cost {
         return wrong("ask_at", "is of no use without a cap on tokens or cost");
     }
-    let caps_total = whole.max_total_tokens.and_then(Count::limit).is_some();
+    let caps_total = whole
+        .max_total_tokens
+        .and_then(BoundedCount::limit)
+        .is_some();
     if set.count_cached_input == Some(true) && !caps_total {
         return wrong(
             "count_cached_input",
             "is of no use without max_total_tokens",
         );
     }
-    let breaker = whole.idle_breaker.and_then(Count::limit);
+    let breaker = whole.idle_breaker.and_then(BoundedCount::limit);
     if set.idle_fails_over == Some(true) && breaker.is_none() {
         return wrong("idle_fails_over", "does nothing without idle_breaker");
     }
@@ -418,7 +421,7 @@ fn loops(
         (&mut table.unknown_tool, absent.unknown_tool),
         (&mut table.any_tool, absent.any_tool),
     ] {
-        let number = number.get_or_insert(Count(absent.map_or(0, NonZeroU32::get)));
+        let number = number.get_or_insert(BoundedCount(absent.map_or(0, NonZeroU32::get)));
         is_on |= number.0 > 0;
     }
     Ok(is_on.then_some(table))

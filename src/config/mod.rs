@@ -7,7 +7,7 @@
 //! of zero is off; `preset = "recommended"` fills in limits that the configuration leaves out.
 //!
 //! A server that adds tables [parses](parse_toml) the document, removes its tables, and reads each
-//! with [`read_table`] into types with [`Time`], [`Count`], [`Amount`] and [`Url`]. The rest of the
+//! with [`read_table`] into types with [`Time`], [`BoundedCount`], [`Amount`] and [`Url`]. The rest of the
 //! document goes to [`AgentConfig::from_table`].
 //!
 //! ```
@@ -54,7 +54,7 @@ use self::{
 pub use self::{
     error::{ConfigError, KeyPart, parse_toml, read_table},
     tables::CandidateTable,
-    values::{Amount, Count, Time, Url},
+    values::{Amount, BoundedCount, Time, Url},
 };
 
 /// A checked configuration: see the [module](self).

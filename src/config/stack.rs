@@ -6,7 +6,7 @@ use super::{
     AgentConfig, ConfigError, KeyPart,
     limits::AgentLimits,
     tables::{AttemptTable, LoopsTable, PriceTable, Profile, RetryTable, RunTable},
-    values::{Amount, Count, Time},
+    values::{Amount, BoundedCount, Time},
 };
 use crate::{
     attempt::{Candidate, IdleBreaker, RetryBudget},
@@ -103,22 +103,25 @@ impl AgentConfig {
             true => (ceiling.observe(), step.observe()),
             false => (ceiling, step),
         };
-        let partial = run.partial.map_or(0, Count::get);
+        let partial = run.partial.map_or(0, BoundedCount::get);
         let runs = |layer: RunLayer| {
             let layer = layer.idle(limit(run.idle).unwrap_or(NEVER));
             layer.keep_partial(partial as usize)
         };
-        let idle = run.idle_breaker.and_then(Count::limit).map(|silent| {
-            let over = run.idle_fails_over == Some(true);
-            (
-                silent,
-                if over {
-                    IdleBreaker::FailOver
-                } else {
-                    IdleBreaker::End
-                },
-            )
-        });
+        let idle = run
+            .idle_breaker
+            .and_then(BoundedCount::limit)
+            .map(|silent| {
+                let over = run.idle_fails_over == Some(true);
+                (
+                    silent,
+                    if over {
+                        IdleBreaker::FailOver
+                    } else {
+                        IdleBreaker::End
+                    },
+                )
+            });
         // An agent with the same shared limits draws on the budget of all agents.
         let same = stack
             .budget()
@@ -134,7 +137,9 @@ impl AgentConfig {
             .runs(runs)
             .ceiling(ceiling)
             .run_step(step)
-            .max_turns(TurnCapLayer::optional(run.max_turns.and_then(Count::limit)))
+            .max_turns(TurnCapLayer::optional(
+                run.max_turns.and_then(BoundedCount::limit),
+            ))
             .token_caps(token_caps(run))
             .retry(retry)
     }
@@ -218,8 +223,8 @@ fn limit(time: Option<Time>) -> Option<Duration> {
 
 fn token_caps(run: &RunTable) -> TokenCapLayer {
     let caps = TokenCaps::new()
-        .max_output_tokens(run.max_output_tokens.and_then(Count::limit))
-        .max_total_tokens(run.max_total_tokens.and_then(Count::limit))
+        .max_output_tokens(run.max_output_tokens.and_then(BoundedCount::limit))
+        .max_total_tokens(run.max_total_tokens.and_then(BoundedCount::limit))
         .max_cost(run.max_cost.and_then(Amount::limit))
         .count_cached_input(run.count_cached_input == Some(true));
     let layer = TokenCapLayer::new(caps);
@@ -266,7 +271,7 @@ fn loop_guard(table: &LoopsTable) -> LoopGuardLayer {
     // A checked table has all four.
     let [warn, stop, unknown_tool, any_tool] =
         [table.warn, table.stop, table.unknown_tool, table.any_tool]
-            .map(|limit| limit.map_or(0, Count::get));
+            .map(|limit| limit.map_or(0, BoundedCount::get));
     layer = layer.warn(warn).stop(stop);
     layer = layer.unknown_tool(unknown_tool).any_tool(any_tool);
     if table.exact_results {
@@ -286,7 +291,7 @@ fn is_same_budget(one: &RetryTable, other: &RetryTable) -> bool {
 /// The budget that all runs share, which is off only if both its parts are zero or absent.
 fn shared(table: &RetryTable) -> RetryBudget {
     let ratio = table.shared_ratio.map_or(0.0, |ratio| ratio.0);
-    let floor = table.shared_floor.map_or(0, Count::get);
+    let floor = table.shared_floor.map_or(0, BoundedCount::get);
     match ratio > 0.0 || floor > 0 {
         true => RetryBudget::new().shared(ratio, floor),
         false => RetryBudget::new().unshared(),
@@ -301,10 +306,14 @@ fn budget(
 ) -> RetryBudget {
     let wait = |time: Option<Time>| time.map_or(Duration::ZERO, Time::get);
     let budget = shared
-        .max_attempts_per_candidate(table.max_attempts_per_candidate.map_or(1, Count::get))
-        .per_error_key(table.per_error_key.and_then(Count::limit))
-        .per_run(table.per_run.and_then(Count::limit))
-        .consecutive_errors(table.consecutive_errors.and_then(Count::limit))
+        .max_attempts_per_candidate(
+            table
+                .max_attempts_per_candidate
+                .map_or(1, BoundedCount::get),
+        )
+        .per_error_key(table.per_error_key.and_then(BoundedCount::limit))
+        .per_run(table.per_run.and_then(BoundedCount::limit))
+        .consecutive_errors(table.consecutive_errors.and_then(BoundedCount::limit))
         .delays(wait(table.base_delay), wait(table.max_delay))
         .max_retry_after(wait(table.max_retry_after));
     match idle {

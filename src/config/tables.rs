@@ -4,15 +4,15 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{Amount, Count, Part, Ratio, Time, Url};
+use super::values::{Amount, BoundedCount, Part, Ratio, Time, Url};
 use crate::attempt::CandidateDialect;
 
 /// A number of bytes of a partial text, at most 1 MiB.
-type Bytes = Count<0, { 1 << 20 }>;
-/// A number of failures, of turns, or of repeats in a second.
-type Number = Count<0, 1_000_000>;
+type Bytes = BoundedCount<0, { 1 << 20 }>;
+/// A number of failures, of turns, or of repeats per second.
+type Number = BoundedCount<0, 1_000_000>;
 /// A number of tokens.
-type TokenCount = Count<0, { u32::MAX }>;
+type TokenCount = BoundedCount<0, { u32::MAX }>;
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
@@ -114,13 +114,13 @@ limits! {
         count_cached_input: bool,
         ask_at: Part,
         idle: Time,
-        idle_breaker: Count<0, 1000>,
+        idle_breaker: BoundedCount<0, 1000>,
         idle_fails_over: bool,
         observe: bool,
         partial: Bytes,
     }
     retry {
-        max_attempts_per_candidate: Count<1, 100>,
+        max_attempts_per_candidate: BoundedCount<1, 100>,
         per_error_key: Number,
         per_run: Number,
         consecutive_errors: Number,
@@ -194,10 +194,10 @@ pub(super) struct StopTable {
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct LoopsTable {
-    pub(super) warn: Option<Count<0, 1000>>,
-    pub(super) stop: Option<Count<0, 1000>>,
-    pub(super) unknown_tool: Option<Count<0, 1000>>,
-    pub(super) any_tool: Option<Count<0, 1000>>,
+    pub(super) warn: Option<BoundedCount<0, 1000>>,
+    pub(super) stop: Option<BoundedCount<0, 1000>>,
+    pub(super) unknown_tool: Option<BoundedCount<0, 1000>>,
+    pub(super) any_tool: Option<BoundedCount<0, 1000>>,
     pub(super) observe: bool,
     pub(super) polls: Vec<String>,
     pub(super) exact_results: bool,

@@ -19,7 +19,7 @@ pub struct Time(pub(super) Duration);
 
 /// A whole number from `LEAST` to `MOST`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Count<const LEAST: u32, const MOST: u32>(pub(super) u32);
+pub struct BoundedCount<const LEAST: u32, const MOST: u32>(pub(super) u32);
 
 /// A number from 0 to 10.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -89,7 +89,7 @@ impl Time {
     }
 }
 
-impl<const LEAST: u32, const MOST: u32> Count<LEAST, MOST> {
+impl<const LEAST: u32, const MOST: u32> BoundedCount<LEAST, MOST> {
     /// The number as a limit; `None` if it is zero.
     #[must_use]
     pub const fn limit(self) -> Option<u32> {
@@ -164,7 +164,7 @@ impl<'de> Deserialize<'de> for Time {
     }
 }
 
-impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for Count<LEAST, MOST> {
+impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for BoundedCount<LEAST, MOST> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         read(deserializer, |raw| {
             let number = match raw {
@@ -230,7 +230,7 @@ impl Serialize for Time {
     }
 }
 
-impl<const LEAST: u32, const MOST: u32> Serialize for Count<LEAST, MOST> {
+impl<const LEAST: u32, const MOST: u32> Serialize for BoundedCount<LEAST, MOST> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u32(self.0)
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use tower_agent::{
     OwnerCaps, TokenCaps,
-    config::{AgentConfig, Amount, ConfigError, Count},
+    config::{AgentConfig, Amount, BoundedCount, ConfigError},
 };
 
 use super::secret::{Secret, variable_of, wrong};
@@ -32,10 +32,10 @@ pub(crate) struct Key {
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct AuthTable {
     keys_env: String,
-    max_open_runs: Option<Count<0, 1_000_000>>,
-    turns_per_hour: Option<Count<0, 1_000_000>>,
-    output_tokens_per_hour: Option<Count<0, { u32::MAX }>>,
-    total_tokens_per_hour: Option<Count<0, { u32::MAX }>>,
+    max_open_runs: Option<BoundedCount<0, 1_000_000>>,
+    turns_per_hour: Option<BoundedCount<0, 1_000_000>>,
+    output_tokens_per_hour: Option<BoundedCount<0, { u32::MAX }>>,
+    total_tokens_per_hour: Option<BoundedCount<0, { u32::MAX }>>,
     cost_per_hour: Option<Amount>,
     count_cached_input: Option<bool>,
 }
@@ -47,22 +47,22 @@ fn caps(table: &AuthTable, has_prices: bool) -> Result<OwnerCaps, ConfigError> {
         let message = "is of no use: no candidate has a price";
         return Err(ConfigError::new(["auth", "cost_per_hour"], message));
     }
-    let total = table.total_tokens_per_hour.and_then(Count::limit);
+    let total = table.total_tokens_per_hour.and_then(BoundedCount::limit);
     if table.count_cached_input == Some(true) && total.is_none() {
         let message = "is of no use without total_tokens_per_hour";
         return Err(ConfigError::new(["auth", "count_cached_input"], message));
     }
     let tokens = TokenCaps::new()
-        .max_output_tokens(table.output_tokens_per_hour.and_then(Count::limit))
+        .max_output_tokens(table.output_tokens_per_hour.and_then(BoundedCount::limit))
         .max_total_tokens(total)
         .max_cost(cost)
         .count_cached_input(table.count_cached_input == Some(true));
     let caps = OwnerCaps::new().tokens_per_hour(tokens);
-    let caps = match table.max_open_runs.and_then(Count::limit) {
+    let caps = match table.max_open_runs.and_then(BoundedCount::limit) {
         Some(runs) => caps.max_open_runs(runs),
         None => caps,
     };
-    Ok(match table.turns_per_hour.and_then(Count::limit) {
+    Ok(match table.turns_per_hour.and_then(BoundedCount::limit) {
         Some(turns) => caps.turns_per_hour(turns),
         None => caps,
     })

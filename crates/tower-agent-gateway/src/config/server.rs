@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tower_agent::config::{Count, Time};
+use tower_agent::config::{BoundedCount, Time};
 
 /// The limits of `[server]`; `None` is off.
 ///
@@ -27,7 +27,7 @@ pub(crate) struct ServerLimits {
 pub(super) struct ServerTable {
     head_timeout: Option<Time>,
     upload_idle: Option<Time>,
-    max_connections: Option<Count<0, 1_000_000>>,
+    max_connections: Option<BoundedCount<0, 1_000_000>>,
     keep_alive: Option<Time>,
 }
 
@@ -46,7 +46,9 @@ impl From<ServerTable> for ServerLimits {
         Self {
             head_timeout: time(table.head_timeout, 30),
             upload_idle: time(table.upload_idle, 30),
-            max_connections: table.max_connections.map_or(Some(10_000), Count::limit),
+            max_connections: table
+                .max_connections
+                .map_or(Some(10_000), BoundedCount::limit),
             keep_alive: time(table.keep_alive, 60),
         }
     }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::Uri;
 use serde::Deserialize;
-use tower_agent::config::{AgentConfig, ConfigError, Count, Time, Url};
+use tower_agent::config::{AgentConfig, BoundedCount, ConfigError, Time, Url};
 
 use super::health::above_zero;
 
@@ -23,7 +23,7 @@ pub(crate) struct WatchdogServices {
     pub(crate) ends: bool,
     /// Whether the watchdog only gives notices, asks no question and ends no run.
     pub(crate) observe: bool,
-    /// The most bytes of each action, and of the task, that the services see.
+    /// The most bytes of an action's arguments, and of the task, that the services see.
     pub(crate) excerpts: u32,
 }
 
@@ -37,7 +37,7 @@ pub(super) struct WatchdogTable {
     ends: Option<bool>,
     observe: bool,
     /// The library keeps at most 1,024 bytes of each text.
-    excerpts: Option<Count<0, 1024>>,
+    excerpts: Option<BoundedCount<0, 1024>>,
 }
 
 /// Resolves the table. Only the loop guard tells the gateway what a run does, so without `[loops]`
@@ -87,7 +87,7 @@ pub(super) fn watchdog(
         answer_within: table.answer_within.and_then(Time::limit),
         ends: table.ends == Some(true),
         observe: table.observe,
-        excerpts: table.excerpts.map_or(0, Count::get),
+        excerpts: table.excerpts.map_or(0, BoundedCount::get),
     }))
 }
 
