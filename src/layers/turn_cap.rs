@@ -261,7 +261,7 @@ impl TurnCapLayer {
     }
 }
 
-/// Counts the request as a turn, unless a layer further out has counted it.
+/// Counts the request as a turn, unless it is counted already or is the last call.
 ///
 /// # Errors
 ///

@@ -485,8 +485,7 @@ impl Supervisor {
 
     /// Stores the response's usage and stop reason on the node, at the first call only.
     ///
-    /// The node gets usage and stop reason before its settlement, so that observers of
-    /// the end see both.
+    /// The node gets both before its settlement, so that the call's summary has them.
     #[inline]
     fn report(&mut self) {
         if let ResponseReader::Body(observer) = &mut self.reader {

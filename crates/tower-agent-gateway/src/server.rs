@@ -43,7 +43,7 @@ enum ServerEvent {
 
 /// Serves until `stop` is ready, and then until the connections are closed.
 ///
-/// Idle connections close at once, the others after their answers in flight.
+/// Connections finish their requests in flight; the others close within 5 s.
 ///
 /// At the cap, further connections wait in the kernel's queue, which costs this process
 /// nothing. If they were accepted and closed, their clients would reconnect at once. An idle

@@ -71,8 +71,8 @@
 //!
 //! # Same instant
 //!
-//! A stored reason wins. Then a ready answer, frame or end of the body wins over the clock, but for
-//! each 16th ready frame in a row. Of several nodes with a passed clock the outermost ends; on one
+//! A stored reason wins. Then a ready answer, frame or end of the body wins over the clock, except
+//! at each 16th ready frame in a row. Of several nodes with a passed clock the outermost ends; on one
 //! node the ceiling wins over the step window, and the step window over the caller's deadline. An
 //! error of the inner service comes last.
 //!

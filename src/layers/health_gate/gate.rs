@@ -198,7 +198,7 @@ impl ProbeSubscription {
             };
             let result = poll_fn(|cx| match (changed.as_mut().poll(cx), &mut probe) {
                 (Poll::Pending, Some(probe)) => probe.as_mut().poll(cx).map(Some),
-                // After a change, the next step comes from the state.
+                // A change drops the probe; the loop then asks for the next step again.
                 (changed, _) => changed.map(|()| None),
             });
             let result = timeout_at(until, result).await.unwrap_or(Some(false));
