@@ -1,27 +1,15 @@
-//! The response body, and the probes while the upstream of one call is silent.
+//! The response body, which probes its upstream while that is silent.
 
 use std::{
-    fmt,
     pin::Pin,
-    sync::Arc,
-    task::{Context, Poll, ready},
-    time::Duration,
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
-use tokio::{
-    task::unconstrained,
-    time::{Instant, Sleep, sleep_until},
-};
 
-use super::gate::{Gate, Probing};
-use crate::{
-    body::HeldPrefix,
-    error::BoxError,
-    lock::Lock,
-    run::{Role, Run},
-};
+use super::silence::Silence;
+use crate::{body::HeldPrefix, error::BoxError, run::Role};
 
 /// The response body: the held frames, then the rest; probes a silent upstream.
 #[derive(Debug)]
@@ -88,83 +76,4 @@ where
         self.held
             .size_hint(&rest.unwrap_or_else(|| SizeHint::with_exact(0)))
     }
-}
-
-/// Probes the upstream of a silent call, in the polls of that call.
-///
-/// Silence starts at a `Pending`, so a caller that does not poll causes none.
-pub(super) struct Silence {
-    gate: Arc<Gate>,
-    run: Run,
-    after: Duration,
-    since: Option<Instant>,
-    /// The timer for the start of the probes, made at the first silence.
-    timer: Option<Pin<Box<Sleep>>>,
-    /// The probes of this silence, behind a lock to keep the body `Sync`.
-    probes: Option<Lock<Probing<()>>>,
-}
-
-impl Silence {
-    pub(super) const fn new(gate: Arc<Gate>, run: Run, after: Duration) -> Self {
-        Self {
-            gate,
-            run,
-            after,
-            since: None,
-            timer: None,
-            probes: None,
-        }
-    }
-
-    /// Ends the silence; the next `Pending` starts another.
-    #[inline]
-    pub(super) fn reset(&mut self) {
-        if self.since.take().is_some() {
-            self.probes = None;
-        }
-    }
-
-    /// Handles a `Pending` of the upstream; ends the node if the probes find the upstream dead.
-    ///
-    /// Otherwise the task wakes when the probes have to start or to go on.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
-        let since = *self.since.get_or_insert_with(Instant::now);
-        if self.probes.is_none() && self.poll_start(since + self.after, cx).is_ready() {
-            self.probes = Some(Lock::new(self.gate.find_dead()));
-        }
-        let Some(probes) = &mut self.probes else {
-            return;
-        };
-        if probes.get_mut().as_mut().poll(cx).is_ready() {
-            self.probes = None;
-            self.run.end_unhealthy(since.elapsed());
-        }
-    }
-
-    /// Waits for the start of the probes, at `at`.
-    fn poll_start(&mut self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
-        // Do not reset the timer with every frame: a timer that fires too early costs less.
-        while timer.deadline() < at {
-            ready!(poll_timer(timer, cx));
-            timer.as_mut().reset(at);
-        }
-        poll_timer(timer, cx)
-    }
-}
-
-impl fmt::Debug for Silence {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Silence")
-            .field("after", &self.after)
-            .field("since", &self.since)
-            .finish_non_exhaustive()
-    }
-}
-
-/// Polls a timer outside of tokio's coop budget.
-///
-/// A `Sleep` that is `Pending` for lack of budget has not registered its waker.
-pub(super) fn poll_timer(timer: &mut Pin<Box<Sleep>>, cx: &mut Context<'_>) -> Poll<()> {
-    Pin::new(&mut unconstrained(timer)).poll(cx)
 }

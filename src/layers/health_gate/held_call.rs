@@ -16,8 +16,9 @@ use tokio::time::{Instant, Sleep, sleep};
 use tower_service::Service;
 
 use super::{
-    body::{ProbedBody, Silence, poll_timer},
+    body::ProbedBody,
     gate::{Gate, Probing},
+    silence::{Silence, poll_timer},
 };
 use crate::{
     attempt::{ERROR_TIME, HeldBody, PeekedAnswer},

@@ -119,5 +119,6 @@ mod gate;
 mod held_call;
 mod layer;
 mod probes;
+mod silence;
 
 pub use self::layer::{HealthGate, HealthGateBody, HealthGateFuture, HealthGateLayer, HttpProbe};
