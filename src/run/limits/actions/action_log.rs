@@ -1,5 +1,4 @@
-//! The remembered actions of a run: calls without a result, declared tools, and the loops
-//! found.
+//! The log of a run's actions, read from its histories and answers, and the loops found in it.
 
 use std::{
     collections::{HashSet, VecDeque},
@@ -8,23 +7,22 @@ use std::{
 
 use super::{
     detector::{LoopDetector, ShownLoop},
-    pattern::{
-        Action, LoopFinding, LoopLimits, LoopPattern, LoopVerdict, RecentCalls, push_bounded,
-    },
+    pattern::{Action, LoopFinding, LoopLimits, LoopPattern, LoopVerdict, RecentCalls},
+    pending_calls::{PendingCall, PendingCalls},
 };
 use crate::{
-    llm::{Called, ConversationEvent, History, HistoryPlace, ToolCall, digest, result},
+    llm::{Called, ConversationEvent, History, HistoryPlace, digest, result},
     run::report::RunAction,
 };
 
 /// The remembered actions of a run, and the state of its detection of loops.
 #[derive(Debug, Default)]
-pub(in crate::run) struct LoopState {
+pub(in crate::run) struct ActionLog {
     judge: LoopDetector,
     window: RecentCalls,
-    calls: Calls,
+    calls: PendingCalls,
     places: VecDeque<HistoryPlace>,
-    tools: Tools,
+    tools: DeclaredTools,
     /// Whether the last event of the history was an answer without calls.
     answered: bool,
     /// The task of the run, for a checker.
@@ -66,7 +64,7 @@ pub(crate) enum Effect {
     Found(LoopFinding),
 }
 
-impl LoopState {
+impl ActionLog {
     /// Tightens the limits on loops, and compares the last action with them again. An outer layer
     /// may have read the request already, so smaller limits also hold for earlier actions.
     pub(in crate::run) fn limit(&mut self, limits: LoopLimits, ends: bool) -> Vec<Effect> {
@@ -132,10 +130,8 @@ impl LoopState {
         for (at, event) in events.iter().enumerate() {
             match event {
                 ConversationEvent::Call(call) if at >= begin.at => {
-                    let waiting = PendingCall {
-                        excerpt: call.excerpt(most),
-                        ..PendingCall::new(call)
-                    };
+                    let mut waiting = PendingCall::new(call);
+                    waiting.excerpt = call.excerpt(most);
                     self.called(waiting, &call.name, begin.appended, &mut effects);
                 }
                 ConversationEvent::Result { id, result } if at >= begin.at || id.is_some() => {
@@ -300,7 +296,7 @@ impl LoopState {
 }
 
 #[cfg(test)]
-impl LoopState {
+impl ActionLog {
     /// The numbers of stored items: one number for each kind.
     pub(in crate::run) fn sizes(&self) -> [usize; 5] {
         let [open, expected, ids] = self.calls.sizes();
@@ -320,110 +316,6 @@ fn dedup_findings(effects: &mut Vec<Effect>) {
     effects.reverse();
 }
 
-/// The maximum of calls that are stored while they wait for their results.
-const OPEN: usize = 128;
-
-/// The maximum of call ids that a run remembers.
-const IDS: usize = 256;
-
-/// The maximum length of a stored tool name, in characters.
-const NAME: usize = 64;
-
-/// Matches the tool calls of a run with their results.
-#[derive(Debug, Default)]
-pub(super) struct Calls {
-    /// The calls in the history that have no result yet.
-    open: VecDeque<PendingCall>,
-    /// The calls in an answer that no history has repeated yet.
-    expected: VecDeque<PendingCall>,
-    ids: VecDeque<u64>,
-}
-
-/// A tool call without a result.
-#[derive(Debug)]
-pub(super) struct PendingCall {
-    id: Option<u64>,
-    pub(super) name: Arc<str>,
-    /// The digest of the call, equal for the same tool with the same arguments.
-    pub(super) call: u64,
-    excerpt: Option<Arc<str>>,
-}
-
-impl Calls {
-    /// Stores the calls that an answer made, because a later history may bring their results alone.
-    pub(super) fn expect(&mut self, calls: Vec<Called>) {
-        for call in calls.into_iter().filter(|call| call.id.is_some()) {
-            self.expected.retain(|known| known.id != call.id);
-            push_bounded(&mut self.expected, OPEN, PendingCall::new(&call));
-        }
-    }
-
-    /// Stores a call that is new in the history, until its result comes.
-    pub(super) fn show(&mut self, waiting: PendingCall) {
-        if let Some(id) = waiting.id {
-            self.expected.retain(|known| known.id != Some(id));
-            self.know(id);
-        }
-        push_bounded(&mut self.open, OPEN, waiting);
-    }
-
-    /// Removes and returns the call that a result with this id belongs to.
-    pub(super) fn answer(&mut self, id: Option<u64>) -> Option<PendingCall> {
-        let of = |calls: &mut VecDeque<PendingCall>| {
-            let place = calls.iter().position(|call| call.id == id)?;
-            calls.remove(place)
-        };
-        // A call with an id may stand in an answer alone, because the request brings its result
-        // without the call.
-        let found = of(&mut self.open).or_else(|| of(&mut self.expected));
-        if let (Some(_), Some(id)) = (&found, id) {
-            self.know(id);
-        }
-        found
-    }
-
-    /// Whether the event is a call with an id that was seen before.
-    pub(super) fn knows(&self, event: &ConversationEvent<'_>) -> bool {
-        match event {
-            ConversationEvent::Call(call) => call.id.is_some_and(|id| self.ids.contains(&id)),
-            _ => false,
-        }
-    }
-
-    /// Whether no stored call of the run waits for a result.
-    pub(super) fn is_empty(&self) -> bool {
-        self.open.is_empty() && self.expected.is_empty()
-    }
-
-    fn know(&mut self, id: u64) {
-        if !self.ids.contains(&id) {
-            push_bounded(&mut self.ids, IDS, id);
-        }
-    }
-}
-
-#[cfg(test)]
-impl Calls {
-    /// The numbers of stored items: one number for each kind.
-    pub(super) fn sizes(&self) -> [usize; 3] {
-        [self.open.len(), self.expected.len(), self.ids.len()]
-    }
-}
-
-impl PendingCall {
-    pub(super) fn new(call: &ToolCall<'_>) -> Self {
-        let name = String::from_utf8_lossy(&call.name);
-        let readable = |c: char| if c.is_control() { '\u{fffd}' } else { c };
-        let name: String = name.chars().take(NAME).map(readable).collect();
-        Self {
-            id: call.id,
-            name: name.into(),
-            call: digest((&*call.name, call.arguments)),
-            excerpt: None,
-        }
-    }
-}
-
 /// The maximum of declared tools in one request up to which names are compared.
 const TOOLS: usize = 1024;
 
@@ -433,9 +325,9 @@ const TOOLS: usize = 1024;
 /// An entry is `None` if there is no such request, or if it declares no tools, too many to
 /// compare, or a tool without a readable name.
 #[derive(Debug, Default)]
-pub(super) struct Tools([Option<Vec<u64>>; 2]);
+pub(super) struct DeclaredTools([Option<Vec<u64>>; 2]);
 
-impl Tools {
+impl DeclaredTools {
     pub(super) fn declare(&mut self, history: &History<'_>) {
         let is_known = !history.more_tools && (1..=TOOLS).contains(&history.tools.len());
         self.0.swap(0, 1);

@@ -18,16 +18,17 @@
 //! A loop ends nothing unless limits are set; without limits the default ones are only
 //! observed. The end of the run frees all actions, but keeps the cause of the end.
 
+mod action_log;
 mod detector;
-mod loop_state;
 mod pattern;
+mod pending_calls;
 #[cfg(test)]
 mod tests;
 
 pub use self::pattern::{LoopPattern, LoopVerdict};
 
 pub(crate) use self::{
-    loop_state::Effect,
+    action_log::Effect,
     pattern::{Action, LoopLimits, ToolArguments},
 };
 
@@ -36,7 +37,7 @@ use std::sync::{
     atomic::{AtomicUsize, Ordering},
 };
 
-use self::loop_state::LoopState;
+use self::action_log::ActionLog;
 use crate::lock::Lock;
 
 /// The most bytes of an excerpt, and of the other texts that a run keeps for a checker.
@@ -45,7 +46,7 @@ pub(crate) const EXCERPT: usize = 1024;
 /// The remembered actions of a run. Their number is bounded, whatever requests contain.
 #[derive(Debug, Default)]
 pub(crate) struct Actions {
-    memory: Lock<LoopMemory>,
+    memory: Lock<ActionMemory>,
     /// The most bytes of the arguments that an action keeps; 0 keeps none.
     excerpt: AtomicUsize,
     /// The first loop that reached a limit that ends the run, in words that follow "it".
@@ -55,10 +56,10 @@ pub(crate) struct Actions {
 /// The stored actions of a run. A registry remembers many ended runs, so a run that is over stores
 /// none.
 #[derive(Debug, Default)]
-enum LoopMemory {
+enum ActionMemory {
     #[default]
     Empty,
-    Active(Box<LoopState>),
+    Active(Box<ActionLog>),
     Over,
 }
 
@@ -73,20 +74,20 @@ impl Actions {
     }
 
     /// Calls `f` with the run's stored actions; returns the default if the run is over.
-    pub(in crate::run) fn with<R: Default>(&self, f: impl FnOnce(&mut LoopState) -> R) -> R {
+    pub(in crate::run) fn with<R: Default>(&self, f: impl FnOnce(&mut ActionLog) -> R) -> R {
         let mut memory = self.memory.lock();
-        if let LoopMemory::Empty = *memory {
-            *memory = LoopMemory::Active(Box::default());
+        if let ActionMemory::Empty = *memory {
+            *memory = ActionMemory::Active(Box::default());
         }
         match &mut *memory {
-            LoopMemory::Active(state) => f(state),
-            LoopMemory::Empty | LoopMemory::Over => R::default(),
+            ActionMemory::Active(state) => f(state),
+            ActionMemory::Empty | ActionMemory::Over => R::default(),
         }
     }
 
     /// Frees the run's stored actions, because the run is over.
     pub(in crate::run) fn forget(&self) {
-        let forgotten = std::mem::replace(&mut *self.memory.lock(), LoopMemory::Over);
+        let forgotten = std::mem::replace(&mut *self.memory.lock(), ActionMemory::Over);
         drop(forgotten);
     }
 
@@ -100,9 +101,9 @@ impl Actions {
     /// The number of stored items; `None` after the end of the run.
     pub(in crate::run) fn kept(&self) -> Option<usize> {
         match &*self.memory.lock() {
-            LoopMemory::Empty => Some(0),
-            LoopMemory::Active(state) => Some(state.sizes().iter().sum()),
-            LoopMemory::Over => None,
+            ActionMemory::Empty => Some(0),
+            ActionMemory::Active(state) => Some(state.sizes().iter().sum()),
+            ActionMemory::Over => None,
         }
     }
 }

@@ -110,7 +110,7 @@ fn a_servers_ids_that_are_always_the_same_do_not_hide_a_loop() {
 
 #[test]
 fn results_that_come_alone_find_the_calls_of_the_answer() {
-    let mut state = LoopState::default();
+    let mut state = ActionLog::default();
     state.limit(LoopLimits::DEFAULT, true);
     let mut told = Vec::new();
     for turn in 0..20 {

@@ -5,7 +5,7 @@ mod patterns;
 use std::collections::VecDeque;
 
 use super::{
-    loop_state::{Effect, LoopState},
+    action_log::{ActionLog, Effect},
     pattern::{Action, LoopFinding, LoopLimits, LoopPattern, LoopVerdict},
 };
 use crate::llm::{History, canonical, dialect::Dialect, digest};
@@ -13,7 +13,7 @@ use crate::llm::{History, canonical, dialect::Dialect, digest};
 /// An agent whose requests repeat all that it did.
 #[derive(Debug, Default)]
 struct Agent {
-    state: LoopState,
+    state: ActionLog,
     messages: Vec<String>,
     tools: &'static str,
     exact: bool,

@@ -443,7 +443,7 @@ fn beside_limits_that_observe_those_that_end_still_end() {
 
 #[test]
 fn results_that_are_not_known_are_like_no_other() {
-    let mut state = LoopState::default();
+    let mut state = ActionLog::default();
     state.limit(LoopLimits::DEFAULT, true);
     let turns = (0..30).map(|_| found(state.ran(action("status", "{}", None))));
 
