@@ -173,7 +173,8 @@ pub type TokenCapFuture<F> = SupervisedFuture<F>;
 /// The response body of [`TokenCap`].
 pub type TokenCapBody<B> = SupervisedBody<B>;
 
-/// The hooks that check a run's caps at each frame, and send the notice at the end too.
+/// The hooks that check a run's caps at each frame of a stream until it stops, and that send the
+/// notice of a near cap at the end too.
 #[derive(Debug)]
 struct Capping(RunTokenCaps);
 

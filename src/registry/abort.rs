@@ -34,8 +34,8 @@ impl RunRegistry {
     /// Ends all live runs of this owner's session as aborted, each as [`abort`](Self::abort)
     /// does.
     ///
-    /// Returns the ids of the runs that this call ended, in the order in which they were
-    /// opened.
+    /// Returns the ids of the runs that this call ended, in the order in which they were opened. A
+    /// run that its parent's end ended is not among them.
     ///
     /// ```
     /// use tower_agent::{Owner, RunRegistry};

@@ -166,7 +166,7 @@ pub(crate) enum Role {
 }
 
 impl Role {
-    /// The role of a wrapper on `run`, for the poll that follows.
+    /// Enters a wrapper's poll on `run`, and returns its role.
     #[inline]
     pub(crate) fn enter(waker: &Waker, run: &Run) -> Self {
         let task = TaskId::of(waker);

@@ -116,7 +116,7 @@ impl Supervisor {
 
     /// Handles the head of the response, which the caller gets next.
     ///
-    /// A layer that reads responses or settles the node starts to observe the body. Then the
+    /// A layer that reads responses or settles the node starts to observe the body. After that, any
     /// layer may edit the headers.
     #[inline]
     pub(super) fn answered<B: Body>(&mut self, answer: &mut Response<B>) {

@@ -93,7 +93,7 @@ where
 
 /// Reads a body; the error is the body as it was.
 async fn read(body: Body) -> Result<Bytes, Body> {
-    // The stack refuses a body of this announced length without reading it.
+    // The stack refuses a body that announces this length at its first byte.
     if body.size_hint().lower() > LIMIT as u64 {
         return Err(body);
     }

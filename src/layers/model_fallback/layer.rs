@@ -89,8 +89,8 @@ impl ModelFallbackLayer {
 
     /// Sets whether the requests of a session go first to the candidate that served it last.
     ///
-    /// This holds while the session asks for the same model, the candidate is not in a cooldown,
-    /// and a [`CandidateOrder`](crate::CandidateOrder) does not leave it out. By default each
+    /// This holds while the session asks for the same model, the candidate accepts the dialect and
+    /// is in no cooldown, and a [`CandidateOrder`](crate::CandidateOrder) keeps it. By default each
     /// request starts at the candidate that it names. The [`RunLayer`](crate::RunLayer) defines the
     /// session; the setting affects neither a run without one nor a request with a form. Clones of
     /// the layer share the sessions, and remember at least the last 4,096.

@@ -34,7 +34,7 @@ pub struct FallbackPolicy {
     pub(super) route: Route,
     /// The stop of the route with the candidate that is being tried.
     pub(super) current: usize,
-    /// The stop that `find_next` has found for the next attempt; `None` until then.
+    /// The route's stop that `find_next` chose for the next attempt; else `None`.
     next: Option<usize>,
     /// The stops with hosts that cannot serve this call at any path: a refused region, an untrusted
     /// certificate, an unknown host.

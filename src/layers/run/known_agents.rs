@@ -112,6 +112,8 @@ impl KnownAgents {
     }
 
     /// Adds an agent, after those added before and before those of the table.
+    ///
+    /// An added agent with its turn in a header goes before one with its turn in the body.
     #[must_use]
     pub fn with(mut self, agent: AgentHeaders) -> Self {
         self.own.push(agent);

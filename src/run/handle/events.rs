@@ -124,7 +124,7 @@ impl Node<NodeState> {
         drop(open);
     }
 
-    /// Sends the end of the run to its observers, as their last event, and to its registry's.
+    /// Sends the run's end to its registry's observers, and to its own as their last event.
     pub(in crate::run) fn publish_end(&self) {
         fence(Ordering::SeqCst);
         let own = self.own_events();

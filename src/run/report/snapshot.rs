@@ -135,7 +135,7 @@ pub struct RunProgress {
     pub state_changes: u64,
     /// The last step that was progress; `None` if there was none.
     pub last_change: Option<Step>,
-    /// The time since the last progress; `None` if there was none.
+    /// The time from the last progress to now, or to the node's end; `None` without progress.
     #[serde(rename = "last_change_ago_ms", serialize_with = "optional_millis")]
     pub last_change_ago: Option<Duration>,
 }

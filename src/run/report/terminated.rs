@@ -164,7 +164,7 @@ impl Terminated {
     }
 }
 
-/// The description of the loop for which the run was ended; `None` if it ended otherwise.
+/// The loop that ended the nearest run, in words; `None` if another reason or run ended it.
 fn cause(node: &Node<NodeState>, reason: &TerminalReason) -> Option<Arc<str>> {
     if *reason != TerminalReason::LoopDetected {
         return None;

@@ -22,7 +22,7 @@ use crate::config::ServerLimits;
 /// The longest time of a graceful close after its start, its last byte or its last request.
 const CLOSING: Duration = Duration::from_secs(5);
 
-/// The requests in flight on a connection, and the times of its last bytes.
+/// A connection's requests in flight, and the times that set its deadline.
 #[derive(Debug)]
 pub(super) struct Activity {
     state: Mutex<ConnectionState>,
