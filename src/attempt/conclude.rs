@@ -13,8 +13,7 @@ use super::{
     candidate::Candidate,
     driver::{self, AttemptDriver, Next},
     failed_attempts::{Tried, Tries},
-    outcome::{self, AttemptOutcome, FailedAttempt},
-    peek::PeekedAnswer,
+    peek::{self, AttemptOutcome, FailedAttempt, PeekedAnswer},
     policy::{AttemptPolicy, Denial, RetryPermit, decide, is_wanted},
     settle::{Completion, Ownership},
 };
@@ -243,7 +242,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             }
             FailedAttempt::Error(error) => {
                 self.policy.release();
-                self.settle(match outcome::reason_of(&error, &self.own) {
+                self.settle(match peek::reason_of(&error, &self.own) {
                     TerminalReason::Failed(_) => reason,
                     ended => ended,
                 });

@@ -18,7 +18,7 @@ use super::{
     budget::Permit,
     candidate::Candidate,
     failed_attempts::Tries,
-    outcome::{self, FailedAttempt},
+    peek::{self, FailedAttempt},
     policy::{Admitted, AttemptPolicy, SideEffects},
     report::AttemptReport,
     settle::SettleGuard,
@@ -187,7 +187,7 @@ impl<S, C> AttemptDriver<S, C> {
         if self.own.node().is_over() {
             return self.end_error(Some(error));
         }
-        let reason = outcome::reason_of(&error, &self.own);
+        let reason = peek::reason_of(&error, &self.own);
         if error.is::<CoolingDown>() {
             self.own.fail_as(Failing {
                 key: ErrorKey::new("", "nobody was asked"),
@@ -308,7 +308,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         };
         #[cfg(feature = "metrics")]
         attempt.count_outcome(|| TerminalReason::outcome_of(&error));
-        let failure = outcome::classify_error(&error, &self.own, self.policy.streams());
+        let failure = peek::classify_error(&error, &self.own, self.policy.streams());
         admitted.fail(TerminalReason::Failed(failure.class));
         let failed = FailedAttempt::Error(error);
         Poll::Ready(self.failed(failure, failed, &attempt, scope.task()))

@@ -73,7 +73,6 @@ mod conclude;
 mod driver;
 mod failed_attempts;
 mod future;
-mod outcome;
 mod peek;
 mod policy;
 mod report;
@@ -135,10 +134,10 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// The end of this node, or of a node above it, if one is over or closes this node to new work;
-    /// passed deadlines are checked first. Then `call` is not called: return the error, and try
-    /// nothing more. An attempt that failed by itself, by its own step timeout for example, leaves
-    /// this node live, and another may follow.
+    /// The end of this node, or of a node above it, if it is over or closing; passed deadlines are
+    /// checked first. Then `call` is not called: return the error, and try nothing more. An attempt
+    /// that merely failed, by its own step timeout for example, leaves this node live, and another
+    /// may follow.
     #[allow(
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"

@@ -83,7 +83,7 @@ fn is_of_models(path: &str) -> bool {
 
 /// The API of the requests that a [`Candidate`](crate::attempt::Candidate) accepts.
 ///
-/// A request at another API's path is not sent to the candidate; no layer translates requests.
+/// A request in another dialect is not sent to the candidate; no layer translates requests.
 ///
 /// ```
 /// use tower_agent::{Candidate, CandidateDialect};
