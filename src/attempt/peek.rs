@@ -1,4 +1,5 @@
-//! Reads the beginning of an answer: up to the commit, or as much of a failure as classifies it.
+//! Reads the beginning of an answer up to the outcome of its attempt: a commit, or a failure with
+//! its class and reason.
 
 use std::{
     future::Future,

@@ -15,7 +15,8 @@ use std::{
 use super::{
     clocks::{Clock, IdleWindow, Nanos, Paused, Pauses, TaskId, nanos},
     end::End,
-    node::{EndHook, Node, NodeKind},
+    node::{EndHook, Node},
+    node_kind::NodeKind,
 };
 use crate::run::{
     limit_kind::{LimitHit, LimitKind},

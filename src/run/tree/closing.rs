@@ -10,7 +10,8 @@ use std::{
 
 use super::{
     end::Closing,
-    node::{EndHook, Node, NodeKind, PendingWakes},
+    node::{EndHook, Node, PendingWakes},
+    node_kind::NodeKind,
 };
 use crate::run::{limit_kind::LimitHit, reason::TerminalReason};
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::{
     clocks::{NEVER, Nanos, duration, nanos},
-    node::NodeKind,
+    node_kind::NodeKind,
 };
 use crate::{
     llm::failure::FailureClass,

@@ -31,12 +31,13 @@ mod clocks;
 mod closing;
 mod end;
 mod node;
+mod node_kind;
 mod propagation;
 #[cfg(test)]
 mod tests;
 mod waiters;
 
-pub use self::node::NodeKind;
+pub use self::node_kind::NodeKind;
 
 pub(crate) use self::{
     clocks::{Announcement, Clock, IdleState, IdleWindow, NEVER, Nanos, TaskId, WindowKind, nanos},
