@@ -1,3 +1,5 @@
+//! The beginning of a response body, held until a layer decides to deliver it.
+
 use std::{
     collections::VecDeque,
     mem,

@@ -1,3 +1,5 @@
+//! The entries of one shard of a registry: its runs by key, and when each is due.
+
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, HashMap},
