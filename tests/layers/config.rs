@@ -342,3 +342,14 @@ fn an_error_in_a_part_of_a_document_has_the_place_in_the_whole() {
         "{error}"
     );
 }
+
+#[test]
+fn a_printed_configuration_has_the_limits_of_loops_in_force() {
+    let config = AgentConfig::from_toml("[loops]\nstop = 7").unwrap();
+
+    let printed = config.to_toml().unwrap();
+
+    let limits = ["warn", "stop", "unknown_tool", "any_tool"];
+    let printed = limits.map(|key| printed["loops"][key].as_integer());
+    assert_eq!(printed, [10, 7, 10, 30].map(Some));
+}
