@@ -8,7 +8,7 @@ use http::HeaderValue;
 use tokio::task::yield_now;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
+    Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, Owner, PumpLayer,
     RetryBudgetLayer, Run, RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason,
     TerminalResponseLayer, run::ReasonClass,
 };
@@ -18,8 +18,8 @@ use crate::{
     reasons::all,
     support::{
         DONE, FINISH, LogCapture, LogEvent, Outcome, PRELUDE, ReadExt, Script, Stack, USAGE,
-        Upstream, WakeCount, call_of, chat, failure, no_delay, poll_once, prompt, request, secs,
-        with_header,
+        Upstream, WakeCount, call_of, chat, failure, no_delay, poll_once, prompt, request,
+        request_of, secs, with_header,
     },
 };
 
@@ -49,6 +49,23 @@ const fn level(class: ReasonClass) -> &'static str {
         ReasonClass::Limit => "WARN",
         _ => "INFO",
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_of_many_calls_has_its_line_after_a_call_of_it_got_another_id() {
+    let heard = LogCapture::start();
+    let registry = RunRegistry::new();
+    let _known = registry.open(Owner::anonymous(), "r".parse().unwrap());
+    let run = Run::open();
+    let upstream = Upstream::script(counted());
+    let stack = Stack::default().run(&registry).build(&upstream);
+    let request = with_header(request_of(&run), "x-run-id", "r");
+    stack.ask(request).await.whole();
+    assert!(runs(&heard).is_empty());
+
+    run.end(TerminalReason::Aborted);
+
+    assert_eq!(runs(&heard).len(), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -77,8 +77,10 @@ impl Run {
     /// Makes this call end when `outer` ends, which is the same call in another run.
     pub(crate) fn end_with(&self, outer: &Self) {
         self.node().follow(outer.node());
-        // One line of the log stands for both nodes, the outer one and this one.
-        outer.node().payload.begin_log();
+        if !outer.is_of_many() {
+            // One line of the log stands for both nodes, the outer one and this one.
+            outer.node().payload.begin_log();
+        }
     }
 
     /// Whether this node is a run that may have several calls.
