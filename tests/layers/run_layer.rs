@@ -301,6 +301,30 @@ async fn if_the_id_is_taken_the_call_is_the_registered_runs_and_ends_with_the_ou
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_call_that_ends_with_an_outer_run_lasts_as_long_as_it_was_open() {
+    let registry = RunRegistry::new();
+    let _known = registry.open(Owner::anonymous(), "r".parse().unwrap());
+    advance(secs(100)).await;
+    let upstream = Upstream::script(Script::sse().never());
+    let service = ServiceBuilder::new()
+        .layer(StepTimeoutLayer::new(secs(10)))
+        .layer(RunLayer::new(registry))
+        .service(upstream.clone());
+
+    service
+        .oneshot(named("r"))
+        .await
+        .unwrap()
+        .into_body()
+        .read()
+        .await;
+
+    let call = upstream.run();
+    assert_eq!(call.terminal_reason(), Some(TerminalReason::StepTimeout));
+    assert_eq!(call.elapsed(), secs(10));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_call_that_the_program_attached_stays_its_own() {
     let registry = RunRegistry::new();
     let run = Run::open();

@@ -8,6 +8,15 @@ use crate::run::{
 };
 
 impl EndHook for NodeState {
+    fn on_own_clock(&self, end: &End, of: &Self) -> End {
+        if self.tree == of.tree {
+            return end.clone();
+        }
+        // A call of one tree may follow a run of another.
+        let at = of.epoch.checked_add(end.at()).unwrap_or(of.epoch);
+        end.moved_to(at.saturating_duration_since(self.epoch))
+    }
+
     fn ended(&self, node: &Node<Self>, end: &End, later: &mut PendingWakes<Self>) {
         node.judge_shadows(end);
         if end.reason == TerminalReason::StepTimeout && end.origin == node.number() {

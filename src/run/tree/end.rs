@@ -14,7 +14,7 @@ use crate::{
     },
 };
 
-/// The end of a node: why, where and when the node ended. Descendants inherit the end unchanged.
+/// The end of a node: why, where and when the node ended. Descendants inherit the end.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     pub(crate) reason: TerminalReason,
@@ -46,6 +46,14 @@ impl End {
             lasted: nanos(lasted),
             limit: limit.map_or(NEVER, nanos),
             measure: passed.map_or(LimitKind::Set, |passed| passed.measure),
+        }
+    }
+
+    /// The same end at the time `at`, on the clock of another tree.
+    pub(crate) fn moved_to(&self, at: Duration) -> Self {
+        Self {
+            at: nanos(at),
+            ..self.clone()
         }
     }
 

@@ -112,7 +112,7 @@ impl<P: EndHook> Node<P> {
         };
         // An end that came before the insertion did not reach the child.
         if let Some(end) = self.nearest_end() {
-            child.inherit(end);
+            child.inherit(end, self);
         } else if let (Some(closing), false) = (self.refusal_of_child(kind), last) {
             child.end_at_open(closing);
         }
@@ -398,6 +398,12 @@ pub(crate) struct PendingWakes<P> {
 
 /// The hooks of a node's payload, called when the node ends or becomes idle.
 pub(crate) trait EndHook: Sized {
+    /// The end of a node with the payload `of`, on the clock of this payload's tree.
+    fn on_own_clock(&self, end: &End, of: &Self) -> End {
+        let _ = of;
+        end.clone()
+    }
+
     /// Called after the end was stored in `node` and every node below.
     ///
     /// No waker was called by then. The method runs without a lock, at most once per node. Actions

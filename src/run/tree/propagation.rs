@@ -18,7 +18,7 @@ impl<P: EndHook> Node<P> {
         let key = other.lock().children.insert(Arc::downgrade(self));
         self.lock().add_followed(Arc::downgrade(other), key);
         if let Some(end) = other.nearest_end() {
-            self.inherit(end);
+            self.inherit(end, other);
         } else if let (Some(closing), None) = (other.closing.get(), self.nearest_end()) {
             self.end_at_open(closing);
         }
@@ -98,8 +98,9 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    pub(super) fn inherit(&self, end: &End) {
-        if self.end.set(end.clone()).is_ok() {
+    pub(super) fn inherit(&self, end: &End, from: &Self) {
+        let end = self.payload.on_own_clock(end, &from.payload);
+        if self.end.set(end).is_ok() {
             let mut later = PendingWakes::new();
             self.spread(false, &mut later);
         }
@@ -122,7 +123,8 @@ impl<P: EndHook> Node<P> {
         let mut next = 0;
         while next < reached.len() {
             let node = Arc::clone(&reached[next]);
-            if node.end.set(end.clone()).is_ok() {
+            let end = node.payload.on_own_clock(end, &self.payload);
+            if node.end.set(end).is_ok() {
                 let inner = node.lock();
                 inner.waiters.collect(false, &mut wakers);
                 reached.extend(inner.children.alive());
@@ -139,7 +141,8 @@ impl<P: EndHook> Node<P> {
         }
         self.payload.ended(self, end, later);
         for node in &reached {
-            node.payload.ended(node, end, later);
+            node.payload
+                .ended(node, node.end.get().unwrap_or(end), later);
         }
         for waker in wakers {
             waker.wake();
