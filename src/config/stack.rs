@@ -305,7 +305,7 @@ fn budget(
     idle: Option<(u32, IdleBreaker)>,
 ) -> RetryBudget {
     let wait = |time: Option<Time>| time.map_or(Duration::ZERO, Time::get);
-    let budget = shared
+    shared
         .max_attempts_per_candidate(
             table
                 .max_attempts_per_candidate
@@ -315,9 +315,6 @@ fn budget(
         .per_run(table.per_run.and_then(BoundedCount::limit))
         .consecutive_errors(table.consecutive_errors.and_then(BoundedCount::limit))
         .delays(wait(table.base_delay), wait(table.max_delay))
-        .max_retry_after(wait(table.max_retry_after));
-    match idle {
-        Some((silent, then)) => budget.idle_breaker(silent, then),
-        None => budget,
-    }
+        .max_retry_after(wait(table.max_retry_after))
+        .set_idle_breaker(idle)
 }

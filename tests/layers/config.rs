@@ -304,6 +304,20 @@ fn an_agents_stack_has_its_own_limits() {
     assert_eq!(other, printed(all));
 }
 
+/// Zero switches off for one agent what the stack of all agents has on already.
+#[test]
+fn an_agents_zero_switches_a_limit_of_all_off() {
+    for (all, agent, without) in [("[run]\nidle_breaker = 3", "idle_breaker = 0", "")] {
+        let registry = RunRegistry::new();
+        let stack = |config| AgentStack::server(&registry).configure(config).unwrap();
+        let config = read(&format!("{all}\n[agents.coder]\n{agent}")).unwrap();
+        let coder = stack(&config).for_agent(&config, "coder");
+
+        let off = stack(&read(without).unwrap());
+        assert_eq!(format!("{coder:#?}"), format!("{off:#?}"), "{agent}");
+    }
+}
+
 /// A candidate's key is not in the document, and does not print.
 #[test]
 fn a_candidates_key_is_read_from_the_variable() {

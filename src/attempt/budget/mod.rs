@@ -166,7 +166,12 @@ impl RetryBudget {
     #[must_use]
     pub fn idle_breaker(self, silent: u32, then: IdleBreaker) -> Self {
         assert!(silent > 0, "a run must have at least one attempt");
-        self.set(|settings| settings.idle_breaker = Some((silent, then)))
+        self.set_idle_breaker(Some((silent, then)))
+    }
+
+    /// Sets the [idle breaker](Self::idle_breaker); `None` removes the one that the budget has.
+    pub(crate) fn set_idle_breaker(self, breaker: Option<(u32, IdleBreaker)>) -> Self {
+        self.set(|settings| settings.idle_breaker = breaker)
     }
 
     /// A hook before every repeat and every fallback; `false` refuses the attempt.
