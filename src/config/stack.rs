@@ -152,8 +152,8 @@ impl AgentConfig {
         let progress = self.progress.unwrap_or_default();
         let layer = layer.keep_alive(limit(progress.keep_alive));
         let layer = layer.comments(progress.comments);
-        match limit(notify_after.or(progress.notify_after)) {
-            Some(after) => layer.notices(ProgressNotices::new().after(after)),
+        match notify_after.or(progress.notify_after) {
+            Some(after) => layer.notices(ProgressNotices::new().after(after.get())),
             None => layer,
         }
     }

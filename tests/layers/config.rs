@@ -307,7 +307,14 @@ fn an_agents_stack_has_its_own_limits() {
 /// Zero switches off for one agent what the stack of all agents has on already.
 #[test]
 fn an_agents_zero_switches_a_limit_of_all_off() {
-    for (all, agent, without) in [("[run]\nidle_breaker = 3", "idle_breaker = 0", "")] {
+    for (all, agent, without) in [
+        ("[run]\nidle_breaker = 3", "idle_breaker = 0", ""),
+        (
+            "[progress]",
+            "notify_after = 0",
+            "[progress]\nnotify_after = 0",
+        ),
+    ] {
         let registry = RunRegistry::new();
         let stack = |config| AgentStack::server(&registry).configure(config).unwrap();
         let config = read(&format!("{all}\n[agents.coder]\n{agent}")).unwrap();
