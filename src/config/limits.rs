@@ -110,19 +110,20 @@ impl AgentConfig {
             retry: complete(retry, retry_preset(repeats, recommended)),
             notify_after: table.notify_after,
         };
+        let attempts = retry.max_attempts_per_candidate;
         let of_agent = |(name, table): (String, AgentTable)| {
             let (run, retry) = limits_of(&name, table)?;
             let path = ["agents", &name];
             check_run(&path, run, run.or(defaults.run))?;
             check_retry(&path, retry, retry.or(defaults.retry))?;
-            let retry = match table.retry_budget {
+            let mut absent = defaults.retry;
+            if table.retry_budget.is_some() {
                 // A `retryBudget` turns repeats on, as `[retry]` does, but for this agent alone.
-                Some(_) if !repeats && !recommended => retry.or(retry_preset(true, false)),
-                _ => retry,
-            };
+                absent.max_attempts_per_candidate = attempts.or(Some(BoundedCount(2)));
+            }
             let limits = AgentLimits {
                 run: run.or(defaults.run),
-                retry: complete(retry, defaults.retry),
+                retry: complete(retry, absent),
                 notify_after: table.notify_after.or(defaults.notify_after),
             };
             Ok((name, limits))
