@@ -140,18 +140,13 @@ impl AgentConfig {
         check_candidates(&file.candidates)?;
         if !file.candidates.iter().any(|it| it.price.is_some()) {
             let caps_cost = |it: &AgentLimits| it.run.max_cost.and_then(Amount::limit).is_some();
-            let of_agents = agents
-                .iter()
-                .map(|(name, limits)| (["agents", name], limits));
-            let mut tables = of_agents.chain([(["run", ""], &defaults)]);
-            if let Some(([table, name], _)) = tables.find(|(_, limits)| caps_cost(limits)) {
-                let key = [table, name, "max_cost"]
-                    .into_iter()
-                    .filter(|it| !it.is_empty());
-                return Err(ConfigError::new(
-                    key,
-                    "is of no use: no candidate has a price",
-                ));
+            let message = "is of no use: no candidate has a price";
+            // An agent without a cap of its own inherits that of all.
+            if caps_cost(&defaults) {
+                return Err(error(&["run"], "max_cost", message));
+            }
+            if let Some((name, _)) = agents.iter().find(|(_, limits)| caps_cost(limits)) {
+                return Err(error(&["agents", name], "max_cost", message));
             }
         }
         Ok(Self {
