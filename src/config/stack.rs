@@ -249,8 +249,11 @@ fn attempt_step(table: &AttemptTable) -> StepTimeoutLayer {
     let layer = match (table.profile, heartbeat) {
         (Profile::Local, Some(every)) => StepTimeoutLayer::local().heartbeat(every),
         _ => {
-            let layer = StepTimeoutLayer::optional(limit(table.step_timeout));
-            match limit(table.first_token_timeout) {
+            let step = limit(table.step_timeout);
+            let layer = StepTimeoutLayer::optional(step);
+            // Zero switches off the first window alone; an absent one is as long as the step window.
+            let off = step.map(|_| Duration::MAX);
+            match table.first_token_timeout.and_then(|it| it.limit().or(off)) {
                 Some(first) => layer.first(first),
                 None => layer,
             }

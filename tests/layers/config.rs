@@ -1,7 +1,7 @@
 //! covers: A2, A5, A7, A12, B4, B5, B6, C5, D7, H3, H9
 //! Configurations of `tests/fixtures/config`, and the stacks that they make.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use tower_agent::{
     AgentStack, Candidate, CandidateDialect, Cooldowns, HardCeilingLayer, IdleBreaker,
@@ -115,7 +115,7 @@ type Set = fn(AgentStack<Server>) -> AgentStack<Server>;
 /// Each key of the stack, and the setting that it stands for.
 #[test]
 fn each_key_is_a_setting_of_the_stack() {
-    let keys: [(&str, Set); 38] = [
+    let keys: [(&str, Set); 39] = [
         ("[run]\nstep_timeout = 7", |stack| stack.run_step(secs(7))),
         ("[run]\nmax_turn_time = 7", |stack| stack.ceiling(secs(7))),
         ("[run]\ntimeout = 7", |stack| {
@@ -199,6 +199,10 @@ fn each_key_is_a_setting_of_the_stack() {
         (
             "[attempt]\nstep_timeout = 7\nfirst_token_timeout = 8",
             |stack| stack.step(StepTimeoutLayer::new(secs(7)).first(secs(8))),
+        ),
+        (
+            "[attempt]\nstep_timeout = 7\nfirst_token_timeout = 0",
+            |stack| stack.step(StepTimeoutLayer::new(secs(7)).first(Duration::MAX)),
         ),
         ("[attempt]\nstep_timeout = 7\nobserve = true", |stack| {
             stack
