@@ -42,7 +42,7 @@ impl AgentLimits {
 }
 
 /// The name under `agents` that stands for all agents.
-const DEFAULTS: &str = "defaults";
+pub(super) const DEFAULTS: &str = "defaults";
 
 /// The default values of absent keys.
 const RATIO: Ratio = Ratio(0.2);
@@ -81,6 +81,7 @@ impl AgentConfig {
         let repeats = file.retry.is_some() || table.retry_budget.is_some();
 
         let (mut run, mut retry) = limits_of(DEFAULTS, table)?;
+        let defaults_ask = run.ask_at.is_some();
         for (twice, table) in [
             (file.run.set_twice(&run), "run"),
             (file.retry.and_then(|it| it.set_twice(&retry)), "retry"),
@@ -169,6 +170,7 @@ impl AgentConfig {
             candidates: file.candidates,
             agents,
             defaults,
+            defaults_ask,
         })
     }
 }

@@ -44,7 +44,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use self::{
-    limits::AgentLimits,
+    limits::{AgentLimits, DEFAULTS},
     tables::{
         AttemptTable, DisconnectTable, FallbackTable, LoopsTable, ProgressTable, RetryTable,
         RunTable,
@@ -62,6 +62,8 @@ pub use self::{
 pub struct AgentConfig {
     /// The limits of each agent without a table in `agents`.
     defaults: AgentLimits,
+    /// Whether `agents.defaults` has the `ask_at` of all agents, and not `[run]`.
+    defaults_ask: bool,
     /// The complete limits of each agent with a table, by name.
     agents: BTreeMap<String, AgentLimits>,
     attempt: AttemptTable,
@@ -189,7 +191,10 @@ impl AgentConfig {
     pub fn ask_at(&self) -> Option<Vec<&str>> {
         let asks = |limits: &AgentLimits| limits.run.ask_at.is_some_and(|part| part.0 > 0.0);
         if asks(&self.defaults) {
-            return Some(vec!["run", "ask_at"]);
+            return Some(match self.defaults_ask {
+                true => vec!["agents", DEFAULTS, "ask_at"],
+                false => vec!["run", "ask_at"],
+            });
         }
         let (name, _) = self.agents.iter().find(|(_, limits)| asks(limits))?;
         Some(vec!["agents", name, "ask_at"])

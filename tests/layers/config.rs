@@ -329,6 +329,24 @@ fn an_agents_zero_switches_a_limit_of_all_off() {
     }
 }
 
+#[test]
+fn the_key_that_asks_is_named_where_it_stands() {
+    for (text, path) in [
+        ("[run]\nmax_output_tokens = 9\nask_at = 0.5", "run.ask_at"),
+        (
+            "[run]\nmax_output_tokens = 9\n[agents.defaults]\nask_at = 0.5",
+            "agents.defaults.ask_at",
+        ),
+        (
+            "[agents.coder]\nmax_output_tokens = 9\nask_at = 0.5",
+            "agents.coder.ask_at",
+        ),
+    ] {
+        let asks = read(text).unwrap();
+        assert_eq!(asks.ask_at().unwrap().join("."), path);
+    }
+}
+
 /// A candidate's key is not in the document, and does not print.
 #[test]
 fn a_candidates_key_is_read_from_the_variable() {
