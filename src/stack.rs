@@ -345,22 +345,24 @@ impl<Side> AgentStack<Side> {
     /// A limit of the attempt that is longer than the [`ceiling`](Self::ceiling) never applies. If
     /// the stack has [`retry`](Self::retry) or [`fallback`](Self::fallback), neither does one that
     /// is as long as the ceiling, nor a window of the attempt that is not shorter than
-    /// [`run_step`](Self::run_step): the run ends first, so no other attempt follows. Limits in
-    /// shadow mode are not compared.
+    /// [`run_step`](Self::run_step): the run ends first, so no other attempt follows. The windows
+    /// until the first content are compared with each other. Limits in shadow mode are not compared.
     #[must_use]
     pub fn contradictions(&self) -> Vec<String> {
         let repeats = self.retry.is_some() || self.fallback.is_some();
         let ends_first =
             |run: Duration, attempt: Duration| attempt > run || (attempt == run && repeats);
-        let windows = self.attempt_step().windows();
+        // Each window stands against the run's: the one until the first content, and the other.
+        let [(first, step), (run_first, run_step)] =
+            [self.attempt_step(), self.run_step].map(|layer| layer.windows().unzip());
+        let differs = (first, run_first) != (step, run_step);
         let attempts = [
-            ("step", windows.map(|(_, step)| step)),
-            ("first", self.first.and(windows).map(|(first, _)| first)),
-            ("attempt_ceiling", self.attempt_ceiling.earliest()),
+            ("step", step, run_step),
+            ("first", first.filter(|_| differs), run_first),
+            ("attempt_ceiling", self.attempt_ceiling.earliest(), None),
         ];
-        let run_step = self.run_step.windows().map(|(_, step)| step);
         let mut found = Vec::new();
-        for (name, limit) in attempts {
+        for (name, limit, run_step) in attempts {
             let Some(limit) = limit.filter(|limit| *limit < Duration::MAX) else {
                 continue;
             };
@@ -370,9 +372,7 @@ impl<Side> AgentStack<Side> {
                      an attempt: make the ceiling longer"
                 ));
             }
-            let is_window = name != "attempt_ceiling";
-            let window = run_step.filter(|it| is_window && repeats && *it <= limit);
-            if let Some(window) = window {
+            if let Some(window) = run_step.filter(|it| repeats && *it <= limit) {
                 found.push(format!(
                     "`run_step` of {window:?} ends the run before `{name}` of {limit:?} can end an \
                      attempt, so no attempt follows a silent one: make `run_step` longer"

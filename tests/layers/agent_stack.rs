@@ -188,6 +188,15 @@ async fn settings_that_turn_off_others_are_named() {
     let ceilings = base.clone().ceiling(secs(9)).attempt_ceiling(secs(10));
     assert_eq!(named(&ceilings), ["attempt_ceiling"]);
 
+    // The windows until the first content stand against each other, wherever they are set.
+    let window = |first, step| StepTimeoutLayer::new(secs(step)).first(secs(first));
+    let inside = base.clone().step(window(40, 20)).run_step(secs(30));
+    assert_eq!(named(&inside), ["run_step first"]);
+    let patient = base.clone().step(window(40, 20)).run_step(window(50, 30));
+    assert_eq!(named(&patient), none);
+    let hasty = base.clone().step(secs(20)).run_step(window(10, 30));
+    assert_eq!(named(&hasty), ["run_step first"]);
+
     // Nothing follows the only attempt, and a limit that is observed ends nothing.
     let once = AgentStack::client().step(secs(20)).run_step(secs(20));
     assert_eq!(named(&once), none);

@@ -1,7 +1,7 @@
 //! covers: A2, A5, A7, A12, B4, B5, B6, C5, D7, H3, H9
 //! Configurations of `tests/fixtures/config`, and the stacks that they make.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use tower_agent::{
     AgentStack, Candidate, CandidateDialect, Cooldowns, HardCeilingLayer, IdleBreaker,
@@ -115,7 +115,7 @@ type Set = fn(AgentStack<Server>) -> AgentStack<Server>;
 /// Each key of the stack, and the setting that it stands for.
 #[test]
 fn each_key_is_a_setting_of_the_stack() {
-    let keys: [(&str, Set); 38] = [
+    let keys: [(&str, Set); 39] = [
         ("[run]\nstep_timeout = 7", |stack| stack.run_step(secs(7))),
         ("[run]\nmax_turn_time = 7", |stack| stack.ceiling(secs(7))),
         ("[run]\ntimeout = 7", |stack| {
@@ -199,6 +199,10 @@ fn each_key_is_a_setting_of_the_stack() {
         (
             "[attempt]\nstep_timeout = 7\nfirst_token_timeout = 8",
             |stack| stack.step(StepTimeoutLayer::new(secs(7)).first(secs(8))),
+        ),
+        (
+            "[attempt]\nstep_timeout = 7\nfirst_token_timeout = 0",
+            |stack| stack.step(StepTimeoutLayer::new(secs(7)).first(Duration::MAX)),
         ),
         ("[attempt]\nstep_timeout = 7\nobserve = true", |stack| {
             stack
@@ -302,6 +306,45 @@ fn an_agents_stack_has_its_own_limits() {
     assert_ne!(coder, printed(all.clone()));
     let other = printed(all.clone().for_agent(&config, "other"));
     assert_eq!(other, printed(all));
+}
+
+/// Zero switches off for one agent what the stack of all agents has on already.
+#[test]
+fn an_agents_zero_switches_a_limit_of_all_off() {
+    for (all, agent, without) in [
+        ("[run]\nidle_breaker = 3", "idle_breaker = 0", ""),
+        (
+            "[progress]",
+            "notify_after = 0",
+            "[progress]\nnotify_after = 0",
+        ),
+    ] {
+        let registry = RunRegistry::new();
+        let stack = |config| AgentStack::server(&registry).configure(config).unwrap();
+        let config = read(&format!("{all}\n[agents.coder]\n{agent}")).unwrap();
+        let coder = stack(&config).for_agent(&config, "coder");
+
+        let off = stack(&read(without).unwrap());
+        assert_eq!(format!("{coder:#?}"), format!("{off:#?}"), "{agent}");
+    }
+}
+
+#[test]
+fn the_key_that_asks_is_named_where_it_stands() {
+    for (text, path) in [
+        ("[run]\nmax_output_tokens = 9\nask_at = 0.5", "run.ask_at"),
+        (
+            "[run]\nmax_output_tokens = 9\n[agents.defaults]\nask_at = 0.5",
+            "agents.defaults.ask_at",
+        ),
+        (
+            "[agents.coder]\nmax_output_tokens = 9\nask_at = 0.5",
+            "agents.coder.ask_at",
+        ),
+    ] {
+        let asks = read(text).unwrap();
+        assert_eq!(asks.ask_at().unwrap().join("."), path);
+    }
 }
 
 /// A candidate's key is not in the document, and does not print.

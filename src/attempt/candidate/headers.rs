@@ -137,7 +137,11 @@ impl Candidate {
             headers.remove(header::TRANSFER_ENCODING);
         }
         let said = headers.get(header::CONTENT_LENGTH);
-        if said.map_or(length > 0, |said| !announces_length(said, length)) {
+        let is_right = said.map_or(length == 0, |said| announces_length(said, length));
+        // Mostly no header has two values, and the count of them costs less than another look-up.
+        let repeats = headers.len() > headers.keys_len();
+        let is_repeated = || headers.get_all(header::CONTENT_LENGTH).iter().nth(1);
+        if !is_right || repeats && is_repeated().is_some() {
             headers.insert(header::CONTENT_LENGTH, length.into());
         }
     }

@@ -182,6 +182,11 @@ fn the_length_is_that_of_the_patched_body() {
         length.to_string()
     );
 
+    let right = ("content-length", &*length.to_string().leak());
+    let twice = sent(&elsewhere(), &chat(&[right, ("content-length", "5")]));
+    let said: Vec<_> = twice.get_all("content-length").iter().collect();
+    assert_eq!(said, [right.1]);
+
     let lying = elsewhere()
         .header(header::CONTENT_LENGTH, HeaderValue::from_static("1"))
         .header(
