@@ -266,4 +266,27 @@ mod tests {
             assert_eq!(kept(), left);
         }
     }
+
+    /// The end of the other owner's run must not move an open run to another configuration.
+    #[tokio::test]
+    async fn an_id_of_two_owners_keeps_its_stacks_until_both_runs_have_ended() {
+        let text = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"";
+        let config = Config::parse(text, "test").unwrap();
+        let runs = Runs::new();
+        let app = App::new(&config, &runs).unwrap();
+        let open = |owner: &[u8]| {
+            let id = "shared".parse().unwrap();
+            runs.registry().open(Owner::of(owner), id)
+        };
+        let (one, other) = (open(b"one"), open(b"other"));
+        app.reload(&config).unwrap();
+
+        for (run, left) in [(one, 1), (other, 0)] {
+            run.end(TerminalReason::Aborted);
+            for _ in 0..10 {
+                yield_now().await;
+            }
+            assert_eq!(app.gateway.stacks().earlier(), left);
+        }
+    }
 }

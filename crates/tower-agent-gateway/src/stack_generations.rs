@@ -29,7 +29,7 @@ struct GenerationState<S> {
 struct Earlier<S> {
     stacks: Arc<S>,
     /// The runs that began with these stacks and are open. Two owners may use one id: their runs
-    /// count as one.
+    /// count as one, which is open until both have ended.
     open: Mutex<HashSet<RunId>>,
 }
 
@@ -85,13 +85,15 @@ impl<S: Send + Sync + 'static> StackGenerations<S> {
         Some(async move {
             while !kept.open().is_empty() {
                 match events.next().await {
-                    Some(RunEvent::Ended { run, .. }) => drop(kept.open().remove(&run)),
+                    // Another owner's run of this id may still be open.
+                    Some(RunEvent::Ended { run, .. }) if !is_open(&registry, &run) => {
+                        kept.open().remove(&run);
+                    }
                     Some(RunEvent::Lost { .. }) => {
                         let open = open_runs(&registry);
                         kept.open().retain(|id| open.contains(id));
                     }
-                    Some(_) => {}
-                    None => break,
+                    _ => {}
                 }
             }
             all.0.rcu(|state| {
@@ -134,6 +136,12 @@ fn run_of(request: &Request<Body>) -> Option<RunId> {
     let named = named.and_then(|id| id.to_str().ok()?.parse().ok());
     let found = || Some(request.extensions().get::<RequestRun>()?.id().clone());
     named.or_else(found)
+}
+
+/// Whether a run of this id is open, of any owner.
+fn is_open(registry: &RunRegistry, id: &RunId) -> bool {
+    let mut runs = registry.find(id).into_iter();
+    runs.any(|run| run.terminal_reason().is_none())
 }
 
 fn open_runs(registry: &RunRegistry) -> HashSet<RunId> {
