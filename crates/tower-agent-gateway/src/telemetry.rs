@@ -71,8 +71,9 @@ impl Telemetry {
             .with_endpoint(settings.traces.to_string())
             .with_protocol(Protocol::HttpBinary)
             .build()?;
-        let of_environment = || std::env::var(SERVICE_NAME).ok();
-        let name = settings.service_name.clone().or_else(of_environment);
+        let of_environment = std::env::var(SERVICE_NAME).ok();
+        let of_environment = of_environment.filter(|name| !name.is_empty());
+        let name = settings.service_name.clone().or(of_environment);
         let name = name.unwrap_or_else(|| env!("CARGO_PKG_NAME").to_owned());
         let provider = SdkTracerProvider::builder()
             .with_batch_exporter(exporter)
