@@ -10,7 +10,12 @@
 mod args;
 
 use std::{
-    error::Error, io::IsTerminal, net::SocketAddr, path::Path, pin::pin, process::ExitCode,
+    error::Error,
+    io::{self, IsTerminal, Write},
+    net::SocketAddr,
+    path::Path,
+    pin::pin,
+    process::ExitCode,
     time::Duration,
 };
 
@@ -49,7 +54,7 @@ const LAST_SPANS: Duration = Duration::from_secs(2);
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let log = match LineWriter::log(std::io::stderr()) {
+    let log = match LineWriter::log(io::stderr()) {
         Ok(log) => LogGuard(log),
         Err(error) => return failure(&error),
     };
@@ -80,7 +85,7 @@ where
     fmt::layer()
         .with_writer(move || writer.clone())
         // No colours in a pipe: its reader is a program.
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(io::stderr().is_terminal())
         .with_filter(lines.with_max_level_hint(LevelFilter::INFO))
 }
 
@@ -99,11 +104,11 @@ fn failure(error: &(dyn Error + 'static)) -> ExitCode {
 async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     if let Some(path) = &args.check {
         Config::load(path)?;
-        println!("{} can be used", path.display());
+        writeln!(io::stdout(), "{} can be used", path.display())?;
         return Ok(());
     }
     if let Some(path) = &args.print_config {
-        print!("{}", Config::print(path)?);
+        io::stdout().write_all(Config::print(path)?.as_bytes())?;
         return Ok(());
     }
     let (config, embedded) = match &args.config {
@@ -116,7 +121,7 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     let telemetry = Telemetry::new(&config)?;
     subscriber(log, telemetry.as_ref()).init();
     check_reach(args.listen, &config)?;
-    let runs = Runs::with_records(std::io::stdout())?;
+    let runs = Runs::with_records(io::stdout())?;
     let app = App::new(&config, &runs)?;
     let listener = TcpListener::bind(args.listen)
         .await
@@ -125,9 +130,10 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     // Registered before the address is printed: a reader of the address may send a signal at once.
     let mut signals = Signals::new()?;
     let hangups = unix::signal(unix::SignalKind::hangup())?;
-    println!("listening on http://{address}");
+    // The gateway serves even if the reader of its output has left.
+    let _ = writeln!(io::stdout(), "listening on http://{address}");
     if let Some(upstream) = embedded {
-        println!("{}", embedded::greeting(address, upstream));
+        let _ = writeln!(io::stdout(), "{}", embedded::greeting(address, upstream));
     }
     let served = serve(listener, app.router(), &config, &runs, async || {
         signals.next().await;
@@ -175,7 +181,7 @@ impl Drop for LogGuard {
 }
 
 impl Signals {
-    fn new() -> std::io::Result<Self> {
+    fn new() -> io::Result<Self> {
         let term = unix::signal(unix::SignalKind::terminate())?;
         let interrupt = unix::signal(unix::SignalKind::interrupt())?;
         Ok(Self { term, interrupt })
