@@ -39,7 +39,7 @@ pub fn config(upstream: SocketAddr) -> Result<Config, ConfigError> {
          base_delay = \"100ms\"\n\
          max_delay = \"1s\"\n",
     );
-    for model in MODELS {
+    for (model, _) in MODELS {
         // Writing to a string does not fail.
         let _ = write!(
             text,
@@ -52,7 +52,7 @@ pub fn config(upstream: SocketAddr) -> Result<Config, ConfigError> {
 /// Commands that show a gateway at `address` at work, for a user to paste.
 #[must_use]
 pub fn greeting(address: SocketAddr, upstream: SocketAddr) -> String {
-    let models = MODELS.join(", ");
+    let models = MODELS.map(|(model, _)| model).join(", ");
     let ask = |why: &str, flags: &str, model: &str, stream: bool| {
         format!(
             "  # {why}\n  \

@@ -33,11 +33,11 @@ pub(crate) use routes::router;
 pub(crate) struct SimulatedDelays {
     /// Between two deltas of a quick stream. Default 10 ms.
     pub(crate) gap: Duration,
-    /// Between two deltas of [`behaviour::SLOW`]. Default 1 s.
+    /// Between two deltas of [`Slow`](behaviour::Behaviour::Slow). Default 1 s.
     pub(crate) slow_gap: Duration,
-    /// Before the head of a unary answer of [`behaviour::SLOW`]. Default 3 s.
+    /// Before the head of a unary answer of `Slow`. Default 3 s.
     pub(crate) slow_answer: Duration,
-    /// Between two signs of life of [`behaviour::PING`]. Default 500 ms.
+    /// Between two signs of life of [`Ping`](behaviour::Behaviour::Ping). Default 500 ms.
     pub(crate) ping_gap: Duration,
 }
 

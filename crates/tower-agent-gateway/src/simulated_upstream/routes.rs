@@ -17,7 +17,7 @@ use super::answer::SimulatedAnswer;
 use super::behaviour::{Behaviour, FailureMode, MODELS};
 use super::refusal::Refusal;
 use super::request::{CREATED, Endpoint, Request};
-use super::script::Script;
+use super::script::ScriptBody;
 use super::stats::{Stats, StatsPage};
 use super::{SimulatedDelays, chat, embeddings, messages, responses};
 
@@ -63,7 +63,7 @@ async fn stats(State(upstream): State<SimulatedUpstream>) -> Json<StatsPage> {
 
 /// The list in the union of both dialects' shapes, so that every SDK parses it.
 async fn models() -> Json<Value> {
-    let data = MODELS.map(|model| {
+    let data = MODELS.map(|(model, _)| {
         json!({
             "id": model,
             "object": "model",
@@ -78,8 +78,8 @@ async fn models() -> Json<Value> {
         "object": "list",
         "data": data,
         "has_more": false,
-        "first_id": MODELS.first(),
-        "last_id": MODELS.last(),
+        "first_id": MODELS.first().map(|(model, _)| model),
+        "last_id": MODELS.last().map(|(model, _)| model),
     }))
 }
 
@@ -120,13 +120,13 @@ impl SimulatedUpstream {
         };
 
         let mut headers = head(operation, open.serial);
-        let script = if let Some(events) = events {
+        let body = if let Some(events) = events {
             headers.insert(
                 CONTENT_TYPE,
                 HeaderValue::from_static("text/event-stream; charset=utf-8"),
             );
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-            Script::stream(behaviour, events, &self.delays)
+            ScriptBody::stream(behaviour, events, &self.delays, open)
         } else {
             if behaviour == Behaviour::Slow {
                 sleep(self.delays.slow_answer).await;
@@ -137,9 +137,9 @@ impl SimulatedUpstream {
             if behaviour != Behaviour::Ping {
                 headers.insert(CONTENT_LENGTH, whole.len().into());
             }
-            Script::unary(behaviour, whole, &self.delays)
+            ScriptBody::unary(behaviour, whole, &self.delays, open)
         };
-        (headers, Body::new(script.body(open))).into_response()
+        (headers, Body::new(body)).into_response()
     }
 
     fn refuse(&self, operation: Endpoint, refused: &Refusal) -> Response {

@@ -17,13 +17,6 @@ use super::{SimulatedDelays, stats::OpenRequest};
 /// The number of deltas that a stream sends before it stalls or is cut.
 const FIRST_DELTAS: usize = 3;
 
-/// The steps that a response body plays, and its ending.
-#[derive(Debug)]
-pub(super) struct Script {
-    steps: VecDeque<ScriptStep>,
-    ending: Ending,
-}
-
 #[derive(Debug)]
 enum ScriptStep {
     Wait(Duration),
@@ -38,20 +31,23 @@ enum Ending {
     Repeat { every: Duration, frame: Bytes },
 }
 
-/// Plays a [`Script`]; dropped before its end, it counts as released.
+/// A response body that plays steps, and then its ending; dropped before the end, it counts as
+/// released.
 #[derive(Debug)]
 pub(super) struct ScriptBody {
-    script: Script,
+    steps: VecDeque<ScriptStep>,
+    ending: Ending,
     sleep: Option<Pin<Box<Sleep>>>,
     open: OpenRequest,
 }
 
-impl Script {
+impl ScriptBody {
     /// The stream of a model that behaves as `behaviour`.
     pub(super) fn stream(
         behaviour: Behaviour,
         events: EventSequence,
         delays: &SimulatedDelays,
+        open: OpenRequest,
     ) -> Self {
         let gap = if behaviour == Behaviour::Slow {
             delays.slow_gap
@@ -72,7 +68,7 @@ impl Script {
             steps.extend([ScriptStep::Wait(gap), ScriptStep::Send(delta)]);
         }
         let ending = match behaviour {
-            Behaviour::StallHead | Behaviour::StallStream => Ending::Silence,
+            Behaviour::StallStream => Ending::Silence,
             Behaviour::Cut => Ending::Clean,
             Behaviour::Ping => Ending::Repeat {
                 every: delays.ping_gap,
@@ -83,14 +79,19 @@ impl Script {
                 Ending::Clean
             }
         };
-        Self { steps, ending }
+        Self::new(steps, ending, open)
     }
 
     /// The unary answer of a model that behaves as `behaviour`.
-    pub(super) fn unary(behaviour: Behaviour, mut body: Bytes, delays: &SimulatedDelays) -> Self {
+    pub(super) fn unary(
+        behaviour: Behaviour,
+        mut body: Bytes,
+        delays: &SimulatedDelays,
+        open: OpenRequest,
+    ) -> Self {
         let ending = match behaviour {
             Behaviour::Cut => Ending::Reset,
-            Behaviour::StallHead | Behaviour::StallStream => Ending::Silence,
+            Behaviour::StallStream => Ending::Silence,
             // Some providers send blank lines before the JSON while the model works.
             Behaviour::Ping => Ending::Repeat {
                 every: delays.ping_gap,
@@ -109,13 +110,14 @@ impl Script {
                 ScriptStep::Wait(delays.gap),
             ]),
         }
-        Self { steps, ending }
+        Self::new(steps, ending, open)
     }
 
-    /// Turns the script into a body, which marks `open` as complete at the end.
-    pub(super) fn body(self, open: OpenRequest) -> ScriptBody {
-        ScriptBody {
-            script: self,
+    /// The body marks `open` as complete at its end.
+    fn new(steps: VecDeque<ScriptStep>, ending: Ending, open: OpenRequest) -> Self {
+        Self {
+            steps,
+            ending,
             sleep: None,
             open,
         }
@@ -136,7 +138,7 @@ impl Body for ScriptBody {
                 ready!(timer.as_mut().poll(cx));
                 this.sleep = None;
             }
-            match this.script.steps.pop_front() {
+            match this.steps.pop_front() {
                 Some(ScriptStep::Wait(delay)) => this.sleep = Some(Box::pin(sleep(delay))),
                 Some(ScriptStep::Send(bytes)) => {
                     // Marked with the last frame, because a server need not poll again after
@@ -146,13 +148,13 @@ impl Body for ScriptBody {
                     }
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
                 }
-                None => match &this.script.ending {
+                None => match &this.ending {
                     Ending::Clean => {
                         this.open.complete();
                         return Poll::Ready(None);
                     }
                     Ending::Reset => {
-                        this.script.ending = Ending::Clean;
+                        this.ending = Ending::Clean;
                         this.open.complete();
                         let cut = io::Error::new(
                             io::ErrorKind::ConnectionReset,
@@ -163,8 +165,7 @@ impl Body for ScriptBody {
                     // Never woken: only a drop ends a silent body.
                     Ending::Silence => return Poll::Pending,
                     Ending::Repeat { every, frame } => {
-                        this.script
-                            .steps
+                        this.steps
                             .extend([ScriptStep::Wait(*every), ScriptStep::Send(frame.clone())]);
                     }
                 },
@@ -173,6 +174,6 @@ impl Body for ScriptBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.script.steps.is_empty() && matches!(self.script.ending, Ending::Clean)
+        self.steps.is_empty() && matches!(self.ending, Ending::Clean)
     }
 }
