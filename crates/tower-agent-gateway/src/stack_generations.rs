@@ -12,10 +12,8 @@ use http::Request;
 use tower_agent::{RunEvent, RunId, RunRegistry, layers::run::RequestRun};
 
 /// The stacks of the present configuration, and of earlier ones for their open runs.
-///
-/// Clones share the generations.
 #[derive(Debug)]
-pub(crate) struct StackGenerations<S>(Arc<ArcSwap<GenerationState<S>>>);
+pub(crate) struct StackGenerations<S>(ArcSwap<GenerationState<S>>);
 
 #[derive(Debug)]
 struct GenerationState<S> {
@@ -35,10 +33,10 @@ struct Earlier<S> {
 
 impl<S: Send + Sync + 'static> StackGenerations<S> {
     pub(crate) fn new(present: S) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(GenerationState {
+        Self(ArcSwap::from_pointee(GenerationState {
             present: Arc::new(present),
             earlier: Vec::new(),
-        })))
+        }))
     }
 
     /// The stacks with which the run of this request began; the present ones for a run that begins
@@ -61,7 +59,7 @@ impl<S: Send + Sync + 'static> StackGenerations<S> {
     /// The caller must not call this method concurrently. The future drops the replaced stacks when
     /// the last of these runs has ended; `None` if there is no such run.
     pub(crate) fn replace(
-        &self,
+        self: &Arc<Self>,
         stacks: S,
         registry: &RunRegistry,
     ) -> Option<impl Future<Output = ()> + Send + use<S>> {
@@ -81,7 +79,7 @@ impl<S: Send + Sync + 'static> StackGenerations<S> {
             present: Arc::clone(&present),
             earlier: state.earlier.iter().chain(&kept).cloned().collect(),
         });
-        let (kept, all, registry) = (kept?, self.clone(), registry.clone());
+        let (kept, all, registry) = (kept?, Arc::clone(self), registry.clone());
         Some(async move {
             while !kept.open().is_empty() {
                 match events.next().await {
@@ -115,12 +113,6 @@ impl<S: Send + Sync + 'static> StackGenerations<S> {
     #[cfg(test)]
     pub(crate) fn earlier(&self) -> usize {
         self.0.load().earlier.len()
-    }
-}
-
-impl<S> Clone for StackGenerations<S> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
     }
 }
 
