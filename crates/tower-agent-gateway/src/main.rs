@@ -20,7 +20,11 @@ use std::{
 };
 
 use clap::Parser as _;
-use tokio::{net::TcpListener, signal::unix};
+use futures_util::future::select;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{self, SignalKind},
+};
 use tower_agent::BoxError;
 use tower_agent_gateway::{App, Config, LineWriter, Runs, Telemetry, embedded, serve};
 use tracing::{Dispatch, Level, Subscriber, level_filters::LevelFilter};
@@ -35,12 +39,6 @@ use self::args::Args;
 /// allocator the threads then wait for each other's arenas, for a quarter of a request's time.
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
-/// SIGTERM and Ctrl-C.
-struct Signals {
-    term: unix::Signal,
-    interrupt: unix::Signal,
-}
 
 /// A guard that waits on its drop for the last lines of the log, also if the program panics.
 struct LogGuard(LineWriter);
@@ -128,18 +126,19 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
         .map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
     let address = listener.local_addr()?;
     // Registered before the address is printed: a reader of the address may send a signal at once.
-    let mut signals = Signals::new()?;
-    let hangups = unix::signal(unix::SignalKind::hangup())?;
+    let mut term = unix::signal(SignalKind::terminate())?;
+    let mut interrupt = unix::signal(SignalKind::interrupt())?;
+    let hangups = unix::signal(SignalKind::hangup())?;
     // The gateway serves even if the reader of its output has left.
     let _ = writeln!(io::stdout(), "listening on http://{address}");
     if let Some(upstream) = embedded {
         let _ = writeln!(io::stdout(), "{}", embedded::greeting(address, upstream));
     }
     let served = serve(listener, app.router(), &config, &runs, async || {
-        signals.next().await;
+        select(pin!(term.recv()), pin!(interrupt.recv())).await;
     });
     let reloads = reload_at(hangups, &app, &args);
-    futures_util::future::select(pin!(served), pin!(reloads)).await;
+    select(pin!(served), pin!(reloads)).await;
     runs.flush();
     if let Some(telemetry) = telemetry {
         telemetry.shut_down(LAST_SPANS);
@@ -177,19 +176,6 @@ async fn reload_at(mut hangups: unix::Signal, app: &App, args: &Args) {
 impl Drop for LogGuard {
     fn drop(&mut self) {
         self.0.flush_within(LAST_LINES);
-    }
-}
-
-impl Signals {
-    fn new() -> io::Result<Self> {
-        let term = unix::signal(unix::SignalKind::terminate())?;
-        let interrupt = unix::signal(unix::SignalKind::interrupt())?;
-        Ok(Self { term, interrupt })
-    }
-
-    async fn next(&mut self) {
-        let (term, interrupt) = (pin!(self.term.recv()), pin!(self.interrupt.recv()));
-        let _ = futures_util::future::select(term, interrupt).await;
     }
 }
 
