@@ -6,7 +6,7 @@ use tower_agent::config::ConfigError;
 
 use crate::{
     config::Config,
-    simulated_upstream::{self, SimulatedDelays, behaviour::MODELS},
+    simulated_upstream::{self, behaviour::MODELS},
 };
 
 /// Starts the simulated upstream on a free loopback port, and returns its address.
@@ -17,7 +17,7 @@ use crate::{
 ///
 /// If no port can be bound.
 pub async fn spawn() -> io::Result<SocketAddr> {
-    simulated_upstream::spawn(SimulatedDelays::default()).await
+    simulated_upstream::spawn().await
 }
 
 /// The configuration of a gateway in front of the simulated upstream.

@@ -12,7 +12,16 @@ use tokio::time::{Sleep, sleep};
 
 use super::behaviour::Behaviour;
 use super::sse::EventSequence;
-use super::{SimulatedDelays, stats::OpenRequest};
+use super::stats::OpenRequest;
+
+/// The delay between two deltas of a quick stream.
+const GAP: Duration = Duration::from_millis(10);
+
+/// The delay between two deltas of [`Behaviour::Slow`].
+const SLOW_GAP: Duration = Duration::from_secs(1);
+
+/// The delay between two signs of life of [`Behaviour::Ping`].
+const PING_GAP: Duration = Duration::from_millis(500);
 
 /// The number of deltas that a stream sends before it stalls or is cut.
 const FIRST_DELTAS: usize = 3;
@@ -43,16 +52,11 @@ pub(super) struct ScriptBody {
 
 impl ScriptBody {
     /// The stream of a model that behaves as `behaviour`.
-    pub(super) fn stream(
-        behaviour: Behaviour,
-        events: EventSequence,
-        delays: &SimulatedDelays,
-        open: OpenRequest,
-    ) -> Self {
+    pub(super) fn stream(behaviour: Behaviour, events: EventSequence, open: OpenRequest) -> Self {
         let gap = if behaviour == Behaviour::Slow {
-            delays.slow_gap
+            SLOW_GAP
         } else {
-            delays.gap
+            GAP
         };
         let deltas = match behaviour {
             Behaviour::StallStream | Behaviour::Cut => FIRST_DELTAS,
@@ -71,7 +75,7 @@ impl ScriptBody {
             Behaviour::StallStream => Ending::Silence,
             Behaviour::Cut => Ending::Clean,
             Behaviour::Ping => Ending::Repeat {
-                every: delays.ping_gap,
+                every: PING_GAP,
                 frame: events.ping,
             },
             _ => {
@@ -83,18 +87,13 @@ impl ScriptBody {
     }
 
     /// The unary answer of a model that behaves as `behaviour`.
-    pub(super) fn unary(
-        behaviour: Behaviour,
-        mut body: Bytes,
-        delays: &SimulatedDelays,
-        open: OpenRequest,
-    ) -> Self {
+    pub(super) fn unary(behaviour: Behaviour, mut body: Bytes, open: OpenRequest) -> Self {
         let ending = match behaviour {
             Behaviour::Cut => Ending::Reset,
             Behaviour::StallStream => Ending::Silence,
             // Some providers send blank lines before the JSON while the model works.
             Behaviour::Ping => Ending::Repeat {
-                every: delays.ping_gap,
+                every: PING_GAP,
                 frame: Bytes::from_static(b"\n"),
             },
             _ => Ending::Clean,
@@ -107,7 +106,7 @@ impl ScriptBody {
             // write would swallow both.
             _ => steps.extend([
                 ScriptStep::Send(body.split_to(body.len() / 2)),
-                ScriptStep::Wait(delays.gap),
+                ScriptStep::Wait(GAP),
             ]),
         }
         Self::new(steps, ending, open)
