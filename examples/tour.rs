@@ -8,7 +8,7 @@
 //! fallback of a few lines, around `Retry` with a `TpsBudget` and an exponential
 //! backoff, around another `Timeout`. Both have the same limits, run a call in a
 //! task of its own (without that hyper drops a call with its connection, and the
-//! plain stack does as well in the situations in which somebody leaves), and
+//! plain stack does as well in the situations in which a caller leaves), and
 //! call an upstream in this process over loopback sockets, which counts.
 //!
 //! It fails if ours makes more calls than it should.

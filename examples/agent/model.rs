@@ -97,7 +97,7 @@ impl ChatModel {
         let mut request = Request::post(self.url.clone())
             .header(header::CONTENT_TYPE, "application/json")
             .body(Full::new(Bytes::from(body.to_string())))?;
-        // Whoever caps the run must know that these are requests of one.
+        // By this id the gateway knows which requests are one run, and caps it.
         let id = HeaderValue::try_from(run.id().to_string())?;
         request.headers_mut().insert("x-run-id", id);
         let mut client = self.client.clone();

@@ -1,4 +1,4 @@
-//! Who asks, and when: the same for every system.
+//! The agents, and the times of their calls: the same for every system.
 
 use std::{ops::Range, time::Duration};
 
@@ -11,7 +11,7 @@ pub(crate) const CALLS: u32 = 7;
 /// When the first candidate is down.
 pub(crate) const OUTAGE: Range<Duration> = secs(20)..secs(80);
 
-/// When somebody leaves, of whom one in [`LEAVES`] does.
+/// When agents leave: one in [`LEAVES`] does.
 const LEAVING: Range<Duration> = secs(30)..secs(70);
 const LEAVES: u32 = 5;
 

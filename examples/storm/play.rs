@@ -26,19 +26,19 @@ const AFTERWARDS: Duration = secs(120);
 /// What became of one system.
 #[derive(Debug, PartialEq)]
 pub(crate) struct SystemOutcome {
-    /// In the outage.
+    /// What reached the candidates in the outage.
     pub(crate) first: CandidateCalls,
     pub(crate) second: CandidateCalls,
     /// What our budget grants the first at most in the outage.
     pub(crate) granted: usize,
-    /// The first moment of it at which more had been repeated than that.
+    /// The first moment at which the first had got more repeats than that.
     pub(crate) broken: Option<Duration>,
     /// Calls of the outage whose callers stayed, by how they ended.
     pub(crate) served: usize,
     pub(crate) failed: usize,
-    /// Calls before and after it that failed.
+    /// Calls before and after the outage that failed.
     pub(crate) failed_besides: usize,
-    /// Of those calls of the outage, until the answer.
+    /// The time until the answer of the calls in `served` and `failed`.
     pub(crate) median: Duration,
     pub(crate) worst: Duration,
     /// Upstream calls that were begun for callers who had left.

@@ -1,5 +1,5 @@
-//! Two candidates that answer in an instant of the simulated clock, and write
-//! down who asked.
+//! Two candidates that answer within two seconds of the simulated clock, and
+//! write each call down.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -25,7 +25,7 @@ use crate::load::{OUTAGE, secs, within};
 pub(crate) const FIRST: &str = "first";
 pub(crate) const SECOND: &str = "second";
 
-/// By which it knows whose call it is, and which of theirs.
+/// The headers with the number of an agent, and with the number of its call.
 pub(crate) const X_AGENT: &str = "x-agent";
 pub(crate) const X_CALL: &str = "x-call";
 
@@ -47,7 +47,7 @@ pub(crate) struct OutageUpstream {
 pub(crate) struct Books {
     pub(crate) first: Vec<Entry>,
     pub(crate) second: Vec<Entry>,
-    /// Whose callers have left.
+    /// The agents that have left.
     left: HashSet<u32>,
     /// How often each candidate saw each call of each agent.
     tries: HashMap<(bool, u32, u32), u32>,

@@ -1,4 +1,4 @@
-//! Whoever asks, and what it makes of the answer.
+//! The caller, and the answer that it got in a few words.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -8,7 +8,7 @@ use tower_agent::BoxError;
 
 use crate::upstream::FIRST;
 
-/// How long a caller waits who does not leave earlier.
+/// How long a caller waits that does not leave earlier.
 const PATIENCE: Duration = Duration::from_secs(3);
 
 /// What a caller does.

@@ -1,20 +1,18 @@
 //! The gateway's routes as one service, and the exchange of its configuration.
 
 use std::{
-    convert::Infallible,
     sync::{Arc, Mutex, PoisonError},
-    task::{Context, Poll},
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
-use axum::{Router, extract::Request, response::Response};
+use axum::{Router, extract::Request};
 use tokio::task::AbortHandle;
-use tower::Service;
-use tower_agent::{BoxError, RunRegistry, Watchdog};
+use tower::{Service, service_fn};
+use tower_agent::{BoxError, Watchdog};
 
 use crate::{
-    config::{Config, TelemetrySettings},
+    config::{Config, ServerLimits},
     routes::{self, Watched},
     runs::Runs,
     stack::{Gateway, Stacks},
@@ -48,25 +46,11 @@ pub struct App {
     watched: Watched,
     gateway: Gateway,
     router: Arc<ArcSwap<Router>>,
-    /// The settings that hold until the server stops, whatever later configurations say.
-    fixed: Fixed,
-    /// The receiver of spans in the first configuration, which no reload changes.
-    telemetry: Option<TelemetrySettings>,
+    /// The first configuration, of which no reload changes the [`fixed`] settings.
+    first: Config,
     /// The task of the present configuration's watchdog. A reload holds the lock until it returns.
     watchdog: Mutex<Option<AbortHandle>>,
 }
-
-/// The limits of connections, and the drain, with which [`serve`](crate::serve) began.
-type Fixed = (
-    Option<Duration>,
-    Option<Duration>,
-    Option<u32>,
-    Option<Duration>,
-);
-
-/// The service of [`App::router`].
-#[derive(Clone)]
-struct CurrentRouter(Arc<ArcSwap<Router>>);
 
 /// Builds the gateway's routes: those of its callers, and those of its operator.
 ///
@@ -101,21 +85,24 @@ impl App {
     pub fn new(config: &Config, runs: &Runs) -> Result<Self, BoxError> {
         let watched = Watched::new(config, runs);
         let gateway = Gateway::new(stacks(config, &watched)?);
-        let watchdog = configured_watchdog(config, &watched.registry)?.map(watch);
+        let watchdog = watchdog::watchdog(config, &watched.registry)?.map(watch);
         let router = routes::routes(gateway.clone(), watched.clone(), config);
         Ok(Self {
             watched,
             gateway,
             router: Arc::new(ArcSwap::from_pointee(router)),
-            fixed: fixed(config),
-            telemetry: config.telemetry.clone(),
+            first: config.clone(),
             watchdog: Mutex::new(watchdog),
         })
     }
 
     /// The routes; each request is served by the configuration of its run.
     pub fn router(&self) -> Router {
-        Router::new().fallback_service(CurrentRouter(Arc::clone(&self.router)))
+        let current = Arc::clone(&self.router);
+        Router::new().fallback_service(service_fn(move |request: Request| {
+            let mut router = Router::clone(&current.load());
+            router.call(request)
+        }))
     }
 
     /// Replaces the configuration for all runs that begin from now on.
@@ -140,22 +127,22 @@ impl App {
         let mut watchdog = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner);
         let registry = &self.watched.registry;
         let stacks = stacks(config, &self.watched)?;
-        let next = configured_watchdog(config, registry)?;
+        let next = watchdog::watchdog(config, registry)?;
         // The old watchdog stops before the new one starts: the new one asks at once about each run
         // that is near a cap, also about a run to which the old one has an open question.
         if let Some(before) = watchdog.take() {
             before.abort();
         }
         *watchdog = next.map(watch);
-        if let Some(kept) = self.gateway.replace(stacks, registry) {
+        if let Some(kept) = self.gateway.stacks.replace(stacks, registry) {
             drop(routes::spawn_background(kept));
         }
         let router = routes::routes(self.gateway.clone(), self.watched.clone(), config);
         self.router.store(Arc::new(router));
-        if fixed(config) != self.fixed {
+        if fixed(config) != fixed(&self.first) {
             tracing::warn!("connections keep their limits, and the drain its own, until a restart");
         }
-        if config.telemetry != self.telemetry {
+        if config.telemetry != self.first.telemetry {
             tracing::warn!("[telemetry] stays as it was until a restart");
         }
         Ok(())
@@ -167,43 +154,19 @@ fn stacks(config: &Config, watched: &Watched) -> Result<Stacks, BoxError> {
     Stacks::new(config, registry, cooldowns, watched.is_traced)
 }
 
-/// The watchdog of a configuration; `None` if it has none.
-fn configured_watchdog(
-    config: &Config,
-    registry: &RunRegistry,
-) -> Result<Option<Watchdog>, BoxError> {
-    let services = config.watchdog.as_ref();
-    let watchdog = services.map(|it| watchdog::watchdog(it, registry));
-    watchdog.transpose()
-}
-
 fn watch(watchdog: Watchdog) -> AbortHandle {
     routes::spawn_background(watchdog.run()).abort_handle()
 }
 
-fn fixed(config: &Config) -> Fixed {
-    let server = &config.server;
-    (
-        server.head_timeout,
-        server.keep_alive,
-        server.max_connections,
-        config.shutdown_drain,
-    )
-}
-
-impl Service<Request> for CurrentRouter {
-    type Response = Response;
-    type Error = Infallible;
-    type Future = <Router as Service<Request>>::Future;
-
-    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: Request) -> Self::Future {
-        let mut router = Router::clone(&self.0.load());
-        router.call(request)
-    }
+/// The limits of connections, and the drain, with which [`serve`](crate::serve) began.
+fn fixed(config: &Config) -> (ServerLimits, Option<Duration>) {
+    // The routes enforce this limit, and a reload replaces them.
+    let upload_idle = None;
+    let server = ServerLimits {
+        upload_idle,
+        ..config.server
+    };
+    (server, config.shutdown_drain)
 }
 
 #[cfg(test)]
@@ -227,7 +190,7 @@ mod tests {
         let before = tasks();
         assert!(before > 0, "the watchdog and the metrics have tasks");
         for _ in 0..10 {
-            let replaced = Arc::downgrade(&app.gateway.stacks().present());
+            let replaced = Arc::downgrade(&app.gateway.stacks.present());
             app.reload(&config).unwrap();
             assert!(replaced.upgrade().is_none());
         }
@@ -255,7 +218,7 @@ mod tests {
         app.reload(&config).unwrap();
         // No run began with this configuration.
         app.reload(&config).unwrap();
-        let kept = || app.gateway.stacks().earlier();
+        let kept = || app.gateway.stacks.earlier();
         assert_eq!(kept(), 2);
 
         for (run, left) in [(first, 2), (third, 1), (second, 0)] {
@@ -264,6 +227,29 @@ mod tests {
                 yield_now().await;
             }
             assert_eq!(kept(), left);
+        }
+    }
+
+    /// The end of the other owner's run must not move an open run to another configuration.
+    #[tokio::test]
+    async fn an_id_of_two_owners_keeps_its_stacks_until_both_runs_have_ended() {
+        let text = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"";
+        let config = Config::parse(text, "test").unwrap();
+        let runs = Runs::new();
+        let app = App::new(&config, &runs).unwrap();
+        let open = |owner: &[u8]| {
+            let id = "shared".parse().unwrap();
+            runs.registry().open(Owner::of(owner), id)
+        };
+        let (one, other) = (open(b"one"), open(b"other"));
+        app.reload(&config).unwrap();
+
+        for (run, left) in [(one, 1), (other, 0)] {
+            run.end(TerminalReason::Aborted);
+            for _ in 0..10 {
+                yield_now().await;
+            }
+            assert_eq!(app.gateway.stacks.earlier(), left);
         }
     }
 }

@@ -155,6 +155,11 @@ impl Config {
         let own = OWN.into_iter();
         let own = own.filter_map(|name| tables.remove_entry(name)).collect();
         let own: toml::Table = own;
+        // serde would read the values of a list in the order of the table's fields.
+        if let Some((name, _)) = own.iter().find(|(_, value)| value.is_array()) {
+            let message = "invalid type: sequence, expected a table";
+            return Err(ConfigError::new([name.as_str()], message));
+        }
         let written = own.clone();
         let own: OwnTables = read_table(own)?;
         let agent = AgentConfig::from_table(tables).map_err(with_own_tables)?;

@@ -6,7 +6,7 @@ use tower_agent::config::ConfigError;
 
 use crate::{
     config::Config,
-    simulated_upstream::{self, SimulatedDelays, behaviour::MODELS},
+    simulated_upstream::{self, behaviour::MODELS},
 };
 
 /// Starts the simulated upstream on a free loopback port, and returns its address.
@@ -17,7 +17,7 @@ use crate::{
 ///
 /// If no port can be bound.
 pub async fn spawn() -> io::Result<SocketAddr> {
-    simulated_upstream::spawn(SimulatedDelays::default()).await
+    simulated_upstream::spawn().await
 }
 
 /// The configuration of a gateway in front of the simulated upstream.
@@ -39,7 +39,7 @@ pub fn config(upstream: SocketAddr) -> Result<Config, ConfigError> {
          base_delay = \"100ms\"\n\
          max_delay = \"1s\"\n",
     );
-    for model in MODELS {
+    for (model, _) in MODELS {
         // Writing to a string does not fail.
         let _ = write!(
             text,
@@ -52,7 +52,7 @@ pub fn config(upstream: SocketAddr) -> Result<Config, ConfigError> {
 /// Commands that show a gateway at `address` at work, for a user to paste.
 #[must_use]
 pub fn greeting(address: SocketAddr, upstream: SocketAddr) -> String {
-    let models = MODELS.join(", ");
+    let models = MODELS.map(|(model, _)| model).join(", ");
     let ask = |why: &str, flags: &str, model: &str, stream: bool| {
         format!(
             "  # {why}\n  \

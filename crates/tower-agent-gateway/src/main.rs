@@ -10,12 +10,21 @@
 mod args;
 
 use std::{
-    error::Error, io::IsTerminal, net::SocketAddr, path::Path, pin::pin, process::ExitCode,
+    error::Error,
+    io::{self, IsTerminal, Write},
+    net::SocketAddr,
+    path::Path,
+    pin::pin,
+    process::ExitCode,
     time::Duration,
 };
 
 use clap::Parser as _;
-use tokio::{net::TcpListener, signal::unix};
+use futures_util::future::select;
+use tokio::{
+    net::TcpListener,
+    signal::unix::{self, SignalKind},
+};
 use tower_agent::BoxError;
 use tower_agent_gateway::{App, Config, LineWriter, Runs, Telemetry, embedded, serve};
 use tracing::{Dispatch, Level, Subscriber, level_filters::LevelFilter};
@@ -31,12 +40,6 @@ use self::args::Args;
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
-/// SIGTERM and Ctrl-C.
-struct Signals {
-    term: unix::Signal,
-    interrupt: unix::Signal,
-}
-
 /// A guard that waits on its drop for the last lines of the log, also if the program panics.
 struct LogGuard(LineWriter);
 
@@ -49,7 +52,7 @@ const LAST_SPANS: Duration = Duration::from_secs(2);
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
-    let log = match LineWriter::log(std::io::stderr()) {
+    let log = match LineWriter::log(io::stderr()) {
         Ok(log) => LogGuard(log),
         Err(error) => return failure(&error),
     };
@@ -80,7 +83,7 @@ where
     fmt::layer()
         .with_writer(move || writer.clone())
         // No colours in a pipe: its reader is a program.
-        .with_ansi(std::io::stderr().is_terminal())
+        .with_ansi(io::stderr().is_terminal())
         .with_filter(lines.with_max_level_hint(LevelFilter::INFO))
 }
 
@@ -99,11 +102,11 @@ fn failure(error: &(dyn Error + 'static)) -> ExitCode {
 async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     if let Some(path) = &args.check {
         Config::load(path)?;
-        println!("{} can be used", path.display());
+        writeln!(io::stdout(), "{} can be used", path.display())?;
         return Ok(());
     }
     if let Some(path) = &args.print_config {
-        print!("{}", Config::print(path)?);
+        io::stdout().write_all(Config::print(path)?.as_bytes())?;
         return Ok(());
     }
     let (config, embedded) = match &args.config {
@@ -116,24 +119,26 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     let telemetry = Telemetry::new(&config)?;
     subscriber(log, telemetry.as_ref()).init();
     check_reach(args.listen, &config)?;
-    let runs = Runs::with_records(std::io::stdout())?;
+    let runs = Runs::with_records(io::stdout())?;
     let app = App::new(&config, &runs)?;
     let listener = TcpListener::bind(args.listen)
         .await
         .map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
     let address = listener.local_addr()?;
     // Registered before the address is printed: a reader of the address may send a signal at once.
-    let mut signals = Signals::new()?;
-    let hangups = unix::signal(unix::SignalKind::hangup())?;
-    println!("listening on http://{address}");
+    let mut term = unix::signal(SignalKind::terminate())?;
+    let mut interrupt = unix::signal(SignalKind::interrupt())?;
+    let hangups = unix::signal(SignalKind::hangup())?;
+    // The gateway serves even if the reader of its output has left.
+    let _ = writeln!(io::stdout(), "listening on http://{address}");
     if let Some(upstream) = embedded {
-        println!("{}", embedded::greeting(address, upstream));
+        let _ = writeln!(io::stdout(), "{}", embedded::greeting(address, upstream));
     }
     let served = serve(listener, app.router(), &config, &runs, async || {
-        signals.next().await;
+        select(pin!(term.recv()), pin!(interrupt.recv())).await;
     });
     let reloads = reload_at(hangups, &app, &args);
-    futures_util::future::select(pin!(served), pin!(reloads)).await;
+    select(pin!(served), pin!(reloads)).await;
     runs.flush();
     if let Some(telemetry) = telemetry {
         telemetry.shut_down(LAST_SPANS);
@@ -171,19 +176,6 @@ async fn reload_at(mut hangups: unix::Signal, app: &App, args: &Args) {
 impl Drop for LogGuard {
     fn drop(&mut self) {
         self.0.flush_within(LAST_LINES);
-    }
-}
-
-impl Signals {
-    fn new() -> std::io::Result<Self> {
-        let term = unix::signal(unix::SignalKind::terminate())?;
-        let interrupt = unix::signal(unix::SignalKind::interrupt())?;
-        Ok(Self { term, interrupt })
-    }
-
-    async fn next(&mut self) {
-        let (term, interrupt) = (pin!(self.term.recv()), pin!(self.interrupt.recv()));
-        let _ = futures_util::future::select(term, interrupt).await;
     }
 }
 

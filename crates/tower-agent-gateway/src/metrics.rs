@@ -37,24 +37,6 @@ const DURATIONS: [f64; 14] = [
     0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
 ];
 
-/// The buckets of counts of tokens in OpenTelemetry's convention: the powers of four.
-const TOKENS: [f64; 14] = [
-    1.0,
-    4.0,
-    16.0,
-    64.0,
-    256.0,
-    1_024.0,
-    4_096.0,
-    16_384.0,
-    65_536.0,
-    262_144.0,
-    1_048_576.0,
-    4_194_304.0,
-    16_777_216.0,
-    67_108_864.0,
-];
-
 /// The buckets of the time from a disconnect to the release of the upstream, in seconds.
 ///
 /// Mostly this is the time of one drop, far below the first bucket of the convention.
@@ -68,10 +50,12 @@ fn builder() -> Result<PrometheusBuilder, BuildError> {
     let latency = Matcher::Full("agent_cancel_latency_seconds".to_owned());
     let tokens = Matcher::Full("gen_ai.client.token.usage".to_owned());
     let durations = Matcher::Prefix("gen_ai.client.operation.".to_owned());
+    // The buckets of counts of tokens in OpenTelemetry's convention.
+    let powers_of_four: [f64; 14] = std::array::from_fn(|power| 4_u32.pow(power as u32).into());
     PrometheusBuilder::new()
         .with_recommended_naming(true)
         .set_buckets_for_metric(latency, &LATENCIES)?
-        .set_buckets_for_metric(tokens, &TOKENS)?
+        .set_buckets_for_metric(tokens, &powers_of_four)?
         .set_buckets_for_metric(durations, &DURATIONS)
 }
 

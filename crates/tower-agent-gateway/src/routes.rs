@@ -2,7 +2,6 @@ use std::future::Future;
 
 use axum::{
     Json, Router,
-    middleware::from_fn_with_state,
     routing::{get, post},
 };
 use serde_json::{Value, json};
@@ -120,19 +119,18 @@ fn operator_routes(watched: Watched, operator: Operator) -> Router {
         .route("/runs/{id}/wait", get(control::wait))
         .route("/runs/{id}/abort", post(control::abort))
         .route("/sessions/{id}/abort", post(control::abort_session))
-        .with_state(registry.clone())
-        .merge(
-            Router::new()
-                .route("/cooldowns", get(control::cooldowns))
-                .route(
-                    "/cooldowns/{candidate}/clear",
-                    post(control::clear_cooldowns),
-                )
-                .with_state(cooldowns),
+        .route("/metrics", get(metrics::metrics))
+        .with_state(registry)
+        .route(
+            "/cooldowns",
+            get(control::cooldowns).with_state(cooldowns.clone()),
+        )
+        .route(
+            "/cooldowns/{candidate}/clear",
+            post(control::clear_cooldowns).with_state(cooldowns),
         )
         .route("/events", get(events::events).with_state(events))
-        .route("/metrics", get(metrics::metrics).with_state(registry))
-        .layer(from_fn_with_state(operator, access::guard))
+        .layer(CheckLayer(operator))
 }
 
 /// The list of models, with the fields of both dialects, for every SDK.

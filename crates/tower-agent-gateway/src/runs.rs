@@ -14,7 +14,7 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 /// The runs of a gateway: their registry, their records and their end.
 ///
 /// The value must outlive the app: when it is dropped, `/events` ends.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Runs {
     registry: RunRegistry,
     records: Option<LineWriter>,
@@ -22,21 +22,11 @@ pub struct Runs {
     stopping: watch::Sender<bool>,
 }
 
-impl Default for Runs {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Runs {
     /// Creates runs without records.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            registry: RunRegistry::new(),
-            records: None,
-            stopping: watch::Sender::new(false),
-        }
+        Self::default()
     }
 
     /// Creates runs with a trajectory in `out`, a line of JSON for each record.

@@ -1,6 +1,7 @@
 use std::{
     collections::HashMap,
     convert::Infallible,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -11,8 +12,8 @@ use tower::{
     util::{BoxCloneSyncService, Oneshot},
 };
 use tower_agent::{
-    AgentStack, CallSummary, Cooldowns, HealthGateLayer, OwnerCaps, RunLayer, RunRegistry,
-    TerminalReason, adapter::reqwest::ReqwestService, layers::health_gate::HttpProbe,
+    AgentStack, CallSummary, Cooldowns, HealthGateLayer, OwnerCaps, ReplayBody, RunLayer,
+    RunRegistry, TerminalReason, adapter::reqwest::ReqwestService, layers::health_gate::HttpProbe,
     stack::Server,
 };
 
@@ -20,7 +21,7 @@ use crate::{
     access::Caller,
     config::{Config, Health},
     stack_generations::StackGenerations,
-    telemetry::{TraceChild, TraceParent},
+    telemetry::{TraceParent, name_attempt},
     upload,
 };
 
@@ -28,11 +29,11 @@ use crate::{
 ///
 /// The caller's key chooses the stack.
 ///
-/// Clones share the stacks: a request that reaches this service after a [`replace`](Self::replace)
-/// gets the new ones, unless its run began with earlier ones.
+/// Clones share the stacks: a request that reaches this service after a
+/// [`replace`](StackGenerations::replace) gets the new ones, unless its run began with earlier ones.
 #[derive(Clone, Debug)]
 pub(crate) struct Gateway {
-    stacks: StackGenerations<Stacks>,
+    pub(crate) stacks: Arc<StackGenerations<Stacks>>,
 }
 
 /// The stacks of one configuration.
@@ -56,18 +57,16 @@ impl Stacks {
         // Several TLS providers may be linked in; reqwest needs a default one.
         let _ = rustls::crypto::ring::default_provider().install_default();
         let client = ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?;
-        let upstream = TraceChild::new(client.clone(), is_traced);
+        let attempt = move |request: Request<ReplayBody>| match is_traced {
+            true => name_attempt(request),
+            false => request,
+        };
+        let upstream = client.clone().map_request(attempt);
         let gate = |health| health_gate(health, client.clone());
         let gate = config.health.as_ref().map(gate);
         let service = |stack: &AgentStack<Server>| match &gate {
-            Some(gate) => {
-                let stack = stack.service(gate.layer(upstream.clone()));
-                boxed(TraceParent::new(stack, is_traced))
-            }
-            None => {
-                let stack = stack.service(upstream.clone());
-                boxed(TraceParent::new(stack, is_traced))
-            }
+            Some(gate) => boxed(stack.service(gate.layer(upstream.clone())), is_traced),
+            None => boxed(stack.service(upstream.clone()), is_traced),
         };
         let fallback = config.agent.fallback(config.candidates.clone(), cooldowns);
         let stack = AgentStack::server(registry)
@@ -93,22 +92,8 @@ impl Stacks {
 
 impl Gateway {
     pub(crate) fn new(stacks: Stacks) -> Self {
-        let stacks = StackGenerations::new(stacks);
+        let stacks = Arc::new(StackGenerations::new(stacks));
         Self { stacks }
-    }
-
-    /// Replaces the stacks for all runs that begin from now on: see [`StackGenerations::replace`].
-    pub(crate) fn replace(
-        &self,
-        stacks: Stacks,
-        registry: &RunRegistry,
-    ) -> Option<impl Future<Output = ()> + Send + use<>> {
-        self.stacks.replace(stacks, registry)
-    }
-
-    #[cfg(test)]
-    pub(crate) const fn stacks(&self) -> &StackGenerations<Stacks> {
-        &self.stacks
     }
 }
 
@@ -130,7 +115,7 @@ impl Service<Request<Body>> for Gateway {
     }
 }
 
-fn boxed<S, B>(service: S) -> Stack
+fn boxed<S, B>(service: S, is_traced: bool) -> Stack
 where
     S: Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send>
         + Clone
@@ -139,6 +124,7 @@ where
         + 'static,
     B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
+    let service = TraceParent::new(service, is_traced);
     BoxCloneSyncService::new(service.map_response(|answer| answer.map(Body::new)))
 }
 

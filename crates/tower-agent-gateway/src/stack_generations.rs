@@ -12,10 +12,8 @@ use http::Request;
 use tower_agent::{RunEvent, RunId, RunRegistry, layers::run::RequestRun};
 
 /// The stacks of the present configuration, and of earlier ones for their open runs.
-///
-/// Clones share the generations.
 #[derive(Debug)]
-pub(crate) struct StackGenerations<S>(Arc<ArcSwap<GenerationState<S>>>);
+pub(crate) struct StackGenerations<S>(ArcSwap<GenerationState<S>>);
 
 #[derive(Debug)]
 struct GenerationState<S> {
@@ -29,16 +27,16 @@ struct GenerationState<S> {
 struct Earlier<S> {
     stacks: Arc<S>,
     /// The runs that began with these stacks and are open. Two owners may use one id: their runs
-    /// count as one.
+    /// count as one, which is open until both have ended.
     open: Mutex<HashSet<RunId>>,
 }
 
 impl<S: Send + Sync + 'static> StackGenerations<S> {
     pub(crate) fn new(present: S) -> Self {
-        Self(Arc::new(ArcSwap::from_pointee(GenerationState {
+        Self(ArcSwap::from_pointee(GenerationState {
             present: Arc::new(present),
             earlier: Vec::new(),
-        })))
+        }))
     }
 
     /// The stacks with which the run of this request began; the present ones for a run that begins
@@ -61,7 +59,7 @@ impl<S: Send + Sync + 'static> StackGenerations<S> {
     /// The caller must not call this method concurrently. The future drops the replaced stacks when
     /// the last of these runs has ended; `None` if there is no such run.
     pub(crate) fn replace(
-        &self,
+        self: &Arc<Self>,
         stacks: S,
         registry: &RunRegistry,
     ) -> Option<impl Future<Output = ()> + Send + use<S>> {
@@ -81,17 +79,19 @@ impl<S: Send + Sync + 'static> StackGenerations<S> {
             present: Arc::clone(&present),
             earlier: state.earlier.iter().chain(&kept).cloned().collect(),
         });
-        let (kept, all, registry) = (kept?, self.clone(), registry.clone());
+        let (kept, all, registry) = (kept?, Arc::clone(self), registry.clone());
         Some(async move {
             while !kept.open().is_empty() {
                 match events.next().await {
-                    Some(RunEvent::Ended { run, .. }) => drop(kept.open().remove(&run)),
+                    // Another owner's run of this id may still be open.
+                    Some(RunEvent::Ended { run, .. }) if !is_open(&registry, &run) => {
+                        kept.open().remove(&run);
+                    }
                     Some(RunEvent::Lost { .. }) => {
                         let open = open_runs(&registry);
                         kept.open().retain(|id| open.contains(id));
                     }
-                    Some(_) => {}
-                    None => break,
+                    _ => {}
                 }
             }
             all.0.rcu(|state| {
@@ -116,12 +116,6 @@ impl<S: Send + Sync + 'static> StackGenerations<S> {
     }
 }
 
-impl<S> Clone for StackGenerations<S> {
-    fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
-    }
-}
-
 impl<S> Earlier<S> {
     fn open(&self) -> MutexGuard<'_, HashSet<RunId>> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
@@ -134,6 +128,12 @@ fn run_of(request: &Request<Body>) -> Option<RunId> {
     let named = named.and_then(|id| id.to_str().ok()?.parse().ok());
     let found = || Some(request.extensions().get::<RequestRun>()?.id().clone());
     named.or_else(found)
+}
+
+/// Whether a run of this id is open, of any owner.
+fn is_open(registry: &RunRegistry, id: &RunId) -> bool {
+    let mut runs = registry.find(id).into_iter();
+    runs.any(|run| run.terminal_reason().is_none())
 }
 
 fn open_runs(registry: &RunRegistry) -> HashSet<RunId> {

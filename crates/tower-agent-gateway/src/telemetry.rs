@@ -1,13 +1,13 @@
 //! The spans of the gateway, sent to a receiver of OTLP.
 //!
 //! [`Telemetry`] sends them, as protobuf over HTTP. `TraceParent` makes the caller's span the
-//! parent of a call's span, `TraceChild` sends the upstream the span of its attempt; both by the
+//! parent of a call's span, `name_attempt` tells the upstream the span of its attempt; both by the
 //! headers of W3C's trace context.
 
 mod exporter;
 mod propagation;
 
-pub(crate) use self::propagation::{TraceChild, TraceParent};
+pub(crate) use self::propagation::{TraceParent, name_attempt};
 
 use std::time::Duration;
 
@@ -19,7 +19,7 @@ use tracing::Subscriber;
 use tracing_subscriber::{Layer, filter::filter_fn, registry::LookupSpan};
 
 use self::exporter::ReqwestExporter;
-use crate::config::{Config, TelemetrySettings};
+use crate::config::Config;
 
 /// The target of the library's spans, and the name of their scope.
 const TARGET: &str = "tower_agent";
@@ -60,24 +60,23 @@ impl Telemetry {
     ///
     /// With `[telemetry]`, outside a tokio runtime, which carries the requests to the receiver.
     pub fn new(config: &Config) -> Result<Option<Self>, BoxError> {
-        let settings = config.telemetry.as_ref();
-        settings.map(Self::of).transpose()
-    }
-
-    fn of(settings: &TelemetrySettings) -> Result<Self, BoxError> {
+        let Some(settings) = &config.telemetry else {
+            return Ok(None);
+        };
         let exporter = SpanExporter::builder()
             .with_http()
             .with_http_client(ReqwestExporter::new()?)
             .with_endpoint(settings.traces.to_string())
             .with_protocol(Protocol::HttpBinary)
             .build()?;
-        let of_environment = || std::env::var(SERVICE_NAME).ok();
-        let name = settings.service_name.clone().or_else(of_environment);
+        let of_environment = std::env::var(SERVICE_NAME).ok();
+        let of_environment = of_environment.filter(|name| !name.is_empty());
+        let name = settings.service_name.clone().or(of_environment);
         let name = name.unwrap_or_else(|| env!("CARGO_PKG_NAME").to_owned());
         let provider = SdkTracerProvider::builder()
             .with_batch_exporter(exporter)
             .with_resource(Resource::builder().with_service_name(name).build());
-        Ok(Self(provider.build()))
+        Ok(Some(Self(provider.build())))
     }
 
     /// The part of the program's subscriber that takes the library's spans, and nothing else.

@@ -6,20 +6,23 @@ use serde::{Serialize, de::DeserializeOwned};
 use tower::{Service, ServiceExt, service_fn};
 use tower_agent::{BoxError, ReplayBody, RunRegistry, Watchdog, adapter::reqwest::ReqwestService};
 
-use crate::config;
+use crate::config::Config;
 
 /// The most bytes of an answer that are read; a longer answer is an error.
 const MOST: usize = 64 * 1024;
 
-/// Builds the watchdog of a registry's runs.
+/// Builds the watchdog of a registry's runs; `None` if the configuration has none.
 ///
 /// # Errors
 ///
 /// If the HTTP client cannot be built.
 pub(crate) fn watchdog(
-    config: &config::WatchdogServices,
+    config: &Config,
     registry: &RunRegistry,
-) -> Result<Watchdog, BoxError> {
+) -> Result<Option<Watchdog>, BoxError> {
+    let Some(config) = &config.watchdog else {
+        return Ok(None);
+    };
     let client = ReqwestService::new(reqwest::Client::builder())?;
     let mut watchdog = Watchdog::new(registry).ends(config.ends);
     if let Some(url) = &config.checker {
@@ -34,10 +37,10 @@ pub(crate) fn watchdog(
     if let Some(limit) = config.answer_within {
         watchdog = watchdog.answer_within(limit);
     }
-    Ok(match config.observe {
+    Ok(Some(match config.observe {
         true => watchdog.shadow(),
         false => watchdog,
-    })
+    }))
 }
 
 /// A service that posts each question to `url` as JSON, and reads the answer as JSON.

@@ -55,12 +55,9 @@ impl Callers {
 
     fn of_key(&self, given: &str) -> Option<Caller> {
         // Compares with every key, so that the time does not tell which key matched.
-        let found = self.0.iter().fold(None, |found, key| {
-            if key.secret.is(given) {
-                Some(key)
-            } else {
-                found
-            }
+        let keys = self.0.iter();
+        let found = keys.fold(None, |found, key| {
+            key.secret.is(given).then_some(key).or(found)
         });
         found.map(|key| Caller {
             name: Arc::clone(&key.name),

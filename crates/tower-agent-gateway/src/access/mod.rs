@@ -12,7 +12,7 @@ use http::{HeaderMap, header};
 pub(crate) use self::{
     callers::{Caller, Callers},
     cors::cors,
-    operator::{Operator, guard},
+    operator::Operator,
     origin::Pages,
 };
 

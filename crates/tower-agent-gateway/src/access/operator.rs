@@ -1,9 +1,8 @@
 use std::net::SocketAddr;
 
 use axum::{
-    extract::{ConnectInfo, Request, State},
-    http::{HeaderMap, StatusCode, Uri},
-    middleware::Next,
+    extract::{ConnectInfo, Request},
+    http::{HeaderMap, StatusCode},
     response::{IntoResponse, Response},
 };
 
@@ -11,7 +10,7 @@ use super::{
     bearers,
     origin::{host, is_loopback},
 };
-use crate::config::Secret;
+use crate::{check::Check, config::Secret};
 
 /// The credential of the operator: the control token, if there is one.
 #[derive(Clone, Debug)]
@@ -34,25 +33,22 @@ impl Operator {
 ///
 /// If there is a control token, the request must carry it. Otherwise the request must come from
 /// this machine. [`Pages`](super::Pages) has refused pages of other origins before.
-pub(crate) async fn guard(
-    State(operator): State<Operator>,
-    ConnectInfo(peer): ConnectInfo<SocketAddr>,
-    request: Request,
-    next: Next,
-) -> Response {
-    let headers = request.headers();
-    let allowed = match &operator.token {
-        Some(token) => bearers(headers).any(|given| token.is(given)),
-        None => is_local(peer, request.uri(), headers),
-    };
-    if allowed {
-        next.run(request).await
-    } else {
-        let message = match operator.token {
-            Some(_) => "this route needs the control token\n",
-            None => "this route serves requests from this machine only\n",
+impl Check for Operator {
+    fn check(&self, request: &mut Request) -> Result<(), Box<Response>> {
+        let (is_allowed, refusal) = match &self.token {
+            Some(token) => (
+                bearers(request.headers()).any(|given| token.is(given)),
+                "this route needs the control token\n",
+            ),
+            None => (
+                is_local(request),
+                "this route serves requests from this machine only\n",
+            ),
         };
-        (StatusCode::FORBIDDEN, message).into_response()
+        if is_allowed {
+            return Ok(());
+        }
+        Err(Box::new((StatusCode::FORBIDDEN, refusal).into_response()))
     }
 }
 
@@ -60,11 +56,12 @@ pub(crate) async fn guard(
 ///
 /// The peer's address alone proves nothing: a page can have its own name resolve to a loopback
 /// address.
-fn is_local(peer: SocketAddr, uri: &Uri, headers: &HeaderMap) -> bool {
-    peer.ip().to_canonical().is_loopback()
-        && host(uri, headers).is_some_and(is_loopback)
+fn is_local(request: &Request) -> bool {
+    let peer = request.extensions().get::<ConnectInfo<SocketAddr>>();
+    peer.is_some_and(|peer| peer.ip().to_canonical().is_loopback())
+        && host(request.uri(), request.headers()).is_some_and(is_loopback)
         // A proxy on this machine forwards requests of other machines.
-        && !is_proxied(headers)
+        && !is_proxied(request.headers())
 }
 
 fn is_proxied(headers: &HeaderMap) -> bool {

@@ -26,9 +26,8 @@ impl Pages {
                 origins.all(|origin| host.is_some() && authority(origin) == host)
                     && headers.get(FETCH_SITE).is_none_or(is_own)
             }
-            Self::Of(listed) => {
-                origins.all(|origin| is_of_this_machine(origin) || lists(listed, origin))
-            }
+            Self::Of(listed) => origins
+                .all(|origin| authority(origin).is_some_and(is_loopback) || lists(listed, origin)),
         }
     }
 }
@@ -79,10 +78,6 @@ impl Check for Pages {
         let message = "this route does not answer pages of another origin\n";
         Err(Box::new((StatusCode::FORBIDDEN, message).into_response()))
     }
-}
-
-fn is_of_this_machine(origin: &HeaderValue) -> bool {
-    authority(origin).is_some_and(is_loopback)
 }
 
 /// Whether an authority names this machine.

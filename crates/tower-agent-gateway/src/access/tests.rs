@@ -7,13 +7,12 @@ use axum::{
     body::Body,
     extract::ConnectInfo,
     http::{Request, StatusCode},
-    middleware::from_fn_with_state,
     routing::get,
 };
 use tower::ServiceExt;
 
-use super::{Operator, guard};
-use crate::config::Config;
+use super::Operator;
+use crate::{check::CheckLayer, config::Config};
 
 fn operator(token: bool) -> Operator {
     let (head, env) = match token {
@@ -29,7 +28,7 @@ fn operator(token: bool) -> Operator {
 async fn status(operator: Operator, peer: &str, headers: &[(&str, &str)]) -> StatusCode {
     let app = Router::new()
         .route("/runs", get(|| async {}))
-        .layer(from_fn_with_state(operator, guard));
+        .layer(CheckLayer(operator));
     let mut request = Request::builder().uri("/runs");
     for (name, value) in headers {
         request = request.header(*name, *value);

@@ -10,13 +10,16 @@ use tower_agent::config::ConfigError;
 #[derive(Clone)]
 pub(crate) struct Secret(String);
 
-/// Reads the environment variable that `key` names; the value must be a valid header value.
+/// Reads the environment variable that `key` names; a header must be able to carry the value whole.
 pub(super) fn secret(
     key: &[&str],
     variable: &str,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Secret, ConfigError> {
     let value = variable_of(key, variable, env)?;
+    if value.trim() != value {
+        return Err(wrong(key, variable, "begins or ends with a space"));
+    }
     Secret::new(value).ok_or_else(|| {
         let why = "holds characters that no header may carry, such as a line break";
         wrong(key, variable, why)

@@ -109,6 +109,14 @@ fn the_stacks_tables_and_the_gateways_are_told_in_one_way() {
             "control = 3",
             "1:11: control: invalid type: integer `3`, expected a table",
         ),
+        (
+            "[[server]]\nhead_timeout = \"5s\"",
+            "1:1: server: invalid type: sequence, expected a table",
+        ),
+        (
+            "server = [\"5s\"]",
+            "1:10: server: invalid type: sequence, expected a table",
+        ),
         ("[run\n", "1:"),
     ] {
         let message = message(with_candidate(text));

@@ -8,10 +8,8 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use futures_util::task::AtomicWaker;
 use http::Version;
-use http_body::{Body, Frame, SizeHint};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     time::Instant,
@@ -58,13 +56,6 @@ pub(super) enum Due {
 /// A guard for a request in flight; its drop takes the request out of the count.
 #[derive(Debug)]
 pub(super) struct InFlight(Arc<Activity>);
-
-/// A body of a request or an answer that keeps its request in flight.
-#[derive(Debug)]
-pub(super) struct InFlightBody<B> {
-    body: B,
-    _request: Arc<InFlight>,
-}
 
 /// A socket that reports its reads and writes to the connection's [`Activity`].
 #[derive(Debug)]
@@ -164,35 +155,6 @@ impl Drop for InFlight {
         if is_idle {
             self.0.task.wake();
         }
-    }
-}
-
-impl<B> InFlightBody<B> {
-    pub(super) const fn new(body: B, request: Arc<InFlight>) -> Self {
-        Self {
-            body,
-            _request: request,
-        }
-    }
-}
-
-impl<B: Body<Data = Bytes> + Unpin> Body for InFlightBody<B> {
-    type Data = Bytes;
-    type Error = B::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, B::Error>>> {
-        Pin::new(&mut self.body).poll_frame(cx)
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
     }
 }
 

@@ -5,6 +5,7 @@ use std::{convert::Infallible, future::Future, net::SocketAddr, pin::pin, sync::
 use axum::{Router, body::Body, extract::ConnectInfo};
 use futures_util::future::poll_fn;
 use http::Request;
+use http_body_util::{BodyExt, combinators::MapErr};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
     rt::{TokioExecutor, TokioIo},
@@ -17,7 +18,7 @@ use tokio::{
 };
 use tower::ServiceExt;
 
-use super::activity::{Activity, Due, InFlightBody, ObservedIo};
+use super::activity::{Activity, Due, InFlight, ObservedIo};
 use crate::config::ServerLimits;
 
 /// Serves the requests of one connection, and enforces its deadlines.
@@ -36,13 +37,13 @@ pub(super) async fn serve(
     let of_requests = Arc::clone(&activity);
     let service = service_fn(move |request: Request<Incoming>| {
         let in_flight = of_requests.begin(request.version());
-        let body = Arc::clone(&in_flight);
-        let mut request = request.map(|it| Body::new(InFlightBody::new(it, body)));
+        let held = Arc::clone(&in_flight);
+        let mut request = request.map(|body| Body::new(holding(held, body)));
         request.extensions_mut().insert(ConnectInfo(peer));
         let app = app.clone();
         async move {
             let Ok(answer) = app.oneshot(request).await;
-            Ok::<_, Infallible>(answer.map(|body| InFlightBody::new(body, in_flight)))
+            Ok::<_, Infallible>(answer.map(|body| holding(in_flight, body)))
         }
     });
     let mut connection = pin!(builder.serve_connection(io, service));
@@ -85,4 +86,15 @@ pub(super) async fn serve(
         }
     })
     .await;
+}
+
+/// Keeps a request in flight as long as the body of it or of its answer lives.
+fn holding<B: http_body::Body>(
+    request: Arc<InFlight>,
+    body: B,
+) -> MapErr<B, impl FnMut(B::Error) -> B::Error> {
+    body.map_err(move |error| {
+        let _held = &request;
+        error
+    })
 }

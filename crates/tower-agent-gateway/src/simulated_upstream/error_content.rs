@@ -11,37 +11,49 @@ pub(super) struct ErrorContent {
     pub(super) message: String,
 }
 
+impl ErrorContent {
+    pub(super) fn new(
+        status: u16,
+        kind: &'static str,
+        code: Option<&'static str>,
+        message: impl Into<String>,
+    ) -> Self {
+        Self {
+            status,
+            kind,
+            code,
+            message: message.into(),
+        }
+    }
+}
+
 impl FailureMode {
     pub(super) fn content_as_anthropic(self, model: &str) -> ErrorContent {
-        let (status, kind, message) = match self {
-            Self::RateLimited { .. } => (
+        match self {
+            Self::RateLimited { .. } => ErrorContent::new(
                 429,
                 "rate_limit_error",
+                None,
                 format!(
                     "This request would exceed the rate limit of {model}. Please try again later."
                 ),
             ),
             Self::Overloaded | Self::OverloadedStream => {
-                (529, "overloaded_error", "Overloaded".to_owned())
+                ErrorContent::new(529, "overloaded_error", None, "Overloaded")
             }
-            Self::Server => (500, "api_error", "Internal server error".to_owned()),
-            Self::Request => (
+            Self::Server => ErrorContent::new(500, "api_error", None, "Internal server error"),
+            Self::Request => ErrorContent::new(
                 400,
                 "invalid_request_error",
-                "messages.0.content: Input should be a valid list".to_owned(),
+                None,
+                "messages.0.content: Input should be a valid list",
             ),
-        };
-        ErrorContent {
-            status,
-            kind,
-            code: None,
-            message,
         }
     }
 
     pub(super) fn content_as_openai(self, model: &str) -> ErrorContent {
-        let (status, kind, code, message) = match self {
-            Self::RateLimited { retry_after } => (
+        match self {
+            Self::RateLimited { retry_after } => ErrorContent::new(
                 429,
                 "requests",
                 Some("rate_limit_exceeded"),
@@ -50,31 +62,24 @@ impl FailureMode {
                      Please try again in {retry_after}s."
                 ),
             ),
-            Self::Overloaded | Self::OverloadedStream => (
+            Self::Overloaded | Self::OverloadedStream => ErrorContent::new(
                 if self == Self::Overloaded { 503 } else { 529 },
                 "service_unavailable_error",
                 Some("server_is_overloaded"),
-                "Our servers are currently overloaded. Please try again later.".to_owned(),
+                "Our servers are currently overloaded. Please try again later.",
             ),
-            Self::Server => (
+            Self::Server => ErrorContent::new(
                 500,
                 "server_error",
                 None,
-                "The server had an error while processing your request. Sorry about that!"
-                    .to_owned(),
+                "The server had an error while processing your request. Sorry about that!",
             ),
-            Self::Request => (
+            Self::Request => ErrorContent::new(
                 400,
                 "invalid_request_error",
                 Some("invalid_value"),
-                "Invalid value for 'content': expected a string, got null.".to_owned(),
+                "Invalid value for 'content': expected a string, got null.",
             ),
-        };
-        ErrorContent {
-            status,
-            kind,
-            code,
-            message,
         }
     }
 }

@@ -7,7 +7,6 @@
 
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::time::Duration;
 
 use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
@@ -26,32 +25,6 @@ mod script;
 mod sse;
 mod stats;
 
-pub(crate) use routes::router;
-
-/// The delays of the simulated models; tests shorten them.
-#[derive(Debug, Clone)]
-pub(crate) struct SimulatedDelays {
-    /// Between two deltas of a quick stream. Default 10 ms.
-    pub(crate) gap: Duration,
-    /// Between two deltas of [`behaviour::SLOW`]. Default 1 s.
-    pub(crate) slow_gap: Duration,
-    /// Before the head of a unary answer of [`behaviour::SLOW`]. Default 3 s.
-    pub(crate) slow_answer: Duration,
-    /// Between two signs of life of [`behaviour::PING`]. Default 500 ms.
-    pub(crate) ping_gap: Duration,
-}
-
-impl Default for SimulatedDelays {
-    fn default() -> Self {
-        Self {
-            gap: Duration::from_millis(10),
-            slow_gap: Duration::from_secs(1),
-            slow_answer: Duration::from_secs(3),
-            ping_gap: Duration::from_millis(500),
-        }
-    }
-}
-
 /// Serves the upstream on a free loopback port until the runtime shuts down. It speaks
 /// HTTP/1.1, and HTTP/2 with prior knowledge.
 ///
@@ -62,13 +35,13 @@ impl Default for SimulatedDelays {
     clippy::disallowed_methods,
     reason = "a server of its own, off the request path"
 )]
-pub(crate) async fn spawn(delays: SimulatedDelays) -> io::Result<SocketAddr> {
+pub(crate) async fn spawn() -> io::Result<SocketAddr> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
     let addr = listener.local_addr()?;
     // Deltas are small writes; with Nagle's algorithm they would arrive in clumps.
     let listener = listener.tap_io(|stream| {
         let _ = stream.set_nodelay(true);
     });
-    tokio::spawn(async move { axum::serve(listener, router(delays)).await });
+    tokio::spawn(async move { axum::serve(listener, routes::router()).await });
     Ok(addr)
 }

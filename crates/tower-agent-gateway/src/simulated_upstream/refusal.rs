@@ -62,24 +62,18 @@ impl Refusal {
     }
 
     fn content(&self, operation: Endpoint) -> ErrorContent {
-        let content = |status, kind, code, message: String| ErrorContent {
-            status,
-            kind,
-            code,
-            message,
-        };
         match (self, anthropic(operation)) {
             (Self::BadJson(error), _) => {
                 let message = format!("could not parse the JSON body of your request: {error}");
-                content(400, "invalid_request_error", None, message)
+                ErrorContent::new(400, "invalid_request_error", None, message)
             }
             (Self::UnknownModel(model), true) => {
-                content(404, "not_found_error", None, format!("model: {model}"))
+                ErrorContent::new(404, "not_found_error", None, format!("model: {model}"))
             }
             (Self::UnknownModel(model), false) => {
                 let message =
                     format!("The model `{model}` does not exist or you do not have access to it.");
-                content(
+                ErrorContent::new(
                     404,
                     "invalid_request_error",
                     Some("model_not_found"),

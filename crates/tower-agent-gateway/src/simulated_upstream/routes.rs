@@ -1,6 +1,7 @@
 //! The HTTP routes of the simulated upstream.
 
 use std::future;
+use std::time::Duration;
 
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, State};
@@ -17,21 +18,23 @@ use super::answer::SimulatedAnswer;
 use super::behaviour::{Behaviour, FailureMode, MODELS};
 use super::refusal::Refusal;
 use super::request::{CREATED, Endpoint, Request};
-use super::script::Script;
+use super::script::ScriptBody;
 use super::stats::{Stats, StatsPage};
-use super::{SimulatedDelays, chat, embeddings, messages, responses};
+use super::{chat, embeddings, messages, responses};
 
 /// The name in `GET /stats` of requests that name no simulated model.
 const REFUSED: &str = "(refused)";
 
-#[derive(Debug, Clone)]
+/// The delay before a unary answer of [`Behaviour::Slow`].
+const SLOW_ANSWER: Duration = Duration::from_secs(3);
+
+#[derive(Debug, Clone, Default)]
 struct SimulatedUpstream {
-    delays: SimulatedDelays,
     stats: Stats,
 }
 
 /// The upstream as a router, to be served by the caller.
-pub(crate) fn router(delays: SimulatedDelays) -> Router {
+pub(super) fn router() -> Router {
     let operation = |operation| {
         post(
             move |State(upstream): State<SimulatedUpstream>, body: Bytes| {
@@ -51,10 +54,7 @@ pub(crate) fn router(delays: SimulatedDelays) -> Router {
         .route("/v1/models", get(models))
         .route("/stats", get(stats))
         .layer(DefaultBodyLimit::disable())
-        .with_state(SimulatedUpstream {
-            delays,
-            stats: Stats::default(),
-        })
+        .with_state(SimulatedUpstream::default())
 }
 
 async fn stats(State(upstream): State<SimulatedUpstream>) -> Json<StatsPage> {
@@ -63,7 +63,7 @@ async fn stats(State(upstream): State<SimulatedUpstream>) -> Json<StatsPage> {
 
 /// The list in the union of both dialects' shapes, so that every SDK parses it.
 async fn models() -> Json<Value> {
-    let data = MODELS.map(|model| {
+    let data = MODELS.map(|(model, _)| {
         json!({
             "id": model,
             "object": "model",
@@ -78,8 +78,8 @@ async fn models() -> Json<Value> {
         "object": "list",
         "data": data,
         "has_more": false,
-        "first_id": MODELS.first(),
-        "last_id": MODELS.last(),
+        "first_id": MODELS.first().map(|(model, _)| model),
+        "last_id": MODELS.last().map(|(model, _)| model),
     }))
 }
 
@@ -120,16 +120,16 @@ impl SimulatedUpstream {
         };
 
         let mut headers = head(operation, open.serial);
-        let script = if let Some(events) = events {
+        let body = if let Some(events) = events {
             headers.insert(
                 CONTENT_TYPE,
                 HeaderValue::from_static("text/event-stream; charset=utf-8"),
             );
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-            Script::stream(behaviour, events, &self.delays)
+            ScriptBody::stream(behaviour, events, open)
         } else {
             if behaviour == Behaviour::Slow {
-                sleep(self.delays.slow_answer).await;
+                sleep(SLOW_ANSWER).await;
             }
             let whole = Bytes::from(whole(operation, request, &answer).to_string());
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
@@ -137,9 +137,9 @@ impl SimulatedUpstream {
             if behaviour != Behaviour::Ping {
                 headers.insert(CONTENT_LENGTH, whole.len().into());
             }
-            Script::unary(behaviour, whole, &self.delays)
+            ScriptBody::unary(behaviour, whole, open)
         };
-        (headers, Body::new(script.body(open))).into_response()
+        (headers, Body::new(body)).into_response()
     }
 
     fn refuse(&self, operation: Endpoint, refused: &Refusal) -> Response {

@@ -12,17 +12,19 @@ use tokio::time::{Sleep, sleep};
 
 use super::behaviour::Behaviour;
 use super::sse::EventSequence;
-use super::{SimulatedDelays, stats::OpenRequest};
+use super::stats::OpenRequest;
+
+/// The delay between two deltas of a quick stream.
+const GAP: Duration = Duration::from_millis(10);
+
+/// The delay between two deltas of [`Behaviour::Slow`].
+const SLOW_GAP: Duration = Duration::from_secs(1);
+
+/// The delay between two signs of life of [`Behaviour::Ping`].
+const PING_GAP: Duration = Duration::from_millis(500);
 
 /// The number of deltas that a stream sends before it stalls or is cut.
 const FIRST_DELTAS: usize = 3;
-
-/// The steps that a response body plays, and its ending.
-#[derive(Debug)]
-pub(super) struct Script {
-    steps: VecDeque<ScriptStep>,
-    ending: Ending,
-}
 
 #[derive(Debug)]
 enum ScriptStep {
@@ -38,25 +40,23 @@ enum Ending {
     Repeat { every: Duration, frame: Bytes },
 }
 
-/// Plays a [`Script`]; dropped before its end, it counts as released.
+/// A response body that plays steps, and then its ending; dropped before the end, it counts as
+/// released.
 #[derive(Debug)]
 pub(super) struct ScriptBody {
-    script: Script,
+    steps: VecDeque<ScriptStep>,
+    ending: Ending,
     sleep: Option<Pin<Box<Sleep>>>,
     open: OpenRequest,
 }
 
-impl Script {
+impl ScriptBody {
     /// The stream of a model that behaves as `behaviour`.
-    pub(super) fn stream(
-        behaviour: Behaviour,
-        events: EventSequence,
-        delays: &SimulatedDelays,
-    ) -> Self {
+    pub(super) fn stream(behaviour: Behaviour, events: EventSequence, open: OpenRequest) -> Self {
         let gap = if behaviour == Behaviour::Slow {
-            delays.slow_gap
+            SLOW_GAP
         } else {
-            delays.gap
+            GAP
         };
         let deltas = match behaviour {
             Behaviour::StallStream | Behaviour::Cut => FIRST_DELTAS,
@@ -72,10 +72,10 @@ impl Script {
             steps.extend([ScriptStep::Wait(gap), ScriptStep::Send(delta)]);
         }
         let ending = match behaviour {
-            Behaviour::StallHead | Behaviour::StallStream => Ending::Silence,
+            Behaviour::StallStream => Ending::Silence,
             Behaviour::Cut => Ending::Clean,
             Behaviour::Ping => Ending::Repeat {
-                every: delays.ping_gap,
+                every: PING_GAP,
                 frame: events.ping,
             },
             _ => {
@@ -83,17 +83,17 @@ impl Script {
                 Ending::Clean
             }
         };
-        Self { steps, ending }
+        Self::new(steps, ending, open)
     }
 
     /// The unary answer of a model that behaves as `behaviour`.
-    pub(super) fn unary(behaviour: Behaviour, mut body: Bytes, delays: &SimulatedDelays) -> Self {
+    pub(super) fn unary(behaviour: Behaviour, mut body: Bytes, open: OpenRequest) -> Self {
         let ending = match behaviour {
             Behaviour::Cut => Ending::Reset,
-            Behaviour::StallHead | Behaviour::StallStream => Ending::Silence,
+            Behaviour::StallStream => Ending::Silence,
             // Some providers send blank lines before the JSON while the model works.
             Behaviour::Ping => Ending::Repeat {
-                every: delays.ping_gap,
+                every: PING_GAP,
                 frame: Bytes::from_static(b"\n"),
             },
             _ => Ending::Clean,
@@ -106,16 +106,17 @@ impl Script {
             // write would swallow both.
             _ => steps.extend([
                 ScriptStep::Send(body.split_to(body.len() / 2)),
-                ScriptStep::Wait(delays.gap),
+                ScriptStep::Wait(GAP),
             ]),
         }
-        Self { steps, ending }
+        Self::new(steps, ending, open)
     }
 
-    /// Turns the script into a body, which marks `open` as complete at the end.
-    pub(super) fn body(self, open: OpenRequest) -> ScriptBody {
-        ScriptBody {
-            script: self,
+    /// The body marks `open` as complete at its end.
+    fn new(steps: VecDeque<ScriptStep>, ending: Ending, open: OpenRequest) -> Self {
+        Self {
+            steps,
+            ending,
             sleep: None,
             open,
         }
@@ -136,7 +137,7 @@ impl Body for ScriptBody {
                 ready!(timer.as_mut().poll(cx));
                 this.sleep = None;
             }
-            match this.script.steps.pop_front() {
+            match this.steps.pop_front() {
                 Some(ScriptStep::Wait(delay)) => this.sleep = Some(Box::pin(sleep(delay))),
                 Some(ScriptStep::Send(bytes)) => {
                     // Marked with the last frame, because a server need not poll again after
@@ -146,13 +147,13 @@ impl Body for ScriptBody {
                     }
                     return Poll::Ready(Some(Ok(Frame::data(bytes))));
                 }
-                None => match &this.script.ending {
+                None => match &this.ending {
                     Ending::Clean => {
                         this.open.complete();
                         return Poll::Ready(None);
                     }
                     Ending::Reset => {
-                        this.script.ending = Ending::Clean;
+                        this.ending = Ending::Clean;
                         this.open.complete();
                         let cut = io::Error::new(
                             io::ErrorKind::ConnectionReset,
@@ -163,8 +164,7 @@ impl Body for ScriptBody {
                     // Never woken: only a drop ends a silent body.
                     Ending::Silence => return Poll::Pending,
                     Ending::Repeat { every, frame } => {
-                        this.script
-                            .steps
+                        this.steps
                             .extend([ScriptStep::Wait(*every), ScriptStep::Send(frame.clone())]);
                     }
                 },
@@ -173,6 +173,6 @@ impl Body for ScriptBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        self.script.steps.is_empty() && matches!(self.script.ending, Ending::Clean)
+        self.steps.is_empty() && matches!(self.ending, Ending::Clean)
     }
 }

@@ -24,13 +24,6 @@ pub(crate) struct TraceParent<S> {
     is_traced: bool,
 }
 
-/// Names in `traceparent` the span of the attempt; without a span the caller's header stays.
-#[derive(Clone, Debug)]
-pub(crate) struct TraceChild<S> {
-    inner: S,
-    is_traced: bool,
-}
-
 pin_project! {
     /// The future of [`TraceParent`].
     pub(crate) struct TraceParentFuture<F> {
@@ -86,36 +79,18 @@ fn remote(headers: &HeaderMap) -> Option<TraceContext> {
     read.has_active_span().then_some(read)
 }
 
-impl<S> TraceChild<S> {
-    pub(crate) const fn new(inner: S, is_traced: bool) -> Self {
-        Self { inner, is_traced }
-    }
-}
-
-impl<S, B> Service<Request<B>> for TraceChild<S>
-where
-    S: Service<Request<B>>,
-{
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.inner.poll_ready(cx)
-    }
-
-    fn call(&mut self, mut request: Request<B>) -> Self::Future {
-        let run = request.extensions().get::<Run>().filter(|_| self.is_traced);
-        if let Some(span) = run.map(Run::span).filter(|span| !span.is_disabled()) {
-            let headers = request.headers_mut();
-            let context = span.context();
-            TraceContextPropagator::new().inject_context(&context, &mut HeaderInjector(headers));
-            if let Entry::Occupied(state) = headers.entry("tracestate") {
-                if state.get().is_empty() {
-                    state.remove();
-                }
+/// Names in `traceparent` the span of the attempt; without a span the caller's header stays.
+pub(crate) fn name_attempt<B>(mut request: Request<B>) -> Request<B> {
+    let span = request.extensions().get::<Run>().map(Run::span);
+    if let Some(span) = span.filter(|span| !span.is_disabled()) {
+        let headers = request.headers_mut();
+        let context = span.context();
+        TraceContextPropagator::new().inject_context(&context, &mut HeaderInjector(headers));
+        if let Entry::Occupied(state) = headers.entry("tracestate") {
+            if state.get().is_empty() {
+                state.remove();
             }
         }
-        self.inner.call(request)
     }
+    request
 }

@@ -1,6 +1,10 @@
 //! Command lines that cannot work, and what they say.
 
-use std::net::TcpListener;
+use std::{
+    net::TcpListener,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    process::Command,
+};
 
 use crate::{
     net::run,
@@ -127,6 +131,30 @@ fn a_file_is_checked() {
             }
         }
     });
+}
+
+/// As in `--print-config FILE | head -1`.
+#[test]
+fn a_reader_that_has_left_is_an_error_and_no_panic() {
+    let file = Config::new("")
+        .candidate("m", "127.0.0.1:9".parse().unwrap())
+        .write();
+    for flag in ["--check", "--print-config"] {
+        let (gone, stdout) = UnixStream::pair().unwrap();
+        drop(gone);
+        let mut command = Command::new(env!("CARGO_BIN_EXE_tower-agent-gateway"));
+        let output = command
+            .args([flag, file.path()])
+            .stdout(OwnedFd::from(stdout))
+            .stderr(std::process::Stdio::piped())
+            .spawn()
+            .unwrap()
+            .wait_with_output()
+            .unwrap();
+        let told = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(1), "{told}");
+        assert!(told.starts_with("gateway: Broken pipe"), "{told}");
+    }
 }
 
 #[test]

@@ -313,6 +313,22 @@ fn a_receiver_that_refuses_is_logged_once_and_delays_no_call() {
     });
 }
 
+/// As OpenTelemetry says of all its variables: an empty one counts as absent.
+#[test]
+fn an_empty_variable_names_no_service() {
+    run(async {
+        let (receiver, addr) = Receiver::start().await;
+        let text = format!("[telemetry]\notlp = \"http://{addr}\"\n");
+        let config = Config::new(text).env("OTEL_SERVICE_NAME", "");
+        let (_upstream, gateway) = config.start_with_model(&["m"]).await;
+        assert_eq!(gateway.post(CHAT, chat("ok")).ask().await.status, 200);
+
+        let spans = receiver.after(gateway).await;
+
+        assert_eq!(spans[0].service, "tower-agent-gateway");
+    });
+}
+
 /// The requests of the sender have no spans of their own, and its batches do not go on for ever.
 #[test]
 fn the_sender_makes_no_spans_and_names_its_service() {

@@ -1,4 +1,4 @@
-use super::{CANDIDATE, message, parse, with_candidate};
+use super::{CANDIDATE, message, parse, resolve, with_candidate};
 
 #[test]
 fn a_missing_variable_is_named_with_its_key() {
@@ -20,6 +20,19 @@ fn a_missing_variable_is_named_with_its_key() {
         empty,
         "gateway.toml:2:13: control.token_env: the environment variable EMPTY is empty"
     );
+}
+
+/// HTTP takes spaces around a header's value away, so no request could carry such a token.
+#[test]
+fn a_token_with_a_space_at_an_end_is_refused() {
+    for token in ["sk-secret ", " sk-secret", "sk-secret\t"] {
+        let text = format!("[control]\ntoken_env = \"KEY\"\n{CANDIDATE}");
+        let error = message(resolve(&text, |_| Some(token.to_owned())));
+
+        let start = "gateway.toml:2:13: control.token_env: the environment variable KEY ";
+        assert!(error.starts_with(start), "{error}");
+        assert!(error.contains("space") && !error.contains("sk-"), "{error}");
+    }
 }
 
 #[test]
