@@ -172,15 +172,12 @@ pub(crate) fn detect(event: &Event<'_>) -> Detected {
         Ok(())
     });
     if read.is_err() {
-        return if chat::is_done(event.data) {
-            Detected::As(Dialect::OpenAiChat)
-        } else if !event.is_blank() {
-            Detected::Undecided(EventKind::Progress)
-        } else if event.name.is_empty() && !event.oversized {
-            Detected::Undecided(EventKind::Life)
-        } else {
-            by_type(event.name).map_or(Detected::Undecided(EventKind::Progress), Detected::As)
-        };
+        if chat::is_done(event.data) {
+            return Detected::As(Dialect::OpenAiChat);
+        }
+        if let Some(kind) = event.kind_of_unreadable() {
+            return Detected::Undecided(kind);
+        }
     }
     let kind = &*kind.map_or(Cow::Borrowed(event.name), Text::decoded);
     if has_choices || is_chunk {
