@@ -52,17 +52,17 @@ pub(crate) type Called = ToolCall<'static>;
 pub(super) struct Item<'a> {
     kind: Option<Text<'a>>,
     role: Option<Text<'a>>,
-    id: Option<Text<'a>>,
+    pub(super) id: Option<Text<'a>>,
     call_id: Option<Text<'a>>,
     tool_call_id: Option<Text<'a>>,
     tool_use_id: Option<Text<'a>>,
-    name: Option<Text<'a>>,
+    pub(super) name: Option<Text<'a>>,
     content: Option<&'a [u8]>,
     text: Option<&'a [u8]>,
     tool_calls: Option<&'a [u8]>,
     /// The function that a chat's tool call names; in a message of the older API, its one call.
-    function: Option<&'a [u8]>,
-    arguments: Option<&'a [u8]>,
+    pub(super) function: Option<&'a [u8]>,
+    pub(super) arguments: Option<&'a [u8]>,
     output: Option<&'a [u8]>,
 }
 
@@ -102,6 +102,11 @@ impl<'a> Item<'a> {
         let mut item = Self::default();
         json.object(|json, key| item.member(json, key))?;
         Ok(item)
+    }
+
+    /// Reads the value in `span` as an item; `None` if it is missing or malformed.
+    pub(super) fn of(span: Option<&'a [u8]>) -> Option<Self> {
+        Self::read(&mut Scanner::new(span?)).ok()
     }
 
     pub(super) fn member(&mut self, json: &mut Scanner<'a>, key: &[u8]) -> Scan<()> {
@@ -203,21 +208,9 @@ impl<'a> Item<'a> {
         is_user.then_some(self.content).flatten()
     }
 
-    /// Returns the `id`, name and arguments of the item, for a tool call or a declared tool.
-    pub(super) fn parts(&self) -> (Option<Text<'a>>, Option<Text<'a>>, Option<&'a [u8]>) {
-        (self.id, self.name, self.arguments)
-    }
-
-    pub(super) const fn function_part(&self) -> Option<&'a [u8]> {
-        self.function
-    }
-
     /// Calls `on` for the tool call in the item's `function`, under the given id.
     fn function(&self, id: Option<Text<'a>>, on: &mut impl FnMut(ConversationEvent<'a>)) {
-        if let Some(Ok(function)) = self
-            .function
-            .map(|span| Self::read(&mut Scanner::new(span)))
-        {
+        if let Some(function) = Self::of(self.function) {
             function.call(id, on);
         }
     }
@@ -253,10 +246,7 @@ pub(super) fn identify(id: Option<Text<'_>>) -> Option<u64> {
 
 /// Hashes the arguments of a tool call: JSON, or a string that contains JSON.
 fn arguments(span: &[u8]) -> u64 {
-    match Scanner::new(span).text() {
-        Ok(Some(text)) => canonical(&text.decoded()),
-        _ => canonical(span),
-    }
+    canonical(&Text::of(span).map_or(Cow::Borrowed(span), Text::decoded))
 }
 
 /// Calls `on` for each item of an array; any other value has none.
@@ -305,8 +295,7 @@ const NORMALISED: usize = 8192;
 
 /// Hashes a string or number without its volatile words.
 fn normalised(span: &[u8]) -> u64 {
-    let text = Scanner::new(span).text().ok().flatten();
-    let text = text.map_or(Cow::Borrowed(span), Text::decoded);
+    let text = Text::of(span).map_or(Cow::Borrowed(span), Text::decoded);
     let (head, rest) = text.split_at(text.len().min(NORMALISED));
     let mut hasher = DefaultHasher::new();
     normalise(
@@ -330,7 +319,7 @@ fn canonical_by(json: &[u8], leaf: fn(&[u8]) -> u64) -> u64 {
 
 /// Hashes the next value of the scanner. The scanner's limit of depth bounds the recursion.
 fn value(json: &mut Scanner<'_>, leaf: fn(&[u8]) -> u64) -> Scan<u64> {
-    match json.first()? {
+    match json.peek()? {
         b'{' => {
             let mut members = Vec::new();
             json.object(|json, key| {
