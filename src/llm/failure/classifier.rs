@@ -116,9 +116,11 @@ impl Classifier {
         let body = if is_plain(headers) { body } else { b"" };
         let is_page = error_body::is_page(headers, body);
         let body = if body.len() > MAX_BODY { b"" } else { body };
-        let is_broken = !is_failure && error_body::is_broken_json(headers, whole);
-        let is_error = is_failure || is_page || is_broken || error_body::is_error(body);
-        let error = match is_error && !is_page {
+        // An HTML page does not count as cut JSON, even if its content type is JSON.
+        let is_cut = !is_failure && !is_page && error_body::is_broken_json(headers, whole);
+        let is_error = is_failure || is_page || is_cut || error_body::is_error(body);
+        // The text of a page, or of an answer that was cut, is no message about an error.
+        let error = match is_error && !is_page && !is_cut {
             true => StreamFailure::read(body),
             false => StreamFailure::default(),
         };
@@ -128,8 +130,6 @@ impl Classifier {
             body,
             error: &error,
         });
-        // An HTML page does not count as cut JSON, even if its content type is JSON.
-        let is_cut = is_broken && !is_page;
         let ruled = match is_error {
             true => ruled.or(is_cut.then_some(FailureClass::Transport)),
             false => Some(ruled.or_else(|| stop_reasons::of_answer(body))?),
