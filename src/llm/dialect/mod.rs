@@ -184,6 +184,8 @@ pub(crate) fn detect(event: &Event<'_>) -> Detected {
         Detected::As(Dialect::OpenAiChat)
     } else if let Some(dialect) = by_type(kind) {
         Detected::As(dialect)
+    } else if kind == b"ping" {
+        Detected::Undecided(EventKind::Life)
     } else if is_error || kind == b"error" {
         Detected::Undecided(EventKind::Error)
     } else {
@@ -193,7 +195,7 @@ pub(crate) fn detect(event: &Event<'_>) -> Detected {
 
 fn by_type(kind: &[u8]) -> Option<Dialect> {
     match kind {
-        b"message_start" | b"message_delta" | b"message_stop" | b"ping" => Some(Dialect::Anthropic),
+        b"message_start" | b"message_delta" | b"message_stop" => Some(Dialect::Anthropic),
         _ if kind.starts_with(b"content_block_") => Some(Dialect::Anthropic),
         _ if kind.starts_with(b"response.") => Some(Dialect::OpenAiResponses),
         _ => None,
