@@ -131,49 +131,42 @@ impl<'a> Item<'a> {
 
     /// Calls `on` for each event of the item, and returns the item's kind.
     pub(super) fn report(&self, on: &mut impl FnMut(ConversationEvent<'a>)) -> ItemKind<'a> {
-        let is = |text: Option<Text<'a>>, words: &[&[u8]]| {
-            text.is_some_and(|text| words.iter().any(|word| text.is(word)))
-        };
-        if is(self.kind, &[b"function_call", b"custom_tool_call"]) {
-            self.call(self.call_id, on);
-        } else if is(
-            self.kind,
-            &[b"function_call_output", b"custom_tool_call_output"],
-        ) {
-            self.result(self.call_id, self.output, on);
-        } else if is(self.role, &[b"assistant"]) {
-            let mut calls = false;
-            self.said_by_model(&mut |event| {
-                calls = true;
-                on(event);
-            });
-            let none = |calls: Option<&[u8]>| matches!(calls, None | Some(b"null" | b"[]"));
-            if !calls && none(self.tool_calls) && none(self.function) {
-                on(ConversationEvent::Answered);
+        let kind = self.kind.map(Text::decoded);
+        let role = self.role.map(Text::decoded);
+        match (kind.as_deref(), role.as_deref()) {
+            (Some(b"function_call" | b"custom_tool_call"), _) => self.call(self.call_id, on),
+            (Some(b"function_call_output" | b"custom_tool_call_output"), _) => {
+                self.result(self.call_id, self.output, on);
             }
-        } else if is(self.role, &[b"tool", b"function"]) {
-            self.result(self.tool_call_id, self.content, on);
-        } else if is(self.role, &[b"user"]) {
-            let mut results = false;
-            each(self.content, |block| {
-                if is(block.kind, &[b"tool_result"]) {
-                    results = true;
-                    block.result(block.tool_use_id, block.content, on);
+            (_, Some(b"assistant")) => {
+                let mut calls = false;
+                self.said_by_model(&mut |event| {
+                    calls = true;
+                    on(event);
+                });
+                let none = |calls: Option<&[u8]>| matches!(calls, None | Some(b"null" | b"[]"));
+                if !calls && none(self.tool_calls) && none(self.function) {
+                    on(ConversationEvent::Answered);
                 }
-            });
-            if !results {
-                on(ConversationEvent::Said);
-                return ItemKind::Said(self.content);
             }
-        } else {
+            (_, Some(b"tool" | b"function")) => self.result(self.tool_call_id, self.content, on),
+            (_, Some(b"user")) => {
+                let mut results = false;
+                each(self.content, |block| {
+                    if block.kind.is_some_and(|kind| kind.is(b"tool_result")) {
+                        results = true;
+                        block.result(block.tool_use_id, block.content, on);
+                    }
+                });
+                if !results {
+                    on(ConversationEvent::Said);
+                    return ItemKind::Said(self.content);
+                }
+            }
             // Items of the Responses API without a role are work: reasoning, or a call that the
             // provider makes itself.
-            let is_work = self.role.is_none() && self.kind.is_some();
-            return if is_work {
-                ItemKind::Work
-            } else {
-                ItemKind::Other
-            };
+            (Some(_), None) => {}
+            _ => return ItemKind::Other,
         }
         ItemKind::Work
     }

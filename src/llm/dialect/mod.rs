@@ -155,17 +155,13 @@ pub(crate) enum Detected {
 pub(crate) fn detect(event: &Event<'_>) -> Detected {
     let mut kind = None;
     let mut has_choices = false;
-    let mut is_chunk = false;
+    let mut object = None;
     let mut is_error = false;
     let read = Scanner::document(event.data, |json, key| {
         match key {
             b"type" => kind = json.text()?,
             b"choices" => has_choices = json.array(Scanner::skip)?,
-            b"object" => {
-                is_chunk = json
-                    .text()?
-                    .is_some_and(|text| text.is(b"chat.completion.chunk"));
-            }
+            b"object" => object = json.text()?,
             b"error" => is_error = json.is_error()?,
             _ => json.skip()?,
         }
@@ -180,7 +176,8 @@ pub(crate) fn detect(event: &Event<'_>) -> Detected {
         }
     }
     let kind = &*kind.map_or(Cow::Borrowed(event.name), Text::decoded);
-    if has_choices || is_chunk {
+    let is_chunk = |object: Text<'_>| object.is(b"chat.completion.chunk");
+    if has_choices || object.is_some_and(is_chunk) {
         Detected::As(Dialect::OpenAiChat)
     } else if let Some(dialect) = by_type(kind) {
         Detected::As(dialect)
