@@ -24,7 +24,7 @@ const PLACES: usize = 8;
 /// While it reads, a history holds up to twice as many, and then drops the oldest half.
 const EVENTS: usize = 512;
 
-/// The longest text of a user's last message that is read, in bytes.
+/// The longest text that [`History::said`] returns, in bytes.
 const TEXT: usize = 1024;
 
 /// The place of a message in a request, by which the next request's reader finds it
