@@ -340,15 +340,14 @@ impl<'a> FailureHead<'a> {
                 .or_else(|| retry_after::in_prose(message)),
         };
         Failure {
-            class,
             status,
             message: message.to_owned(),
             retry_after: self.retry_after.or_else(asked).map(retry_after::capped),
             should_retry: self.should_retry,
-            is_unresolved: false,
-            is_slow: false,
+            ..Failure::new(class)
         }
     }
+
     /// Decides the class of a failed answer.
     ///
     /// `status` is that of the answer, or else the one in the error's code. `names` are

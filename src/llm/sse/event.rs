@@ -35,10 +35,10 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// The kind of an event with data that is no JSON object; `None` if only its name tells.
+    /// The kind of an event with data that is no JSON object; `None` if its name decides.
     ///
-    /// Data that is not blank is progress. An event without data and name is a sign of life; but if
-    /// its data was dropped, the event is unknown.
+    /// Data that is not blank is progress. An event with neither data nor name is a sign of life,
+    /// unless its data was dropped.
     pub(crate) fn kind_of_unreadable(&self) -> Option<EventKind> {
         if !self.is_blank() {
             Some(EventKind::Progress)
