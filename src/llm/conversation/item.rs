@@ -139,13 +139,7 @@ impl<'a> Item<'a> {
                 self.result(self.call_id, self.output, on);
             }
             (_, Some(b"assistant")) => {
-                let mut calls = false;
-                self.said_by_model(&mut |event| {
-                    calls = true;
-                    on(event);
-                });
-                let none = |calls: Option<&[u8]>| matches!(calls, None | Some(b"null" | b"[]"));
-                if !calls && none(self.tool_calls) && none(self.function) {
+                if !self.said_by_model(on) {
                     on(ConversationEvent::Answered);
                 }
             }
@@ -172,16 +166,26 @@ impl<'a> Item<'a> {
     }
 
     /// Calls `on` for each tool call in this item, a message of the model.
-    pub(super) fn said_by_model(&self, on: &mut impl FnMut(ConversationEvent<'a>)) {
-        each(self.tool_calls, |call| call.function(call.id, on));
-        if self.tool_calls.is_none() {
+    ///
+    /// Returns whether the message has a tool call, even one that cannot be read.
+    pub(super) fn said_by_model(&self, on: &mut impl FnMut(ConversationEvent<'a>)) -> bool {
+        let mut calls = false;
+        each(self.tool_calls, |call| {
+            calls = true;
+            call.function(call.id, on);
+        });
+        // Some clients write both keys, with null or an empty list for the one without a call.
+        if !calls && self.function.is_some_and(|call| call != b"null") {
+            calls = true;
             self.function(None, on);
         }
         each(self.content, |block| {
             if block.is_tool_use() {
+                calls = true;
                 block.call(block.id, on);
             }
         });
+        calls
     }
 
     pub(super) fn is_tool_use(&self) -> bool {
