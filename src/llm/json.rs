@@ -50,11 +50,6 @@ impl<'a> Scanner<'a> {
         self.at
     }
 
-    /// Returns the first byte of the next value, without reading it.
-    pub(crate) fn first(&mut self) -> Scan<u8> {
-        self.peek()
-    }
-
     /// Resumes the walk of an array at the offset `at`, directly behind one of its elements.
     ///
     /// The scanner must stand at the array's opening bracket; `element` must read each later
@@ -284,7 +279,7 @@ impl<'a> Scanner<'a> {
 
     /// Skips white space, and returns the next byte without reading it.
     #[inline(always)]
-    fn peek(&mut self) -> Scan<u8> {
+    pub(crate) fn peek(&mut self) -> Scan<u8> {
         loop {
             match self.bytes.get(self.at) {
                 Some(&byte) if byte > b' ' => return Ok(byte),

@@ -57,15 +57,14 @@ impl RequestFields {
                 return Err(unusable(&"it is not a JSON object"));
             }
         }
-        let object: Object<'_> =
-            serde_json::from_str(text).map_err(|error| match error.classify() {
+        let mut json = serde_json::Deserializer::from_str(text);
+        let fields = json.deserialize_map(FieldsVisitor { body, text });
+        fields
+            .and_then(|fields| json.end().map(|()| fields))
+            .map_err(|error| match error.classify() {
                 Category::Data => unusable(&error),
                 _ => not_json(&error),
-            })?;
-        Ok(Self {
-            model: object.model.map(|model| model.within(body, text)),
-            stream: object.stream,
-        })
+            })
     }
 
     /// Reads a valid object with short keys and a short `model`, all without escapes.
@@ -141,20 +140,6 @@ fn unusable(error: &dyn fmt::Display) -> InvalidRequest {
     InvalidRequest::new(format!("the request body is unusable: {error}"))
 }
 
-/// The values of the request's top level that are read.
-#[derive(Default)]
-struct Object<'a> {
-    model: Option<RawModel<'a>>,
-    stream: bool,
-}
-
-struct RawModel<'a> {
-    /// The value of `model` as written, a slice of the document.
-    raw: &'a str,
-    /// The decoded name of the model, if the value contains an escape.
-    unescaped: Option<String>,
-}
-
 /// A key of the request's top level: one that is read, or any other.
 #[derive(Deserialize)]
 #[serde(field_identifier, rename_all = "lowercase")]
@@ -165,7 +150,11 @@ enum RequestField {
     Other,
 }
 
-struct ObjectVisitor;
+/// Reads the fields of a request from `text`, the JSON in `body`.
+struct FieldsVisitor<'a> {
+    body: &'a Bytes,
+    text: &'a str,
+}
 
 impl ModelName {
     fn as_str(&self) -> &str {
@@ -177,35 +166,18 @@ impl ModelName {
     }
 }
 
-impl RawModel<'_> {
-    fn within(self, body: &Bytes, document: &str) -> Model {
-        // `raw` is a slice of `document`.
-        let start = self.raw.as_ptr() as usize - document.as_ptr() as usize;
-        let at = start..start + self.raw.len();
-        let quoted = || ModelName::Plain(body.slice(at.start + 1..at.end - 1));
-        let text = self.unescaped.map_or_else(quoted, ModelName::Unescaped);
-        Model { at, text }
-    }
-}
-
-impl<'de> Deserialize<'de> for Object<'de> {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(ObjectVisitor)
-    }
-}
-
-impl<'de> Visitor<'de> for ObjectVisitor {
-    type Value = Object<'de>;
+impl<'de> Visitor<'de> for FieldsVisitor<'_> {
+    type Value = RequestFields;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a JSON object")
     }
 
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Object<'de>, A::Error> {
-        let mut object = Object::default();
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RequestFields, A::Error> {
+        let mut fields = RequestFields::default();
         while let Some(key) = map.next_key()? {
             match key {
-                RequestField::Model if object.model.is_some() => {
+                RequestField::Model if fields.model.is_some() => {
                     // JSON readers differ in which duplicate counts, so the upstream could use
                     // another model than this crate.
                     return Err(A::Error::custom("a second `model`"));
@@ -215,23 +187,26 @@ impl<'de> Visitor<'de> for ObjectVisitor {
                     if !raw.starts_with('"') {
                         return Err(A::Error::custom("`model` is not a string"));
                     }
-                    let unescaped = match serde_json::from_str::<&str>(raw) {
-                        Ok(_) => None,
-                        Err(_) => Some(
-                            serde_json::from_str(raw)
-                                .map_err(|_| A::Error::custom("`model` is not Unicode text"))?,
-                        ),
+                    // `raw` is a slice of the text.
+                    let start = raw.as_ptr() as usize - self.text.as_ptr() as usize;
+                    let at = start..start + raw.len();
+                    let text = if serde_json::from_str::<&str>(raw).is_ok() {
+                        ModelName::Plain(self.body.slice(at.start + 1..at.end - 1))
+                    } else {
+                        let text = serde_json::from_str(raw);
+                        let not_text = |_| A::Error::custom("`model` is not Unicode text");
+                        ModelName::Unescaped(text.map_err(not_text)?)
                     };
-                    object.model = Some(RawModel { raw, unescaped });
+                    fields.model = Some(Model { at, text });
                 }
                 RequestField::Stream => {
-                    object.stream = map.next_value::<&RawValue>()?.get() == "true"
+                    fields.stream = map.next_value::<&RawValue>()?.get() == "true"
                 }
                 RequestField::Other => {
                     map.next_value::<IgnoredAny>()?;
                 }
             }
         }
-        Ok(object)
+        Ok(fields)
     }
 }

@@ -53,11 +53,8 @@ impl RunRegistry {
             })
         };
         // A run that was admitted before takes no lock of the registry.
-        let opened = if admission.is_admitted() {
-            None
-        } else {
-            open()
-        };
+        let is_pending = !admission.is_admitted();
+        let opened = is_pending.then(open).flatten();
         let (cap, ended, known) = match opened {
             Some(Ok((open, is_first))) => {
                 run.count_as(Box::new(open));

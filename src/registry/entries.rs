@@ -51,6 +51,9 @@ struct RunEntry {
 
 impl Entries {
     /// Inserts an entry for a run at its place, instead of the key's former entry.
+    ///
+    /// The run of that entry no longer counts as open for its owner: the run has ended or is
+    /// retired, though the thread that ends it may not have finished.
     pub(crate) fn insert(
         &mut self,
         key: &EntryKey,
@@ -60,13 +63,13 @@ impl Entries {
         idle: Option<Duration>,
         now: Instant,
     ) {
-        if let Some(before) = self.of_key(key).map(|entry| entry.place) {
-            if let Some(entry) = self.remove(before) {
-                if entry.expires.is_none() {
-                    self.replaced.insert(before.serial, entry.named);
-                }
-                self.removed.push(entry.run);
+        let before = self.of_key(key).map(|entry| entry.place);
+        if let Some(entry) = before.and_then(|place| self.remove(place)) {
+            entry.run.node().uncount();
+            if entry.expires.is_none() {
+                self.replaced.insert(entry.place.serial, entry.named);
             }
+            self.removed.push(entry.run);
         }
         let entry = RunEntry {
             run,

@@ -90,7 +90,7 @@ use self::state::RegistryState;
 use crate::run::{Run, RunEvents, RunId, RunSnapshot, ShadowReport, TerminalReason, Trajectory};
 
 /// A registry of runs by owner and id. Cheap to clone; all clones are the same registry.
-#[derive(Clone)]
+#[derive(Clone, Default)]
 pub struct RunRegistry {
     state: Arc<RegistryState>,
 }
@@ -98,12 +98,6 @@ pub struct RunRegistry {
 impl fmt::Debug for RunRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.state.fmt(f)
-    }
-}
-
-impl Default for RunRegistry {
-    fn default() -> Self {
-        Self::new()
     }
 }
 
@@ -143,9 +137,7 @@ impl RunRegistry {
     /// Makes a registry without runs.
     #[must_use]
     pub fn new() -> Self {
-        Self {
-            state: Arc::new(RegistryState::new()),
-        }
+        Self::default()
     }
 
     /// Records in `trajectory` the ends of the registry's runs by a limit or clock, and refusals by

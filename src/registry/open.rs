@@ -154,11 +154,6 @@ impl RunRegistry {
                 }
                 return (run, None);
             }
-            // The former run, if any, has completed or is retired, though the thread that ends it
-            // may not have finished.
-            if let Some(before) = entries.get(&key, now) {
-                before.node().uncount();
-            }
             let run = Run::open_root();
             if let Finder::Request = finder {
                 run.run_state().set_unused();

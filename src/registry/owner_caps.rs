@@ -251,10 +251,7 @@ impl Owners {
             if let Some(cap) = caps.max_open_runs.filter(|cap| account.open >= *cap) {
                 return Err(reached(LimitKind::OpenRuns(cap)));
             }
-            account.check_tokens(caps)?;
-            if turn {
-                account.take(minute, caps)?;
-            }
+            account.request(minute, caps, turn)?;
             account.open += 1;
             Ok(())
         })?;
@@ -277,11 +274,7 @@ impl Owners {
         is_turn: bool,
     ) -> Result<(), LimitHit> {
         self.with(owner.0, |account, minute| {
-            account.check_tokens(caps)?;
-            if is_turn {
-                account.take(minute, caps)?;
-            }
-            Ok(())
+            account.request(minute, caps, is_turn)
         })
     }
 
@@ -319,12 +312,12 @@ impl Owners {
         if known.swept != minute {
             known.swept = minute;
             known.by_owner.retain(|_, account| {
-                account.forget(minute);
+                forget(&mut account.minutes, minute);
                 account.open > 0 || !account.is_forgotten(minute)
             });
         }
         let account = known.by_owner.entry(owner).or_default();
-        account.forget(minute);
+        forget(&mut account.minutes, minute);
         f(account, minute)
     }
 
@@ -345,10 +338,6 @@ impl Drop for OpenRun {
 }
 
 impl Account {
-    fn forget(&mut self, minute: u64) {
-        forget(&mut self.minutes, minute);
-    }
-
     /// Whether the account has no turns, tokens or reports of the last hour.
     fn is_forgotten(&self, minute: u64) -> bool {
         let mut reports = self.refusals.values().filter_map(|count| count.reported);
@@ -361,23 +350,19 @@ impl Account {
             && !reports.any(|at| at.as_secs() / 60 + MINUTES > minute)
     }
 
-    fn check_tokens(&self, caps: OwnerCaps) -> Result<(), LimitHit> {
-        let caps = caps.tokens().zip(self.tokens.as_ref());
-        match caps.and_then(|(caps, tokens)| caps.reached(&tokens.spent(), 1, 1.0)) {
-            Some(limit) => Err(reached(LimitKind::Tokens(limit.per_hour()))),
-            None => Ok(()),
+    /// Checks the caps on tokens; if `is_turn`, also counts a turn against its cap.
+    fn request(&mut self, minute: u64, caps: OwnerCaps, is_turn: bool) -> Result<(), LimitHit> {
+        if let (Some(caps), Some(tokens)) = (caps.tokens(), &self.tokens) {
+            if let Some(limit) = caps.reached(&tokens.spent(), 1, 1.0) {
+                return Err(reached(LimitKind::Tokens(limit.per_hour())));
+            }
         }
-    }
-
-    fn take(&mut self, minute: u64, caps: OwnerCaps) -> Result<(), LimitHit> {
-        let Some(cap) = caps.turns_per_hour else {
-            return Ok(());
-        };
-        let taken: u32 = self.minutes.values().sum();
-        if taken >= cap {
-            return Err(reached(LimitKind::TurnsPerHour(cap)));
+        if let Some(cap) = caps.turns_per_hour.filter(|_| is_turn) {
+            if self.minutes.values().sum::<u32>() >= cap {
+                return Err(reached(LimitKind::TurnsPerHour(cap)));
+            }
+            *self.minutes.entry(minute).or_default() += 1;
         }
-        *self.minutes.entry(minute).or_default() += 1;
         Ok(())
     }
 }

@@ -75,8 +75,8 @@ impl fmt::Debug for RegistryState {
     }
 }
 
-impl RegistryState {
-    pub(crate) fn new() -> Self {
+impl Default for RegistryState {
+    fn default() -> Self {
         Self {
             shards: Default::default(),
             sessions: Lock::default(),
@@ -95,7 +95,9 @@ impl RegistryState {
             completed: AtomicU64::new(0),
         }
     }
+}
 
+impl RegistryState {
     pub(crate) fn key(&self, owner: Owner, id: RunId) -> EntryKey {
         EntryKey::new(owner, id, &self.hasher)
     }

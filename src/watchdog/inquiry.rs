@@ -49,25 +49,13 @@ pub(super) async fn inquire(run: WeakRun, mut repeats: Option<u32>, stages: Arc<
 ///
 /// Without an answer the run ends when it exceeds the cap.
 pub(super) async fn ask_at_cap(run: WeakRun, message: String, stages: Arc<Stages>) {
-    let (Some(question), Some(live)) = (&stages.question, run.live()) else {
-        return;
-    };
-    if stages.shadow {
-        live.notify(&RunNotice::WouldHaveAsked);
-        return;
-    }
-    let asked = question.ask(Question::at_cap(&live, &message));
-    live.notify(&RunNotice::Asked);
-    drop(live);
-    let answer = within(stages.answer_within, asked).await.ok();
-    let Some(live) = run.live() else { return };
-    live.notify(&RunNotice::Answered { answer });
-    match answer {
-        Some(Answer::Continue) => live.extend_tokens(),
-        Some(Answer::Stop) => {
+    let question = |live: &Run| Question::at_cap(live, &message);
+    match stages.ask_person(&run, question).await {
+        Some((live, Some(Answer::Continue))) => live.extend_tokens(),
+        Some((live, Some(Answer::Stop))) => {
             live.end(TerminalReason::TokenCap);
         }
-        None => {}
+        _ => {}
     }
 }
 
@@ -98,17 +86,9 @@ impl Stages {
             }
             _ => {}
         }
-        let question = self.question.as_ref()?;
-        if self.shadow {
-            live.notify(&RunNotice::WouldHaveAsked);
-            return None;
-        }
-        let asked = question.ask(Question::of(&live, repeats, verdict.as_ref()));
-        live.notify(&RunNotice::Asked);
         drop(live);
-        let answer = within(self.answer_within, asked).await.ok();
-        let live = run.live()?;
-        live.notify(&RunNotice::Answered { answer });
+        let question = |live: &Run| Question::of(live, repeats, verdict.as_ref());
+        let (live, answer) = self.ask_person(run, question).await?;
         if live.stuck_series()? != series {
             return Some(Restart);
         }
@@ -116,6 +96,28 @@ impl Stages {
             self.end(&live);
         }
         None
+    }
+
+    /// Asks a person `question` about the run, and returns the live run with the answer, if any.
+    ///
+    /// The result is `None` if the run has ended, and if no person is asked.
+    async fn ask_person(
+        &self,
+        run: &WeakRun,
+        question: impl FnOnce(&Run) -> Question,
+    ) -> Option<(Run, Option<Answer>)> {
+        let (stage, live) = (self.question.as_ref()?, run.live()?);
+        if self.shadow {
+            live.notify(&RunNotice::WouldHaveAsked);
+            return None;
+        }
+        let asked = stage.ask(question(&live));
+        live.notify(&RunNotice::Asked);
+        drop(live);
+        let answer = within(self.answer_within, asked).await.ok();
+        let live = run.live()?;
+        live.notify(&RunNotice::Answered { answer });
+        Some((live, answer))
     }
 
     /// Asks the checker, and returns its verdict with the state of the run that `find` found when

@@ -285,13 +285,10 @@ impl Inquiries {
 
     /// Starts an inquiry for each run that looks stuck and has no inquiry yet.
     fn start(&mut self, of: impl FnOnce(&RunRegistry) -> Vec<Run>, repeats: Option<u32>) {
-        for run in self.runs(of) {
-            if run.is_stuck() {
-                let stages = Arc::clone(&self.stages);
-                let inquiry = inquire(run.downgrade(), repeats, stages);
-                self.begin(&run, InquiryKind::Stuck, inquiry);
-            }
-        }
+        self.begin(InquiryKind::Stuck, of, |run, stages| {
+            let inquiry = || inquire(run.downgrade(), repeats, stages);
+            run.is_stuck().then(inquiry)
+        });
     }
 
     /// Asks a person about each run that is near a cap on tokens, unless such a question is open.
@@ -302,39 +299,38 @@ impl Inquiries {
         of: impl FnOnce(&RunRegistry) -> Vec<Run>,
         message: impl Fn(&Run) -> Option<String>,
     ) {
-        for run in self.runs(of) {
-            if let Some(message) = message(&run) {
-                let stages = Arc::clone(&self.stages);
-                let question = ask_at_cap(run.downgrade(), message, stages);
-                self.begin(&run, InquiryKind::TokenCap, question);
-            }
-        }
+        self.begin(InquiryKind::TokenCap, of, |run, stages| {
+            Some(ask_at_cap(run.downgrade(), message(run)?, stages))
+        });
     }
 
-    /// The live runs that `of` chooses from the source; of a single run, that run.
-    fn runs(&self, of: impl FnOnce(&RunRegistry) -> Vec<Run>) -> Vec<Run> {
-        let mut runs = match &self.source {
+    /// Begins the inquiry that `make` returns, if any, for each live run that `of` chooses from the
+    /// source; of a single run, for that run. An inquiry of that kind in progress stays.
+    fn begin<I: Future<Output = ()> + Send + 'static>(
+        &mut self,
+        kind: InquiryKind,
+        of: impl FnOnce(&RunRegistry) -> Vec<Run>,
+        make: impl Fn(&Run, Arc<Stages>) -> Option<I>,
+    ) {
+        let runs = match &self.source {
             WatchSource::Registry(registry) => {
                 registry.upgrade().as_ref().map_or_else(Vec::new, of)
             }
             WatchSource::Run(run) => run.live().into_iter().collect(),
         };
-        runs.retain(|run| run.terminal_reason().is_none());
-        runs
-    }
-
-    fn begin(
-        &mut self,
-        run: &Run,
-        kind: InquiryKind,
-        future: impl Future<Output = ()> + Send + 'static,
-    ) {
-        let inquiry = || Inquiry {
-            run: run.downgrade(),
-            future: Box::pin(future),
-        };
-        let open = self.by_run.entry((run.number(), kind));
-        open.or_insert_with(inquiry);
+        for run in runs {
+            if run.terminal_reason().is_some() {
+                continue;
+            }
+            if let Some(future) = make(&run, Arc::clone(&self.stages)) {
+                let inquiry = || Inquiry {
+                    run: run.downgrade(),
+                    future: Box::pin(future),
+                };
+                let open = self.by_run.entry((run.number(), kind));
+                open.or_insert_with(inquiry);
+            }
+        }
     }
 
     /// Drops the inquiries of ended runs.

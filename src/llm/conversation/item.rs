@@ -52,17 +52,17 @@ pub(crate) type Called = ToolCall<'static>;
 pub(super) struct Item<'a> {
     kind: Option<Text<'a>>,
     role: Option<Text<'a>>,
-    id: Option<Text<'a>>,
+    pub(super) id: Option<Text<'a>>,
     call_id: Option<Text<'a>>,
     tool_call_id: Option<Text<'a>>,
     tool_use_id: Option<Text<'a>>,
-    name: Option<Text<'a>>,
+    pub(super) name: Option<Text<'a>>,
     content: Option<&'a [u8]>,
     text: Option<&'a [u8]>,
     tool_calls: Option<&'a [u8]>,
     /// The function that a chat's tool call names; in a message of the older API, its one call.
-    function: Option<&'a [u8]>,
-    arguments: Option<&'a [u8]>,
+    pub(super) function: Option<&'a [u8]>,
+    pub(super) arguments: Option<&'a [u8]>,
     output: Option<&'a [u8]>,
 }
 
@@ -104,6 +104,11 @@ impl<'a> Item<'a> {
         Ok(item)
     }
 
+    /// Reads the value in `span` as an item; `None` if it is missing or malformed.
+    pub(super) fn of(span: Option<&'a [u8]>) -> Option<Self> {
+        Self::read(&mut Scanner::new(span?)).ok()
+    }
+
     pub(super) fn member(&mut self, json: &mut Scanner<'a>, key: &[u8]) -> Scan<()> {
         match key {
             b"type" => self.kind = json.text()?,
@@ -126,64 +131,61 @@ impl<'a> Item<'a> {
 
     /// Calls `on` for each event of the item, and returns the item's kind.
     pub(super) fn report(&self, on: &mut impl FnMut(ConversationEvent<'a>)) -> ItemKind<'a> {
-        let is = |text: Option<Text<'a>>, words: &[&[u8]]| {
-            text.is_some_and(|text| words.iter().any(|word| text.is(word)))
-        };
-        if is(self.kind, &[b"function_call", b"custom_tool_call"]) {
-            self.call(self.call_id, on);
-        } else if is(
-            self.kind,
-            &[b"function_call_output", b"custom_tool_call_output"],
-        ) {
-            self.result(self.call_id, self.output, on);
-        } else if is(self.role, &[b"assistant"]) {
-            let mut calls = false;
-            self.said_by_model(&mut |event| {
-                calls = true;
-                on(event);
-            });
-            let none = |calls: Option<&[u8]>| matches!(calls, None | Some(b"null" | b"[]"));
-            if !calls && none(self.tool_calls) && none(self.function) {
-                on(ConversationEvent::Answered);
+        let kind = self.kind.map(Text::decoded);
+        let role = self.role.map(Text::decoded);
+        match (kind.as_deref(), role.as_deref()) {
+            (Some(b"function_call" | b"custom_tool_call"), _) => self.call(self.call_id, on),
+            (Some(b"function_call_output" | b"custom_tool_call_output"), _) => {
+                self.result(self.call_id, self.output, on);
             }
-        } else if is(self.role, &[b"tool", b"function"]) {
-            self.result(self.tool_call_id, self.content, on);
-        } else if is(self.role, &[b"user"]) {
-            let mut results = false;
-            each(self.content, |block| {
-                if is(block.kind, &[b"tool_result"]) {
-                    results = true;
-                    block.result(block.tool_use_id, block.content, on);
+            (_, Some(b"assistant")) => {
+                if !self.said_by_model(on) {
+                    on(ConversationEvent::Answered);
                 }
-            });
-            if !results {
-                on(ConversationEvent::Said);
-                return ItemKind::Said(self.content);
             }
-        } else {
+            (_, Some(b"tool" | b"function")) => self.result(self.tool_call_id, self.content, on),
+            (_, Some(b"user")) => {
+                let mut results = false;
+                each(self.content, |block| {
+                    if block.kind.is_some_and(|kind| kind.is(b"tool_result")) {
+                        results = true;
+                        block.result(block.tool_use_id, block.content, on);
+                    }
+                });
+                if !results {
+                    on(ConversationEvent::Said);
+                    return ItemKind::Said(self.content);
+                }
+            }
             // Items of the Responses API without a role are work: reasoning, or a call that the
             // provider makes itself.
-            let is_work = self.role.is_none() && self.kind.is_some();
-            return if is_work {
-                ItemKind::Work
-            } else {
-                ItemKind::Other
-            };
+            (Some(_), None) => {}
+            _ => return ItemKind::Other,
         }
         ItemKind::Work
     }
 
     /// Calls `on` for each tool call in this item, a message of the model.
-    pub(super) fn said_by_model(&self, on: &mut impl FnMut(ConversationEvent<'a>)) {
-        each(self.tool_calls, |call| call.function(call.id, on));
-        if self.tool_calls.is_none() {
+    ///
+    /// Returns whether the message has a tool call, even one that cannot be read.
+    pub(super) fn said_by_model(&self, on: &mut impl FnMut(ConversationEvent<'a>)) -> bool {
+        let mut calls = false;
+        each(self.tool_calls, |call| {
+            calls = true;
+            call.function(call.id, on);
+        });
+        // Some clients write both keys, with null or an empty list for the one without a call.
+        if !calls && self.function.is_some_and(|call| call != b"null") {
+            calls = true;
             self.function(None, on);
         }
         each(self.content, |block| {
             if block.is_tool_use() {
+                calls = true;
                 block.call(block.id, on);
             }
         });
+        calls
     }
 
     pub(super) fn is_tool_use(&self) -> bool {
@@ -203,21 +205,9 @@ impl<'a> Item<'a> {
         is_user.then_some(self.content).flatten()
     }
 
-    /// Returns the `id`, name and arguments of the item, for a tool call or a declared tool.
-    pub(super) fn parts(&self) -> (Option<Text<'a>>, Option<Text<'a>>, Option<&'a [u8]>) {
-        (self.id, self.name, self.arguments)
-    }
-
-    pub(super) const fn function_part(&self) -> Option<&'a [u8]> {
-        self.function
-    }
-
     /// Calls `on` for the tool call in the item's `function`, under the given id.
     fn function(&self, id: Option<Text<'a>>, on: &mut impl FnMut(ConversationEvent<'a>)) {
-        if let Some(Ok(function)) = self
-            .function
-            .map(|span| Self::read(&mut Scanner::new(span)))
-        {
+        if let Some(function) = Self::of(self.function) {
             function.call(id, on);
         }
     }
@@ -253,10 +243,7 @@ pub(super) fn identify(id: Option<Text<'_>>) -> Option<u64> {
 
 /// Hashes the arguments of a tool call: JSON, or a string that contains JSON.
 fn arguments(span: &[u8]) -> u64 {
-    match Scanner::new(span).text() {
-        Ok(Some(text)) => canonical(&text.decoded()),
-        _ => canonical(span),
-    }
+    canonical(&Text::of(span).map_or(Cow::Borrowed(span), Text::decoded))
 }
 
 /// Calls `on` for each item of an array; any other value has none.
@@ -305,8 +292,7 @@ const NORMALISED: usize = 8192;
 
 /// Hashes a string or number without its volatile words.
 fn normalised(span: &[u8]) -> u64 {
-    let text = Scanner::new(span).text().ok().flatten();
-    let text = text.map_or(Cow::Borrowed(span), Text::decoded);
+    let text = Text::of(span).map_or(Cow::Borrowed(span), Text::decoded);
     let (head, rest) = text.split_at(text.len().min(NORMALISED));
     let mut hasher = DefaultHasher::new();
     normalise(
@@ -330,7 +316,7 @@ fn canonical_by(json: &[u8], leaf: fn(&[u8]) -> u64) -> u64 {
 
 /// Hashes the next value of the scanner. The scanner's limit of depth bounds the recursion.
 fn value(json: &mut Scanner<'_>, leaf: fn(&[u8]) -> u64) -> Scan<u64> {
-    match json.first()? {
+    match json.peek()? {
         b'{' => {
             let mut members = Vec::new();
             json.object(|json, key| {

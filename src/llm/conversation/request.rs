@@ -24,7 +24,7 @@ const PLACES: usize = 8;
 /// While it reads, a history holds up to twice as many, and then drops the oldest half.
 const EVENTS: usize = 512;
 
-/// The longest text of a user's last message that is read, in bytes.
+/// The longest text that [`History::said`] returns, in bytes.
 const TEXT: usize = 1024;
 
 /// The place of a message in a request, by which the next request's reader finds it
@@ -128,9 +128,8 @@ impl<'a> History<'a> {
             // The request has only the new part of the conversation, which may repeat the
             // bytes of an earlier part.
             Ok(Some(history)) if history.continues => {
-                let mut history = whole()
-                    .filter(|_| history.from.is_some())
-                    .unwrap_or(history);
+                let again = history.from.and_then(|_| whole());
+                let mut history = again.unwrap_or(history);
                 history.places.clear();
                 Some(history)
             }
@@ -188,7 +187,7 @@ impl<'a> History<'a> {
         self.events.clear();
         self.places.clear();
         (self.from, self.said, self.asked) = (None, None, None);
-        if json.first()? != b'[' {
+        if json.peek()? != b'[' {
             let text = json.span()?;
             if text.starts_with(b"\"") {
                 self.events.push(ConversationEvent::Said);
@@ -201,7 +200,7 @@ impl<'a> History<'a> {
         self.from = places.iter().rfind(still).copied();
         let mut last = VecDeque::new();
         let on_message = |json: &mut Scanner<'a>| {
-            json.first()?;
+            json.peek()?;
             let from = json.position();
             let item = Item::read(json)?;
             let kind = item.report(&mut |event| {
@@ -241,13 +240,8 @@ impl<'a> History<'a> {
 
     fn declared(&mut self, tools: &'a [u8]) {
         each(Some(tools), |tool| {
-            let (_, name, _) = tool.parts();
-            let nested = |function: &'a [u8]| {
-                let item = Item::read(&mut Scanner::new(function)).ok()?;
-                item.parts().1
-            };
-            let name = name.or_else(|| nested(tool.function_part()?));
-            match name {
+            let nested = || Item::of(tool.function)?.name;
+            match tool.name.or_else(nested) {
                 Some(name) => self.tools.push(digest(&*name.decoded())),
                 None => self.more_tools = true,
             }
@@ -288,8 +282,7 @@ impl<'a> History<'a> {
 
 /// Returns the text of a message's content, and whether the content is nothing but text.
 fn text_in(content: &[u8]) -> (String, bool) {
-    let decoded = |text: Text<'_>| String::from_utf8(text.decoded().into_owned()).ok();
-    let of = |span: &[u8]| decoded(Scanner::new(span).text().ok()??);
+    let of = |span: &[u8]| String::from_utf8(Text::of(span)?.decoded().into_owned()).ok();
     if !content.starts_with(b"[") {
         let text = of(content);
         let is_text = text.is_some();

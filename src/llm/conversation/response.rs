@@ -169,8 +169,7 @@ impl OpenCall {
         }
         let Some(part) = part else { return };
         // A part of the arguments is a JSON string, but Anthropic's first part is an object.
-        let text = Scanner::new(part).text().ok().flatten();
-        let part = text.map_or(part.into(), Text::decoded);
+        let part = Text::of(part).map_or(part.into(), Text::decoded);
         self.too_long |= self.arguments.len() + part.len() > ARGUMENTS;
         if !self.too_long {
             self.arguments.extend_from_slice(&part);
@@ -238,17 +237,16 @@ pub(super) fn read_event(event: &SseEvent<'_>, open: &mut Vec<OpenCall>, calls: 
     if let Some(choices) = choices {
         let _ = read_choices(choices, open);
     } else if is(b"response.output_item.done") {
-        if let Some(item) = read_item(item) {
+        if let Some(item) = Item::of(item) {
             item.report(&mut |event| push_call(event, calls));
         }
     } else if is(b"content_block_start") {
         // The start of a block has an empty object as a placeholder for the input, which is
         // dropped.
-        if let Some(block) = read_item(block).filter(Item::is_tool_use) {
-            let (id, name, input) = block.parts();
-            let input = input.filter(|input| canonical(input) != canonical(b"{}"));
+        if let Some(block) = Item::of(block).filter(Item::is_tool_use) {
+            let is_filled = |input: &&[u8]| canonical(input) != canonical(b"{}");
             if let Some(call) = find_or_open(open, at) {
-                call.append(id, name, input);
+                call.append(block.id, block.name, block.arguments.filter(is_filled));
             }
         }
     } else if is(b"content_block_delta") {
@@ -264,10 +262,6 @@ pub(super) fn read_event(event: &SseEvent<'_>, open: &mut Vec<OpenCall>, calls: 
             }
         }
     }
-}
-
-fn read_item(span: Option<&[u8]>) -> Option<Item<'_>> {
-    Item::read(&mut Scanner::new(span?)).ok()
 }
 
 fn number(span: &[u8]) -> Option<u64> {
@@ -307,10 +301,9 @@ fn append(
     id: Option<Text<'_>>,
     function: Option<&[u8]>,
 ) -> Scan<()> {
-    let function = function.unwrap_or(b"{}");
-    let (_, name, arguments) = Item::read(&mut Scanner::new(function))?.parts();
+    let function = Item::read(&mut Scanner::new(function.unwrap_or(b"{}")))?;
     if let Some(call) = find_or_open(open, at) {
-        call.append(id, name, arguments);
+        call.append(id, function.name, function.arguments);
     }
     Ok(())
 }

@@ -85,7 +85,7 @@ fn words_in(json: &mut Scanner<'_>) -> Scan<u64> {
             words.write_u8(0xff);
         }
     };
-    if json.first()? != b'[' {
+    if json.peek()? != b'[' {
         add(json.span()?);
         return Ok(words.finish());
     }

@@ -52,11 +52,8 @@ impl Grammar for Anthropic {
     fn judge(&self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
         let mut message = AnthropicMessage::default();
         if message.read(event.data).is_err() {
-            if !event.is_blank() {
-                return EventKind::Progress.into();
-            }
-            if event.name.is_empty() && !event.oversized {
-                return EventKind::Life.into();
+            if let Some(kind) = event.kind_of_unreadable() {
+                return kind.into();
             }
             message = AnthropicMessage::default();
         }

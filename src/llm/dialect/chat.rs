@@ -29,12 +29,11 @@ const ANY_REASONING: u32 = REASONING | REASONING_CONTENT | REASONING_DETAILS;
 #[derive(Default)]
 struct Chunk<'a> {
     has_choices: bool,
-    is_chunk: bool,
+    object: Option<Text<'a>>,
+    kind: Option<Text<'a>>,
     is_error: bool,
     /// Whether `error` has a value that is not empty: an empty one beside choices says nothing.
     says_error: bool,
-    type_is_error: bool,
-    is_ping: bool,
     choices: ChoiceValues<'a>,
     usage: Tokens,
 }
@@ -96,20 +95,13 @@ impl<'a> Chunk<'a> {
                     let choices = &mut self.choices;
                     self.has_choices = json.array(|json| choices.read_choice(json))?;
                 }
-                b"object" => {
-                    let text = json.text()?;
-                    self.is_chunk = text.is_some_and(|text| text.is(b"chat.completion.chunk"));
-                }
+                b"object" => self.object = json.text()?,
+                b"type" => self.kind = json.text()?,
                 b"usage" => self.usage = Tokens::read(json, &[Tokens::PROMPT])?,
                 b"error" => {
                     let error = json.span()?;
                     self.is_error = Scanner::new(error).is_error()?;
                     self.says_error = self.is_error && Scanner::new(error).filled()?;
-                }
-                b"type" => {
-                    let text = json.text()?;
-                    self.type_is_error = text.is_some_and(|text| text.is(b"error"));
-                    self.is_ping = text.is_some_and(|text| text.is(b"ping"));
                 }
                 _ => json.skip()?,
             }
@@ -124,8 +116,9 @@ impl<'a> Chunk<'a> {
         if let Some(reason) = self.choices.stop {
             stream.report_stop(&reason.decoded());
         }
+        let is = |text: Option<Text<'_>>, word: &[u8]| text.is_some_and(|text| text.is(word));
         let is_error = self.is_error && (self.says_error || !self.has_choices);
-        if is_error || self.type_is_error || self.choices.failed {
+        if is_error || is(self.kind, b"error") || self.choices.failed {
             return EventKind::Error.into();
         }
         if self.choices.carried & !UNKNOWN != 0 {
@@ -133,9 +126,9 @@ impl<'a> Chunk<'a> {
         }
         let kind = if self.choices.carried != 0 {
             EventKind::Progress
-        } else if self.has_choices || self.is_chunk {
+        } else if self.has_choices || is(self.object, b"chat.completion.chunk") {
             EventKind::Prelude
-        } else if self.is_ping || event.name == b"ping" {
+        } else if is(self.kind, b"ping") || event.name == b"ping" {
             EventKind::Life
         } else {
             EventKind::Progress

@@ -155,38 +155,34 @@ pub(crate) enum Detected {
 pub(crate) fn detect(event: &Event<'_>) -> Detected {
     let mut kind = None;
     let mut has_choices = false;
-    let mut is_chunk = false;
+    let mut object = None;
     let mut is_error = false;
     let read = Scanner::document(event.data, |json, key| {
         match key {
             b"type" => kind = json.text()?,
             b"choices" => has_choices = json.array(Scanner::skip)?,
-            b"object" => {
-                is_chunk = json
-                    .text()?
-                    .is_some_and(|text| text.is(b"chat.completion.chunk"));
-            }
+            b"object" => object = json.text()?,
             b"error" => is_error = json.is_error()?,
             _ => json.skip()?,
         }
         Ok(())
     });
     if read.is_err() {
-        return if chat::is_done(event.data) {
-            Detected::As(Dialect::OpenAiChat)
-        } else if !event.is_blank() {
-            Detected::Undecided(EventKind::Progress)
-        } else if event.name.is_empty() && !event.oversized {
-            Detected::Undecided(EventKind::Life)
-        } else {
-            by_type(event.name).map_or(Detected::Undecided(EventKind::Progress), Detected::As)
-        };
+        if chat::is_done(event.data) {
+            return Detected::As(Dialect::OpenAiChat);
+        }
+        if let Some(kind) = event.kind_of_unreadable() {
+            return Detected::Undecided(kind);
+        }
     }
     let kind = &*kind.map_or(Cow::Borrowed(event.name), Text::decoded);
-    if has_choices || is_chunk {
+    let is_chunk = |object: Text<'_>| object.is(b"chat.completion.chunk");
+    if has_choices || object.is_some_and(is_chunk) {
         Detected::As(Dialect::OpenAiChat)
     } else if let Some(dialect) = by_type(kind) {
         Detected::As(dialect)
+    } else if kind == b"ping" {
+        Detected::Undecided(EventKind::Life)
     } else if is_error || kind == b"error" {
         Detected::Undecided(EventKind::Error)
     } else {
@@ -196,7 +192,7 @@ pub(crate) fn detect(event: &Event<'_>) -> Detected {
 
 fn by_type(kind: &[u8]) -> Option<Dialect> {
     match kind {
-        b"message_start" | b"message_delta" | b"message_stop" | b"ping" => Some(Dialect::Anthropic),
+        b"message_start" | b"message_delta" | b"message_stop" => Some(Dialect::Anthropic),
         _ if kind.starts_with(b"content_block_") => Some(Dialect::Anthropic),
         _ if kind.starts_with(b"response.") => Some(Dialect::OpenAiResponses),
         _ => None,

@@ -11,10 +11,11 @@ pub(crate) struct GenAiOperation {
 
 impl GenAiOperation {
     /// The operation for a path of no known API.
-    pub(crate) const UNKNOWN: Self = Self {
-        name: "other",
-        provider: None,
-    };
+    pub(crate) const UNKNOWN: Self = Self::new("other", None);
+
+    const fn new(name: &'static str, provider: Option<&'static str>) -> Self {
+        Self { name, provider }
+    }
 
     /// The operation by the last segments of a request's path, or else by the request's dialect.
     pub(crate) fn of(path: &str, dialect: Dialect) -> &'static Self {
@@ -23,45 +24,30 @@ impl GenAiOperation {
         let is_image = parents.ends_with("images");
         // A known path beats `dialect`, which the program may set for all of its requests.
         match (Dialect::from_path(path), last) {
-            (Dialect::Anthropic, "count_tokens") => &Self {
-                name: "count_tokens",
-                provider: Some("anthropic"),
-            },
-            (Dialect::Anthropic, _) => &Self {
-                name: "chat",
-                provider: Some("anthropic"),
-            },
-            (Dialect::OpenAiChat | Dialect::OpenAiResponses, _) => &Self {
-                name: "chat",
-                provider: Some("openai"),
-            },
-            (_, "embeddings") => &Self {
-                name: "embeddings",
-                provider: Some("openai"),
-            },
-            (_, "completions") => &Self {
-                name: "text_completion",
-                provider: Some("openai"),
-            },
-            (_, "generations" | "edits" | "variations") if is_image => &Self {
-                name: "generate_content",
-                provider: Some("openai"),
-            },
-            _ => match dialect {
-                Dialect::Any => &Self::UNKNOWN,
-                Dialect::Custom(_) => &Self {
-                    name: "chat",
-                    provider: None,
-                },
-                Dialect::Anthropic => &Self {
-                    name: "chat",
-                    provider: Some("anthropic"),
-                },
-                Dialect::OpenAiChat | Dialect::OpenAiResponses => &Self {
-                    name: "chat",
-                    provider: Some("openai"),
-                },
-            },
+            (Dialect::Anthropic, "count_tokens") => {
+                &const { Self::new("count_tokens", Some("anthropic")) }
+            }
+            (Dialect::Any, "embeddings") => &const { Self::new("embeddings", Some("openai")) },
+            (Dialect::Any, "completions") => {
+                &const { Self::new("text_completion", Some("openai")) }
+            }
+            (Dialect::Any, "generations" | "edits" | "variations") if is_image => {
+                &const { Self::new("generate_content", Some("openai")) }
+            }
+            (Dialect::Any, _) => Self::in_dialect(dialect),
+            (known, _) => Self::in_dialect(known),
+        }
+    }
+
+    /// The operation of a request for an answer in this dialect.
+    const fn in_dialect(dialect: Dialect) -> &'static Self {
+        match dialect {
+            Dialect::Any => &Self::UNKNOWN,
+            Dialect::OpenAiChat | Dialect::OpenAiResponses => {
+                &const { Self::new("chat", Some("openai")) }
+            }
+            Dialect::Anthropic => &const { Self::new("chat", Some("anthropic")) },
+            Dialect::Custom(_) => &const { Self::new("chat", None) },
         }
     }
 }

@@ -68,19 +68,15 @@ impl Grammar for OpenAiResponses {
 
 /// Classifies an event with data that is no JSON object, or without data.
 ///
-/// Data that is not blank counts as progress; else the event's name decides, and an event without
-/// a name is a sign of life. The last event of a stream contains the whole answer: if the answer
-/// has images, the event may be oversized, with only its name left.
+/// The last event of a stream contains the whole answer: if the answer has images, the event may be
+/// oversized, with only its name left.
 fn unreadable(event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
     if event.oversized {
         stream.report_sequence(stream.next_sequence());
     }
-    if !event.is_blank() {
-        EventKind::Progress.into()
-    } else if event.name.is_empty() && !event.oversized {
-        EventKind::Life.into()
-    } else {
-        classify(event.name, false, false)
+    match event.kind_of_unreadable() {
+        Some(kind) => kind.into(),
+        None => classify(event.name, false, false),
     }
 }
 

@@ -56,9 +56,7 @@ impl Usage {
     pub(crate) fn of_object(usage: &[u8]) -> Option<Self> {
         let names = [Tokens::PROMPT, Tokens::INPUT];
         let tokens = Tokens::read(&mut Scanner::new(usage), &names).ok()?;
-        let mut stream = StreamState::default();
-        stream.report_tokens(tokens);
-        stream.usage
+        tokens.usage()
     }
 
     /// The tokens of the prompt that came from no cache, counted in the same way for all dialects.
@@ -140,6 +138,21 @@ impl Tokens {
         Ok(())
     }
 
+    /// The usage with these counts; `None` if they are neither of a prompt nor of an answer.
+    #[inline]
+    fn usage(self) -> Option<Usage> {
+        if self.input.is_none() && self.output.is_none() {
+            return None;
+        }
+        Some(Usage {
+            input_tokens: self.input.unwrap_or(0),
+            output_tokens: self.output.unwrap_or(0),
+            cached_input_tokens: self.cached.max(self.cached_beside),
+            cached_within: self.cached,
+            cache_written: self.cache_written,
+        })
+    }
+
     /// Reads the token counts in the `usage` of an object.
     pub(super) fn within(object: &[u8], names: &[TokenNames]) -> Scan<Self> {
         let [usage] = Scanner::members(object, [b"usage"])?;
@@ -190,18 +203,9 @@ impl StreamState {
 
     #[inline]
     pub(super) fn report_tokens(&mut self, tokens: Tokens) {
-        if tokens.input.is_none() && tokens.output.is_none() {
-            return;
+        if let Some(later) = tokens.usage() {
+            self.usage.get_or_insert_default().merge(later, u64::max);
         }
-        let usage = self.usage.get_or_insert_default();
-        let later = Usage {
-            input_tokens: tokens.input.unwrap_or(0),
-            output_tokens: tokens.output.unwrap_or(0),
-            cached_input_tokens: tokens.cached.max(tokens.cached_beside),
-            cached_within: tokens.cached,
-            cache_written: tokens.cache_written,
-        };
-        usage.merge(later, u64::max);
     }
 
     /// The reason why the model stopped, in the upstream's words.

@@ -116,9 +116,11 @@ impl Classifier {
         let body = if is_plain(headers) { body } else { b"" };
         let is_page = error_body::is_page(headers, body);
         let body = if body.len() > MAX_BODY { b"" } else { body };
-        let is_broken = !is_failure && error_body::is_broken_json(headers, whole);
-        let is_error = is_failure || is_page || is_broken || error_body::is_error(body);
-        let error = match is_error && !is_page {
+        // An HTML page does not count as cut JSON, even if its content type is JSON.
+        let is_cut = !is_failure && !is_page && error_body::is_broken_json(headers, whole);
+        let is_error = is_failure || is_page || is_cut || error_body::is_error(body);
+        // The text of a page, or of an answer that was cut, is no message about an error.
+        let error = match is_error && !is_page && !is_cut {
             true => StreamFailure::read(body),
             false => StreamFailure::default(),
         };
@@ -128,8 +130,6 @@ impl Classifier {
             body,
             error: &error,
         });
-        // An HTML page does not count as cut JSON, even if its content type is JSON.
-        let is_cut = is_broken && !is_page;
         let ruled = match is_error {
             true => ruled.or(is_cut.then_some(FailureClass::Transport)),
             false => Some(ruled.or_else(|| stop_reasons::of_answer(body))?),
@@ -340,15 +340,14 @@ impl<'a> FailureHead<'a> {
                 .or_else(|| retry_after::in_prose(message)),
         };
         Failure {
-            class,
             status,
             message: message.to_owned(),
             retry_after: self.retry_after.or_else(asked).map(retry_after::capped),
             should_retry: self.should_retry,
-            is_unresolved: false,
-            is_slow: false,
+            ..Failure::new(class)
         }
     }
+
     /// Decides the class of a failed answer.
     ///
     /// `status` is that of the answer, or else the one in the error's code. `names` are

@@ -21,15 +21,14 @@ pub(super) fn is_error(body: &[u8]) -> bool {
         return false;
     }
     // Google sends a stream without SSE as a JSON list; this function reads its first element.
-    let mut elements = Vec::new();
-    let mut json = Scanner::new(body);
-    let is_list = matches!(json.first(), Ok(b'['))
-        && json
-            .array(|json| json.span().map(|element| elements.push(element)))
-            .is_ok();
-    let body = match is_list {
-        true => elements.first().copied().unwrap_or_default(),
-        false => body,
+    let mut first = None;
+    let read = Scanner::new(body).array(|json| {
+        first.get_or_insert(json.span()?);
+        Ok(())
+    });
+    let body = match read {
+        Ok(true) => first.unwrap_or_default(),
+        _ => body,
     };
     let Ok([error, kind, object, status]) =
         Scanner::members(body, [b"error", b"type", b"object", b"status"])

@@ -134,12 +134,8 @@ fn bare(name: &str) -> &str {
 
 /// Whether `name` equals `known`, except for a lower-case first letter, as in AWS's streams.
 fn starts_lower(known: &str, name: &str) -> bool {
-    match (known.split_at_checked(1), name.split_at_checked(1)) {
-        (Some((upper, rest)), Some((lower, same))) => {
-            rest == same && upper.to_ascii_lowercase() == lower
-        }
-        _ => false,
-    }
+    known.get(1..) == name.get(1..)
+        && known.get(..1).map(str::to_ascii_lowercase).as_deref() == name.get(..1)
 }
 
 /// A phrase by which a provider reports an error without a code.

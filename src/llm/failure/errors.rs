@@ -223,25 +223,21 @@ const UNTRUSTED: [&str; 6] = [
 
 /// Classifies the error of a call, before or after the head of the answer.
 pub(super) fn class_of(error: &(dyn Error + 'static)) -> FailureClass {
-    // The caller's errors come before those of the transport, which may wrap them.
-    let callers = |error: &(dyn Error + 'static)| {
-        error.is::<RequestCut>() || error.is::<LengthLimitError>() || error.is::<InvalidRequest>()
-    };
     if let Some(late) = chain(error).find_map(|error| error.downcast_ref::<NotAStream>()) {
         return late.class;
     }
-    let is_cut =
-        |error: &(dyn Error + 'static)| error.is::<Truncated>() || error.is::<IncompleteJson>();
-    if chain(error).any(callers) {
+    let has = |is: fn(&(dyn Error + 'static)) -> bool| chain(error).any(is);
+    // The caller's errors come before those of the transport, which may wrap them.
+    if has(|it| it.is::<RequestCut>() || it.is::<LengthLimitError>() || it.is::<InvalidRequest>()) {
         FailureClass::Caller
-    } else if chain(error).any(|error| error.is::<Redirected>()) {
+    } else if has(|it| it.is::<Redirected>()) {
         FailureClass::Redirect
     } else if TransportError::is_in(error) {
-        match chain(error).any(is_untrusted) {
+        match says(error, &UNTRUSTED) {
             true => FailureClass::Certificate,
             false => FailureClass::Transport,
         }
-    } else if chain(error).any(is_cut) {
+    } else if has(|it| it.is::<Truncated>() || it.is::<IncompleteJson>()) {
         FailureClass::Transport
     } else {
         FailureClass::Server
@@ -260,14 +256,13 @@ const UNRESOLVED: [&str; 3] = [
 
 /// Whether the host's name could not be resolved, so that the whole host is out of reach.
 pub(super) fn is_unresolved(error: &(dyn Error + 'static)) -> bool {
-    TransportError::is_in(error)
-        && chain(error).any(|error| {
-            let text = error.to_string();
-            UNRESOLVED.iter().any(|phrase| text.contains(phrase))
-        })
+    TransportError::is_in(error) && says(error, &UNRESOLVED)
 }
 
-fn is_untrusted(error: &(dyn Error + 'static)) -> bool {
-    let text = error.to_string();
-    UNTRUSTED.iter().any(|phrase| text.contains(phrase))
+/// Whether the text of `error`, or of one of its sources, contains one of the phrases.
+fn says(error: &(dyn Error + 'static), phrases: &[&str]) -> bool {
+    chain(error).any(|error| {
+        let text = error.to_string();
+        phrases.iter().any(|phrase| text.contains(phrase))
+    })
 }

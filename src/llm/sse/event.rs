@@ -35,6 +35,20 @@ impl<'a> Event<'a> {
         }
     }
 
+    /// The kind of an event with data that is no JSON object; `None` if its name decides.
+    ///
+    /// Data that is not blank is progress. An event with neither data nor name is a sign of life,
+    /// unless its data was dropped.
+    pub(crate) fn kind_of_unreadable(&self) -> Option<EventKind> {
+        if !self.is_blank() {
+            Some(EventKind::Progress)
+        } else if self.name.is_empty() && !self.oversized {
+            Some(EventKind::Life)
+        } else {
+            None
+        }
+    }
+
     /// Whether the event's data is blank, so that only the name identifies the event.
     pub(crate) fn is_blank(&self) -> bool {
         self.data.trim_ascii().is_empty()

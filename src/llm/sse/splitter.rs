@@ -240,7 +240,7 @@ const MAX_NAME: usize = 256;
 const KEPT: usize = 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Field {
+enum Field {
     Data,
     Event,
     Other,
@@ -249,17 +249,17 @@ pub(super) enum Field {
 
 /// The part of the event in progress that was copied out of the chunks.
 #[derive(Debug, Default)]
-pub(super) struct Pending {
+struct Pending {
     name: Vec<u8>,
     data: Vec<u8>,
-    pub(super) has_fields: bool,
+    has_fields: bool,
     has_data: bool,
     oversized: bool,
 }
 
 /// The fields of the event in progress that the current chunk contains whole.
 #[derive(Debug, Default)]
-pub(super) struct Borrowed<'a> {
+struct Borrowed<'a> {
     name: Option<&'a [u8]>,
     data: Option<&'a [u8]>,
 }
@@ -269,7 +269,7 @@ impl Field {
     ///
     /// A line without a colon is a field with an empty value, so an empty name is a
     /// comment only if a colon follows.
-    pub(super) fn of(name: &[u8], colon: bool) -> Self {
+    fn of(name: &[u8], colon: bool) -> Self {
         match name {
             b"data" => Self::Data,
             b"event" => Self::Event,
@@ -280,7 +280,7 @@ impl Field {
 }
 
 impl Pending {
-    pub(super) const fn new() -> Self {
+    const fn new() -> Self {
         Self {
             name: Vec::new(),
             data: Vec::new(),
@@ -292,7 +292,7 @@ impl Pending {
 
     /// Reads a line of the stream that lies in the chunk as a whole.
     #[inline]
-    pub(super) fn read_line<'a>(&mut self, line: &'a [u8], borrowed: &mut Borrowed<'a>) -> Field {
+    fn read_line<'a>(&mut self, line: &'a [u8], borrowed: &mut Borrowed<'a>) -> Field {
         if let Some(value) = value_of(line, b"data") {
             if self.has_data {
                 self.keep(borrowed);
@@ -316,7 +316,7 @@ impl Pending {
         }
     }
 
-    pub(super) fn begin(&mut self, field: Field) {
+    fn begin(&mut self, field: Field) {
         self.has_fields |= field != Field::Comment;
         match field {
             Field::Data if self.has_data => self.append(b"\n"),
@@ -326,7 +326,7 @@ impl Pending {
         }
     }
 
-    pub(super) fn append(&mut self, part: &[u8]) {
+    fn append(&mut self, part: &[u8]) {
         if self.oversized || self.data.len() + part.len() > MAX_EVENT {
             self.oversized = true;
             self.data = Vec::new();
@@ -335,14 +335,14 @@ impl Pending {
         }
     }
 
-    pub(super) fn append_name(&mut self, part: &[u8]) {
+    fn append_name(&mut self, part: &[u8]) {
         let room = MAX_NAME - self.name.len();
         self.name.extend_from_slice(&part[..part.len().min(room)]);
     }
 
     /// Copies the borrowed fields: the event continues in another chunk, or with another `data`
     /// line.
-    pub(super) fn keep(&mut self, borrowed: &mut Borrowed<'_>) {
+    fn keep(&mut self, borrowed: &mut Borrowed<'_>) {
         if let Some(data) = borrowed.data.take() {
             self.append(data);
         }
@@ -352,7 +352,7 @@ impl Pending {
     }
 
     #[inline]
-    pub(super) fn dispatch(
+    fn dispatch(
         &mut self,
         borrowed: &mut Borrowed<'_>,
         end: u64,

@@ -89,12 +89,9 @@ fn chat<'a>(data: &'a [u8], push: &mut impl FnMut(Text<'a>)) -> Scan<()> {
             Scanner::members(json.span()?, [b"index", b"delta", b"text"]).unwrap_or_default();
         let index = index.and_then(|index| Scanner::new(index).integer().ok()?);
         let content = delta.and_then(|delta| Scanner::members(delta, [b"content"]).ok()?[0]);
-        if index.unwrap_or(0) == 0 {
-            content
-                .or(text)
-                .and_then(Text::of)
-                .into_iter()
-                .for_each(&mut *push);
+        let text = content.or(text).and_then(Text::of);
+        if let (0, Some(text)) = (index.unwrap_or(0), text) {
+            push(text);
         }
         Ok(())
     };

@@ -150,7 +150,7 @@ impl StreamReader {
     /// that API begins every stream with a ping, whether or not others follow.
     #[must_use]
     pub const fn heartbeats(&self) -> u64 {
-        self.splitter.comments() + self.marks.pings.count
+        self.splitter.comments() + self.marks.pings
     }
 
     /// The content of the event by which the upstream reported an error.
@@ -218,20 +218,23 @@ impl StreamReader {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct StreamMarks {
-    pub(super) dialect: Dialect,
-    pub(super) stream: StreamState,
-    pub(super) commit: Option<u64>,
-    pub(super) text: Option<u64>,
-    pub(super) terminator: Option<u64>,
-    pub(super) error: Option<u64>,
-    pub(super) id_end: Option<u64>,
-    pub(super) progressed: u64,
-    pub(super) events: u64,
-    pub(super) pings: Pings,
+struct StreamMarks {
+    dialect: Dialect,
+    stream: StreamState,
+    commit: Option<u64>,
+    text: Option<u64>,
+    terminator: Option<u64>,
+    error: Option<u64>,
+    id_end: Option<u64>,
+    progressed: u64,
+    events: u64,
+    /// The pings that count as heartbeats.
+    pings: u64,
+    /// Whether the ping that comes at the start of every Anthropic stream was already read.
+    has_opening_ping: bool,
     /// The partial text of the answer, if it is collected.
-    pub(super) partial: Option<Partial>,
-    pub(super) shape: Shape,
+    partial: Option<Partial>,
+    shape: Shape,
     /// The reader of the generated text in an event, if that text is counted.
     generated: Option<Box<GeneratedText>>,
     /// Whether the upstream has stated new numbers of tokens since the last `take_usage_news`.
@@ -240,17 +243,9 @@ pub(super) struct StreamMarks {
     unstated: u64,
 }
 
-/// The count of the stream's pings that are heartbeats.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pings {
-    /// Whether the ping that comes at the start of every Anthropic stream was already read.
-    opening: bool,
-    pub(super) count: u64,
-}
-
 impl StreamMarks {
     #[inline]
-    pub(super) fn mark(&mut self, event: &Event<'_>, seen: &mut ChunkSummary) {
+    fn mark(&mut self, event: &Event<'_>, seen: &mut ChunkSummary) {
         self.events += 1;
         let (verdict, text) = match self.shape.matches(event) {
             Some(Match {
@@ -318,10 +313,10 @@ impl StreamMarks {
     #[cold]
     fn ping(&mut self) {
         let opens = matches!(self.dialect, Dialect::Anthropic) && self.commit.is_none();
-        if opens && !std::mem::replace(&mut self.pings.opening, true) {
+        if opens && !std::mem::replace(&mut self.has_opening_ping, true) {
             return;
         }
-        self.pings.count += 1;
+        self.pings += 1;
     }
 
     /// Classifies an event that does not match the shape, by a walk over its JSON.

@@ -229,7 +229,7 @@ impl<'a> Recorder<'a> {
     }
 
     fn member(&mut self, json: &mut Scanner<'a>, key: &[u8]) -> Scan<()> {
-        if !is_unread(key) || json.first()? != b'"' {
+        if !is_unread(key) || json.peek()? != b'"' {
             return self.value(json);
         }
         match json.text()?.map(Text::raw) {
@@ -249,7 +249,7 @@ impl<'a> Recorder<'a> {
     }
 
     fn value(&mut self, json: &mut Scanner<'a>) -> Scan<()> {
-        match json.first()? {
+        match json.peek()? {
             b'{' => json.object(|json, key| self.member(json, key)).map(drop),
             b'[' => json.array(|json| self.value(json)).map(drop),
             _ => json.skip(),

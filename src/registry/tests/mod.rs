@@ -8,7 +8,7 @@ use std::{sync::Arc, time::Duration};
 use futures_util::FutureExt;
 use tokio::time::{Instant, advance};
 
-use super::{RunRegistry, entries::Entries, owner_caps::Owner};
+use super::{Finder, OwnerCaps, RunRegistry, entries::Entries, owner_caps::Owner};
 use crate::run::{Run, RunEvents, RunId, RunNotice, TerminalReason};
 
 /// As a request does that is served.
@@ -92,6 +92,39 @@ async fn a_run_that_is_about_to_complete_is_not_found_any_more() {
     assert_eq!(new.snapshot().generation, 2);
     old.end(TerminalReason::Completed);
     assert_eq!(new.terminal_reason(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_is_about_to_complete_is_no_longer_open_for_its_owner() {
+    for adopts in [false, true] {
+        let (registry, second) = (RunRegistry::new(), Duration::from_secs(1));
+        let caps = OwnerCaps::new().max_open_runs(1);
+        let open = || registry.count_owners().open(Owner::default(), caps, false);
+        let old = enter(&registry, "a".parse().unwrap(), None, second);
+        old.count_as(Box::new(open().unwrap()));
+        old.node().leave(old.now());
+        advance(second).await;
+        // As if another thread was between its look and the end.
+        let key = registry.state.key(Owner::default(), old.id());
+        let place = old.node().payload.identity().unwrap().place;
+        let now = Instant::now();
+        let look = |entries: &mut Entries| (entries.due(now).len(), entries.retire(place, now));
+        assert_eq!(registry.state.with(&key, look), (1, Some(Ok(()))));
+
+        let _new = match adopts {
+            true => {
+                let (run, id) = (Run::open(), Some(old.id()));
+                let session = None;
+                let owner = Owner::default();
+                assert!(registry.adopt(&run, owner, id, session, second, Finder::Request));
+                run
+            }
+            false => enter(&registry, old.id(), None, second),
+        };
+
+        assert_eq!(old.terminal_reason(), None);
+        assert!(open().is_ok(), "adopts: {adopts}");
+    }
 }
 
 /// Threads that send notices, subscribe and end runs, at once: no observer sees a gap.

@@ -88,6 +88,21 @@ fn calls_without_ids_are_read_too() {
     assert_eq!(said(body), ["read(-)", "=-", "list(-)", "=-"]);
 }
 
+#[test]
+fn the_one_call_of_the_older_api_is_read_beside_no_others() {
+    for none in ["null", "[]", "[ ]"] {
+        let body = format!(
+            r#"{{"messages":[{{"role":"assistant","content":null,"tool_calls":{none},
+                "function_call":{{"name":"read","arguments":"{{}}"}}}},
+                {{"role":"assistant","content":"done","tool_calls":{none},"function_call":null}}]}}"#
+        );
+        assert_eq!(said(&body), ["read(-)", "answered"], "{none}");
+    }
+    let body = r#"{"messages":[{"role":"assistant","function_call":{"name":"list"},
+        "tool_calls":[{"id":"a","function":{"name":"read"}}]}]}"#;
+    assert_eq!(said(body), ["read(a)"]);
+}
+
 /// covers: C5
 #[test]
 fn only_what_a_user_said_last_and_in_text_is_a_text() {

@@ -154,6 +154,15 @@ fn what_is_announced_as_json_and_is_none_is_a_failure() {
 }
 
 #[test]
+fn the_text_of_a_cut_answer_is_no_message_of_its_upstream() {
+    let cut = r#"{"choices":[{"message":{"content":"Please try again in 5 minutes"#;
+    let json = [("content-type", "application/json")];
+    let failure = judge(200, &json, cut).unwrap();
+    assert_eq!((failure.class, &*failure.message), (Transport, ""));
+    assert_eq!(failure.retry_after, None);
+}
+
+#[test]
 fn no_part_of_a_json_document_is_taken_for_the_whole() {
     let whole = r#" {"choices":[{"message":{"content":"a } \\\" ] {[ \\\\"},"n":[[],{}]}],"usage":{"total":3}} "#;
     serde_json::from_str::<serde_json::Value>(whole).unwrap();

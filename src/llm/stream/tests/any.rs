@@ -35,7 +35,7 @@ fn the_first_known_event_decides() {
         ("[DONE]", Dialect::OpenAiChat),
         (r#"{"type":"response.created"}"#, Dialect::OpenAiResponses),
         (r#"{"type":"message_start"}"#, Dialect::Anthropic),
-        (r#"{"type":"ping"}"#, Dialect::Anthropic),
+        (r#"{"type":"ping"}"#, Dialect::Any),
         (r#"{"type":"content_block_stop"}"#, Dialect::Anthropic),
         (
             r#"{"type":"of_the_future","nested":{"choices":[]}}"#,
@@ -63,6 +63,22 @@ fn the_event_that_decides_is_judged() {
 }
 
 #[test]
+fn a_ping_is_life_in_every_dialect_and_decides_none() {
+    let ping = r#"{"type":"ping"}"#;
+    let chunk = r#"{"choices":[{"delta":{"content":"x"}}]}"#;
+    let judge = judged(Dialect::Any, &[ping, chunk, "[DONE]"]);
+    assert_eq!(
+        (judge.dialect(), judge.finish()),
+        (Dialect::OpenAiChat, Finish::Complete)
+    );
+    let mut judge = StreamReader::new(Dialect::Any);
+    for ping in ["event: ping\ndata: {}\n\n", "event: ping\ndata:\n\n"] {
+        assert!(!judge.push(ping.as_bytes()).progress, "{ping}");
+    }
+    assert_eq!((judge.dialect(), judge.heartbeats()), (Dialect::Any, 2));
+}
+
+#[test]
 fn undecided_is_never_truncated() {
     assert_eq!(StreamReader::new(Dialect::Any).finish(), Finish::Unknown);
     let judge = judged(Dialect::Any, &[r#"{"hello":1}"#]);
@@ -71,7 +87,7 @@ fn undecided_is_never_truncated() {
         (Finish::Unknown, judge.position())
     );
     assert_eq!(
-        judged(Dialect::Any, &[r#"{"type":"ping"}"#]).finish(),
+        judged(Dialect::Any, &[r#"{"type":"message_start"}"#]).finish(),
         Finish::Truncated
     );
 }
