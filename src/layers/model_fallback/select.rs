@@ -15,7 +15,7 @@ use crate::run::AttemptTarget;
 use crate::{
     attempt::{Candidate, CandidateDialect, Denial},
     error::{BoxError, InvalidRequest},
-    llm::failure::{Cooling, CoolingDown},
+    llm::failure::{Cooling, CoolingDown, TryOther},
     run::{Run, RunId},
 };
 
@@ -93,14 +93,23 @@ impl FallbackPolicy {
     /// The later stops that may be tried after the current one.
     pub(super) fn following(&self) -> impl Iterator<Item = usize> {
         self.suitable_stops()
-            .filter(|stop| *stop > self.current && !self.is_host_lost(*stop))
+            .filter(|stop| *stop > self.current && !self.is_ruled_out(*stop))
     }
 
-    /// Whether an earlier failure in this call showed that the stop's host cannot serve the call.
-    fn is_host_lost(&self, stop: usize) -> bool {
-        self.lost_hosts.iter().any(|lost| {
-            let pair = self.candidate(*lost).zip(self.candidate(stop));
-            pair.is_some_and(|(lost, other)| lost.same_provider(other))
+    /// Whether a failure in this call showed that the stop's host or account, or a window of its
+    /// size, cannot serve the call.
+    fn is_ruled_out(&self, stop: usize) -> bool {
+        self.failed.iter().any(|(failed, other)| {
+            let pair = self.candidate(*failed).zip(self.candidate(stop));
+            pair.is_some_and(|(failed, next)| match other {
+                TryOther::Provider => failed.same_provider(next),
+                TryOther::Credential => failed.same_credential(next),
+                // A candidate without a known window may have one as small, so it is not tried.
+                TryOther::LargerWindow => {
+                    failed.window().is_none() || next.window() <= failed.window()
+                }
+                _ => false,
+            })
         })
     }
 
