@@ -215,7 +215,11 @@ where
         let claim = Claim::of(&mut request);
         if let Err(end) = claim.run.admit_tokens(&caps) {
             if !claim.run.node().is_over() {
-                // The run is closing and not over: refuse this call alone.
+                // The run is closing and not over: refuse this call alone, and settle it if that is
+                // the duty of this layer.
+                if claim.owns {
+                    claim.run.settle(end.reason.clone());
+                }
                 return SupervisedFuture::refused(end.into());
             }
         }
