@@ -53,7 +53,9 @@ pub(super) struct ErrorAnswer {
 }
 
 impl ErrorAnswer {
-    pub(super) fn of(error: &BoxError, statuses: Statuses) -> Self {
+    /// The answer to a call that failed with `error`; `is_unready` says that the inner service did
+    /// not become ready for the call.
+    pub(super) fn of(error: &BoxError, statuses: Statuses, is_unready: bool) -> Self {
         let run = chain(&**error).find_map(|error| error.downcast_ref::<CallFailed>());
         // A `Terminated` of another run is no end of this run, but a failure of its call.
         let end = Terminated::find(&**error);
@@ -69,7 +71,7 @@ impl ErrorAnswer {
                 retry_after: None,
             };
         }
-        let (status, code, message) = describe(error);
+        let (status, code, message) = describe(error, is_unready);
         // The log gets the causes and the caller does not, as they may name hosts.
         tracing::warn!(
             target: "tower_agent",
@@ -124,7 +126,7 @@ fn cooling(error: &BoxError) -> Option<&CoolingDown> {
     chain(&**error).find_map(|error| error.downcast_ref())
 }
 
-fn describe(error: &BoxError) -> (StatusCode, &'static str, String) {
+fn describe(error: &BoxError, is_unready: bool) -> (StatusCode, &'static str, String) {
     let invalid = |message| (StatusCode::BAD_REQUEST, "invalid_request_error", message);
     let upstream = |message| (StatusCode::BAD_GATEWAY, "upstream_failed", message);
     for cause in chain(&**error) {
@@ -178,32 +180,21 @@ fn describe(error: &BoxError) -> (StatusCode, &'static str, String) {
             "The upstream could not be reached, or the connection to it broke (upstream_failed).";
         return upstream(message.to_owned());
     }
-    let message = "The server failed to process the request.".to_owned();
-    (StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+    let (status, message) = match is_unready {
+        true => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "The server is not ready to take the request.",
+        ),
+        false => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "The server failed to process the request.",
+        ),
+    };
+    (status, "server_error", message.to_owned())
 }
 
-pub(super) fn to_error(
-    caller: ErrorFormat,
-    statuses: Statuses,
-    error: &BoxError,
-) -> Response<Bytes> {
-    build(caller, ErrorAnswer::of(error, statuses))
-}
-
-pub(super) fn to_unready(
-    caller: ErrorFormat,
-    statuses: Statuses,
-    error: &BoxError,
-) -> Response<Bytes> {
-    let mut answer = ErrorAnswer::of(error, statuses);
-    if answer.reason.is_none() && answer.status == StatusCode::INTERNAL_SERVER_ERROR {
-        answer.status = StatusCode::SERVICE_UNAVAILABLE;
-        "The server is not ready to take the request.".clone_into(&mut answer.message);
-    }
-    build(caller, answer)
-}
-
-fn build(caller: ErrorFormat, error: ErrorAnswer) -> Response<Bytes> {
+/// Makes the answer in the format of the caller's request.
+pub(super) fn build(caller: ErrorFormat, error: ErrorAnswer) -> Response<Bytes> {
     let run = error.run.as_ref().map(RunId::to_string);
     let body = error_body(
         caller.dialect,

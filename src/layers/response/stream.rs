@@ -259,7 +259,7 @@ impl CallerStream {
             self.translate();
             return;
         }
-        let answer = ErrorAnswer::of(error, Statuses::DEFAULT);
+        let answer = ErrorAnswer::of(error, Statuses::DEFAULT, false);
         self.add(&answer.code, &answer.message, answer.run);
     }
 
