@@ -152,11 +152,8 @@ impl LayerHooks for CallerDeadline {
 
     /// Lets `task` end the call for a passed silence limit, after an error of the inner service.
     fn failed(&mut self, task: TaskId) {
-        let window = self
-            .silence
-            .as_ref()
-            .and_then(|silence| silence.window.as_ref());
-        if let Some(window) = window {
+        let silence = self.silence.as_ref();
+        if let Some(window) = silence.and_then(|silence| silence.window.as_ref()) {
             window.set_task(task);
         }
     }

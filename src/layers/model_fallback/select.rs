@@ -13,7 +13,7 @@ use super::{
 #[cfg(feature = "metrics")]
 use crate::run::AttemptTarget;
 use crate::{
-    attempt::{Candidate, CandidateDialect, Denial},
+    attempt::{AttemptPolicy, Candidate, CandidateDialect, Denial},
     error::{BoxError, InvalidRequest},
     llm::failure::{Cooling, CoolingDown, TryOther},
     run::{Run, RunId},
@@ -86,8 +86,8 @@ impl FallbackPolicy {
 
     /// The stops that may be tried; only the first of them if the body is a form.
     fn suitable_stops(&self) -> impl Iterator<Item = usize> {
-        let most = if self.may_move() { usize::MAX } else { 1 };
-        self.stops().take(most)
+        let may_move = self.original().is_some_and(OriginalRequest::may_move);
+        self.stops().take(if may_move { usize::MAX } else { 1 })
     }
 
     /// The later stops that may be tried after the current one.
@@ -192,11 +192,6 @@ impl FallbackPolicy {
         CoolingDown { candidates }
     }
 
-    /// The model that the caller's request names.
-    pub(super) fn model(&self) -> Option<&str> {
-        self.original()?.fields()?.model()
-    }
-
     /// The model for logs, cut to `MAX_LOGGED` characters, as callers choose its length.
     fn logged_model(&self) -> Option<&str> {
         let model = self.model()?;
@@ -242,11 +237,6 @@ impl FallbackPolicy {
         self.own
             .as_ref()
             .map(|own| tracing::field::display(own.id()))
-    }
-
-    /// Whether candidates other than the first may get the request; false for a form.
-    fn may_move(&self) -> bool {
-        self.original().is_some_and(OriginalRequest::may_move)
     }
 }
 

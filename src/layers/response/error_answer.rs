@@ -71,6 +71,7 @@ impl ErrorAnswer {
                 retry_after: None,
             };
         }
+        let cooling = chain(&**error).find_map(|error| error.downcast_ref::<CoolingDown>());
         let (status, code, message) = describe(error, is_unready);
         // The log gets the causes and the caller does not, as they may name hosts.
         tracing::warn!(
@@ -87,7 +88,7 @@ impl ErrorAnswer {
             status: (statuses.error)(error).unwrap_or(status),
             reason: None,
             tries,
-            retry_after: cooling(error).map(|cooling| seconds(cooling.soonest())),
+            retry_after: cooling.map(|cooling| seconds(cooling.soonest())),
         }
     }
 }
@@ -101,7 +102,8 @@ struct Causes<'a>(&'a (dyn Error + 'static));
 impl fmt::Display for Causes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut last = String::new();
-        for error in chain(self.0).filter(|error| !is_logged_elsewhere(*error)) {
+        let causes = chain(self.0).filter(|it| !it.is::<CallFailed>() && !attempt::is_logged(*it));
+        for error in causes {
             let text = error.to_string();
             if !last.is_empty() {
                 if last.ends_with(&text) {
@@ -114,16 +116,6 @@ impl fmt::Display for Causes<'_> {
         }
         Ok(())
     }
-}
-
-/// Whether the log shows this error in another field or line.
-fn is_logged_elsewhere(error: &(dyn Error + 'static)) -> bool {
-    error.is::<CallFailed>() || attempt::is_logged(error)
-}
-
-/// The `CoolingDown` among the sources of `error`; `None` if there is none.
-fn cooling(error: &BoxError) -> Option<&CoolingDown> {
-    chain(&**error).find_map(|error| error.downcast_ref())
 }
 
 fn describe(error: &BoxError, is_unready: bool) -> (StatusCode, &'static str, String) {

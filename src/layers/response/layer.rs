@@ -157,12 +157,10 @@ impl<S: Clone> Clone for TerminalResponse<S> {
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for TerminalResponse<S>
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
-    S::Error: Into<BoxError>,
+    S: Service<Request<ReqBody>, Response = Response<ResBody>, Error: Into<BoxError>>,
     // `'static` for the downcast of the body to `ReplayBody`.
     ReqBody: 'static,
-    ResBody: Body<Data = Bytes>,
-    ResBody::Error: Into<BoxError>,
+    ResBody: Body<Data = Bytes, Error: Into<BoxError>>,
 {
     type Response = Response<TerminalResponseBody<S::Future, ResBody>>;
     type Error = Infallible;
