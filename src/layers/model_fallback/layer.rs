@@ -196,12 +196,9 @@ pub type ModelFallbackBody<B> = AttemptBody<B>;
 
 impl<S, Q, B> Service<Request<Q>> for ModelFallback<S>
 where
-    S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
-    S::Error: Into<BoxError>,
-    Q: Body<Data = Bytes> + 'static,
-    Q::Error: Into<BoxError>,
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
+    S: Service<Request<ReplayBody>, Response = Response<B>, Error: Into<BoxError>> + Clone,
+    Q: Body<Data = Bytes, Error: Into<BoxError>> + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
     type Response = Response<ModelFallbackBody<B>>;
     type Error = BoxError;
