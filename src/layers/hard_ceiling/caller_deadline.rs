@@ -84,11 +84,17 @@ impl CallerDeadline {
     fn on_head(&mut self, streams: bool) {
         self.has_head = true;
         self.set_deadline(self.announced.after_the_head(streams));
-        self.silence = self.announced.silence.map(|longest| SilenceLimit {
-            longest: nanos(longest),
-            since: None,
-            window: None,
-        });
+        match &mut self.silence {
+            // The limit runs since an early head; the head of the answer restarts it.
+            Some(silence) => silence.reset(),
+            None => {
+                self.silence = self.announced.silence.map(|longest| SilenceLimit {
+                    longest: nanos(longest),
+                    since: None,
+                    window: None,
+                });
+            }
+        }
     }
 
     /// Updates the limits if the response layer has written to the caller since the last update.
