@@ -210,19 +210,19 @@ where
                     answer: slot,
                     timer,
                 } => {
-                    let Some(answer) = slot else {
-                        panic!("an answer was read twice");
-                    };
+                    let mut answer = slot.take().expect("an answer is read once");
                     if answer.poll(cx).is_pending() {
                         let timer = timer.get_or_insert_with(|| Box::pin(sleep(ERROR_TIME)));
-                        ready!(poll_timer(timer, cx));
+                        if poll_timer(timer, cx).is_pending() {
+                            *slot = Some(answer);
+                            return Poll::Pending;
+                        }
                     }
-                    let failure = answer.classify(&state.gate.settings.classifier);
-                    let waits = failure.is_some_and(|it| it.class == FailureClass::NotReady);
-                    match slot.take() {
-                        Some(answer) if waits => state.failed(Ok(answer), task),
-                        Some(answer) => state.pass_read_to_caller(*answer),
-                        None => panic!("an answer was read twice"),
+                    match answer.classify(&state.gate.settings.classifier) {
+                        Some(failure) if failure.class == FailureClass::NotReady => {
+                            state.failed(Ok(answer), task)
+                        }
+                        _ => state.pass_read_to_caller(*answer),
                     }
                 }
                 HeldStageProj::Waiting { healthy, since, .. } => {
