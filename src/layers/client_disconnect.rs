@@ -80,18 +80,14 @@
 //! let layer = ClientDisconnectLayer::new().scope(Scope::Run);
 //! ```
 
-use std::task::{Context, Poll};
-
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body::Body;
+use http::Request;
 use tower_layer::Layer;
-use tower_service::Service;
 
 use crate::{
-    error::BoxError,
     run::Scope,
-    supervise::{Claim, LayerSettings, SupervisedBody, SupervisedFuture},
+    supervise::{
+        Claim, LayerSettings, SupervisedBody, SupervisedFuture, SupervisedService, SupervisesCalls,
+    },
 };
 
 /// Ends a call when its caller disconnects: see the [module](self).
@@ -121,19 +117,12 @@ impl<S> Layer<S> for ClientDisconnectLayer {
     type Service = ClientDisconnect<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        ClientDisconnect {
-            inner,
-            scope: self.scope,
-        }
+        SupervisedService::new(inner, *self)
     }
 }
 
 /// The service of a [`ClientDisconnectLayer`].
-#[derive(Clone, Copy, Debug)]
-pub struct ClientDisconnect<S> {
-    inner: S,
-    scope: Scope,
-}
+pub type ClientDisconnect<S> = SupervisedService<S, ClientDisconnectLayer>;
 
 /// The response future of [`ClientDisconnect`].
 pub type ClientDisconnectFuture<F> = SupervisedFuture<F>;
@@ -141,25 +130,15 @@ pub type ClientDisconnectFuture<F> = SupervisedFuture<F>;
 /// The response body of [`ClientDisconnect`].
 pub type ClientDisconnectBody<B> = SupervisedBody<B>;
 
-impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for ClientDisconnect<S>
-where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
-    S::Error: Into<BoxError>,
-    ResBody: Body<Data = Bytes>,
-    ResBody::Error: Into<BoxError>,
-{
-    type Response = Response<ClientDisconnectBody<ResBody>>;
-    type Error = BoxError;
-    type Future = ClientDisconnectFuture<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
-    }
-
+impl SupervisesCalls for ClientDisconnectLayer {
     #[inline]
-    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
+    fn supervise<B, F>(
+        &self,
+        mut request: Request<B>,
+        inner: impl FnOnce(Request<B>) -> F,
+    ) -> SupervisedFuture<F> {
         let entry = Claim::of(&mut request);
         let settings = LayerSettings::disconnect(self.scope).reading();
-        SupervisedFuture::new(entry, settings, request, |request| self.inner.call(request))
+        SupervisedFuture::new(entry, settings, request, inner)
     }
 }

@@ -288,12 +288,9 @@ pub type LoopGuardBody<B> = SupervisedBody<B>;
 
 impl<S, Q, B> Service<Request<Q>> for LoopGuard<S>
 where
-    S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
-    S::Error: Into<BoxError>,
-    Q: Body<Data = Bytes> + 'static,
-    Q::Error: Into<BoxError>,
-    B: Body<Data = Bytes>,
-    B::Error: Into<BoxError>,
+    S: Service<Request<ReplayBody>, Response = Response<B>, Error: Into<BoxError>> + Clone,
+    Q: Body<Data = Bytes, Error: Into<BoxError>> + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
     type Response = Response<LoopGuardBody<B>>;
     type Error = BoxError;
@@ -304,21 +301,14 @@ where
     }
 
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
-        let LoopGuardLayer {
-            limits,
-            ref polls,
-            counts,
-            exact,
-            ends,
-            max_body,
-        } = self.layer;
+        let layer = &self.layer;
         let entry = Claim::of_call(&mut request);
         let run = entry.run.clone();
-        let settings = if counts {
-            if let Some(polls) = polls {
+        let settings = if layer.counts {
+            if let Some(polls) = &layer.polls {
                 run.add_polls(polls);
             }
-            run.limit_loops(limits, ends);
+            run.limit_loops(layer.limits, layer.ends);
             let answer = AnswerReader::nothing();
             LayerSettings::hooks(CallsReader { answer })
                 .reading()
@@ -326,10 +316,15 @@ where
         } else {
             LayerSettings::passive()
         };
+        let reader = HistoryReader {
+            run,
+            counts: layer.counts,
+            exact: layer.exact,
+        };
+        let max_body = layer.max_body;
         // The service that was polled ready takes the call; a clone of it stays for later calls.
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
-        let reader = HistoryReader { run, counts, exact };
         SupervisedFuture::new(entry, settings, request, |request| {
             ReadRequest::new(service, reader, request, max_body)
         })

@@ -78,23 +78,20 @@
 //! # }
 //! ```
 
-use std::{
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body::Body;
+use http::Request;
 use tower_layer::Layer;
-use tower_service::Service;
 
 use crate::{
     attempt::generates,
-    error::BoxError,
     registry::{OwnerCaps, OwnerTokens, RunRegistry, Uncounted},
     run::{Run, TokenCaps},
-    supervise::{Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture},
+    supervise::{
+        Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture,
+        SupervisedService, SupervisesCalls,
+    },
 };
 
 /// Caps an owner's open runs, and its turns and tokens in an hour: see the [module](self).
@@ -155,19 +152,12 @@ impl<S> Layer<S> for OwnerCapLayer {
     type Service = OwnerCap<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        OwnerCap {
-            inner,
-            layer: self.clone(),
-        }
+        SupervisedService::new(inner, self.clone())
     }
 }
 
 /// The service of an [`OwnerCapLayer`].
-#[derive(Clone, Debug)]
-pub struct OwnerCap<S> {
-    inner: S,
-    layer: OwnerCapLayer,
-}
+pub type OwnerCap<S> = SupervisedService<S, OwnerCapLayer>;
 
 /// The response future of [`OwnerCap`].
 pub type OwnerCapFuture<F> = SupervisedFuture<F>;
@@ -175,40 +165,29 @@ pub type OwnerCapFuture<F> = SupervisedFuture<F>;
 /// The response body of [`OwnerCap`].
 pub type OwnerCapBody<B> = SupervisedBody<B>;
 
-impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for OwnerCap<S>
-where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
-    S::Error: Into<BoxError>,
-    ResBody: Body<Data = Bytes>,
-    ResBody::Error: Into<BoxError>,
-{
-    type Response = Response<OwnerCapBody<ResBody>>;
-    type Error = BoxError;
-    type Future = OwnerCapFuture<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
+impl SupervisesCalls for OwnerCapLayer {
+    fn supervise<B, F>(
+        &self,
+        mut request: Request<B>,
+        inner: impl FnOnce(Request<B>) -> F,
+    ) -> SupervisedFuture<F> {
         let is_uncounted = request.extensions_mut().remove::<Uncounted>().is_some();
         if is_uncounted {
             // Admit the run also without caps, as after a reload that removes them: at the
             // admission observers get the run's `Opened` notice.
-            let caps = self.layer.caps.unwrap_or_default();
+            let caps = self.caps.unwrap_or_default();
             if let Some(call) = request.extensions().get::<Run>() {
-                self.layer.registry.admit(call, caps, generates(&request));
+                self.registry.admit(call, caps, generates(&request));
                 if let Err(end) = call.check() {
                     return SupervisedFuture::refused(end.into());
                 }
-                if let Some(capping) = self.layer.capping(caps, call) {
+                if let Some(capping) = self.capping(caps, call) {
                     let claim = Claim::of(&mut request);
                     let settings = LayerSettings::hooks(capping).counting().frames();
-                    let call = |request| self.inner.call(request);
-                    return SupervisedFuture::new(claim, settings, request, call);
+                    return SupervisedFuture::new(claim, settings, request, inner);
                 }
             }
         }
-        SupervisedFuture::inert(self.inner.call(request))
+        SupervisedFuture::inert(inner(request))
     }
 }

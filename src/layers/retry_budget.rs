@@ -224,12 +224,9 @@ pub type RetryBody<B> = AttemptBody<B>;
 
 impl<S, Q, B> Service<Request<Q>> for Retry<S>
 where
-    S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
-    S::Error: Into<BoxError>,
-    Q: Body<Data = Bytes> + 'static,
-    Q::Error: Into<BoxError>,
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
+    S: Service<Request<ReplayBody>, Response = Response<B>, Error: Into<BoxError>> + Clone,
+    Q: Body<Data = Bytes, Error: Into<BoxError>> + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
     type Response = Response<RetryBody<B>>;
     type Error = BoxError;

@@ -122,21 +122,17 @@
 //!     .layer(StepTimeoutLayer::new(Duration::from_secs(120)).first(Duration::from_secs(240)));
 //! ```
 
-use std::{
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body::Body;
+use http::Request;
 use tower_layer::Layer;
-use tower_service::Service;
 
 use crate::{
-    error::BoxError,
     run::{HEARTBEAT, Limits, ResetOn, Run, Scope},
-    supervise::{Claim, LayerSettings, StepWindow, SupervisedBody, SupervisedFuture},
+    supervise::{
+        Claim, LayerSettings, StepWindow, SupervisedBody, SupervisedFuture, SupervisedService,
+        SupervisesCalls,
+    },
 };
 
 /// Ends a node that makes no progress for a window: see the [module](self).
@@ -275,23 +271,35 @@ impl StepTimeoutLayer {
             _ => None,
         }
     }
+
+    /// Makes the step window that enforces `limit` on `found`, or on its run by the layer's scope;
+    /// `None` if the request has no window at all.
+    #[inline]
+    fn window_for<B>(&self, limit: Limit, request: &Request<B>, found: &Run) -> Option<StepWindow> {
+        let window = match limit.for_request(request, found)? {
+            Limit::Step { first, step } => StepWindow::new(first, step, self.resets_on, self.scope),
+            Limit::Heartbeat(interval) => {
+                found.expect_heartbeat(interval);
+                StepWindow::of_life(interval.saturating_mul(2), self.scope)
+            }
+        };
+        Some(match self.observes {
+            true => window.observing(),
+            false => window,
+        })
+    }
 }
 
 impl<S> Layer<S> for StepTimeoutLayer {
     type Service = StepTimeout<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let layer = *self;
-        StepTimeout { inner, layer }
+        SupervisedService::new(inner, *self)
     }
 }
 
 /// The service of a [`StepTimeoutLayer`].
-#[derive(Clone, Copy, Debug)]
-pub struct StepTimeout<S> {
-    inner: S,
-    layer: StepTimeoutLayer,
-}
+pub type StepTimeout<S> = SupervisedService<S, StepTimeoutLayer>;
 
 /// The response future of [`StepTimeout`].
 pub type StepTimeoutFuture<F> = SupervisedFuture<F>;
@@ -299,56 +307,27 @@ pub type StepTimeoutFuture<F> = SupervisedFuture<F>;
 /// The response body of [`StepTimeout`].
 pub type StepTimeoutBody<B> = SupervisedBody<B>;
 
-impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for StepTimeout<S>
-where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
-    S::Error: Into<BoxError>,
-    ResBody: Body<Data = Bytes>,
-    ResBody::Error: Into<BoxError>,
-{
-    type Response = Response<StepTimeoutBody<ResBody>>;
-    type Error = BoxError;
-    type Future = StepTimeoutFuture<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
-    }
-
+impl SupervisesCalls for StepTimeoutLayer {
     #[inline]
-    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let StepTimeoutLayer {
-            limit,
-            resets_on,
-            observes,
-            scope,
-        } = self.layer;
-        let Some(limit) = limit else {
-            return SupervisedFuture::inert(self.inner.call(request));
+    fn supervise<B, F>(
+        &self,
+        mut request: Request<B>,
+        inner: impl FnOnce(Request<B>) -> F,
+    ) -> SupervisedFuture<F> {
+        let Some(limit) = self.limit else {
+            return SupervisedFuture::inert(inner(request));
         };
-        let silence = SilenceSettings {
-            limit,
-            resets_on,
-            observes,
-        };
-        let entry = Claim::of(&mut request);
-        if scope == Scope::Run {
-            silence.limit_tools(&entry.run);
+        let claim = Claim::of(&mut request);
+        if let (Limit::Step { step, .. }, Scope::Run) = (limit, self.scope) {
+            // The window of the run, for its tools; a local layer adds none.
+            claim.run.add_window(step, self.resets_on, self.observes);
         }
-        let window = silence.for_request(&request, &entry.run);
-        let window = window.map(|silence| silence.window(&entry.run, scope));
+        let window = self.window_for(limit, &request, &claim.run);
         let settings = window.map_or_else(LayerSettings::passive, |window| {
             LayerSettings::window(window).reading()
         });
-        SupervisedFuture::new(entry, settings, request, |request| self.inner.call(request))
+        SupervisedFuture::new(claim, settings, request, inner)
     }
-}
-
-/// The limit on silence of a layer, or of one of its calls.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SilenceSettings {
-    limit: Limit,
-    resets_on: ResetOn,
-    observes: bool,
 }
 
 /// The longest silence, after which a node ends.
@@ -360,9 +339,9 @@ enum Limit {
     Heartbeat(Duration),
 }
 
-impl SilenceSettings {
-    /// The settings for this request: the limits in its `Limits` extension replace those of the
-    /// layer. `None` if the request has no window at all.
+impl Limit {
+    /// The limit for this request: those in its `Limits` extension replace this one. `None` if the
+    /// request has no window at all.
     ///
     /// Also sets the window of tools on `found`, if the extension has one.
     #[inline]
@@ -374,46 +353,19 @@ impl SilenceSettings {
             found.tool_window(window);
         }
         if let Some(step) = limits.step {
-            self.limit = Limit::Step { first: step, step };
+            self = Self::Step { first: step, step };
         }
-        let Limit::Step { first, step } = &mut self.limit else {
-            return Some(self);
-        };
-        if let Some(limit) = limits.first {
-            *first = limit;
-        }
-        if first.is_zero() && step.is_zero() {
-            return None;
-        }
-        for length in [first, step] {
-            if length.is_zero() {
-                *length = Duration::MAX;
+        if let Self::Step { first, step } = &mut self {
+            *first = limits.first.unwrap_or(*first);
+            if first.is_zero() && step.is_zero() {
+                return None;
+            }
+            for length in [first, step] {
+                if length.is_zero() {
+                    *length = Duration::MAX;
+                }
             }
         }
         Some(self)
-    }
-
-    /// Adds the step window to the run of `found`, for its tools; a local layer adds none.
-    fn limit_tools(self, found: &Run) {
-        if let Limit::Step { step, .. } = self.limit {
-            found.add_window(step, self.resets_on, self.observes);
-        }
-    }
-
-    /// Makes the step window that enforces these settings on `found`, or on its run by `scope`.
-    #[inline]
-    fn window(self, found: &Run, scope: Scope) -> StepWindow {
-        let window = match self.limit {
-            Limit::Step { first, step } => StepWindow::new(first, step, self.resets_on, scope),
-            Limit::Heartbeat(interval) => {
-                found.expect_heartbeat(interval);
-                StepWindow::of_life(interval.saturating_mul(2), scope)
-            }
-        };
-        if self.observes {
-            window.observing()
-        } else {
-            window
-        }
     }
 }

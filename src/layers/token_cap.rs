@@ -97,18 +97,16 @@
 //! let layer = TokenCapLayer::new(TokenCaps::new().max_cost(2.0)).ask_at(0.8);
 //! ```
 
-use std::task::{Context, Poll};
-
 use bytes::Bytes;
-use http::{Request, Response};
-use http_body::Body;
+use http::Request;
 use tower_layer::Layer;
-use tower_service::Service;
 
 use crate::{
-    error::BoxError,
     run::{Run, RunTokenCaps, TokenCaps},
-    supervise::{Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture},
+    supervise::{
+        Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture,
+        SupervisedService, SupervisesCalls,
+    },
 };
 
 /// Ends a run that has used up its caps on tokens or on their cost: see the [module](self).
@@ -155,17 +153,12 @@ impl<S> Layer<S> for TokenCapLayer {
     type Service = TokenCap<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let layer = *self;
-        TokenCap { inner, layer }
+        SupervisedService::new(inner, *self)
     }
 }
 
 /// The service of a [`TokenCapLayer`].
-#[derive(Clone, Debug)]
-pub struct TokenCap<S> {
-    inner: S,
-    layer: TokenCapLayer,
-}
+pub type TokenCap<S> = SupervisedService<S, TokenCapLayer>;
 
 /// The response future of [`TokenCap`].
 pub type TokenCapFuture<F> = SupervisedFuture<F>;
@@ -192,34 +185,28 @@ impl LayerHooks for Capping {
     }
 }
 
-impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for TokenCap<S>
-where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
-    S::Error: Into<BoxError>,
-    ResBody: Body<Data = Bytes>,
-    ResBody::Error: Into<BoxError>,
-{
-    type Response = Response<TokenCapBody<ResBody>>;
-    type Error = BoxError;
-    type Future = TokenCapFuture<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let caps = self.layer.of_run;
+impl SupervisesCalls for TokenCapLayer {
+    fn supervise<B, F>(
+        &self,
+        mut request: Request<B>,
+        inner: impl FnOnce(Request<B>) -> F,
+    ) -> SupervisedFuture<F> {
+        let caps = self.of_run;
         if !caps.caps.is_set() {
-            return SupervisedFuture::inert(self.inner.call(request));
+            return SupervisedFuture::inert(inner(request));
         }
         let claim = Claim::of(&mut request);
         if let Err(end) = claim.run.admit_tokens(&caps) {
             if !claim.run.node().is_over() {
-                // The run is closing and not over: refuse this call alone.
+                // The run is closing and not over: refuse this call alone, and settle it if that is
+                // the duty of this layer.
+                if claim.owns {
+                    claim.run.settle(end.reason.clone());
+                }
                 return SupervisedFuture::refused(end.into());
             }
         }
         let settings = LayerSettings::hooks(Capping(caps)).counting().frames();
-        SupervisedFuture::new(claim, settings, request, |request| self.inner.call(request))
+        SupervisedFuture::new(claim, settings, request, inner)
     }
 }

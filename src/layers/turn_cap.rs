@@ -93,21 +93,18 @@
 use std::{
     fmt,
     sync::{Arc, atomic::AtomicU32},
-    task::{Context, Poll},
     time::Duration,
 };
 
-use bytes::Bytes;
-use http::{Request, Response, request::Parts};
-use http_body::Body;
+use http::{Request, request::Parts};
 use tower_layer::Layer;
-use tower_service::Service;
 
 use crate::{
     attempt::generates,
-    error::BoxError,
     run::{Run, Terminated, TurnLimit},
-    supervise::{Claim, LayerSettings, SupervisedBody, SupervisedFuture},
+    supervise::{
+        Claim, LayerSettings, SupervisedBody, SupervisedFuture, SupervisedService, SupervisesCalls,
+    },
 };
 
 type TurnsSource<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
@@ -196,8 +193,7 @@ impl<S> Layer<S> for TurnCapLayer {
     type Service = TurnCap<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let layer = Arc::new(self.clone());
-        TurnCap { inner, layer }
+        SupervisedService::new(inner, Arc::new(self.clone()))
     }
 }
 
@@ -212,13 +208,8 @@ impl fmt::Debug for TurnCapLayer {
     }
 }
 
-/// The service of a [`TurnCapLayer`].
-#[derive(Clone, Debug)]
-pub struct TurnCap<S> {
-    inner: S,
-    // Shared, so that a service that is cloned per request clones cheaply.
-    layer: Arc<TurnCapLayer>,
-}
+/// The service of a [`TurnCapLayer`]; a clone of it shares the settings.
+pub type TurnCap<S> = SupervisedService<S, Arc<TurnCapLayer>>;
 
 /// The response future of [`TurnCap`].
 pub type TurnCapFuture<F> = SupervisedFuture<F>;
@@ -283,25 +274,15 @@ fn admit<B>(found: &Run, cap: TurnLimit, request: &mut Request<B>) -> Result<(),
     Ok(())
 }
 
-impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for TurnCap<S>
-where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
-    S::Error: Into<BoxError>,
-    ResBody: Body<Data = Bytes>,
-    ResBody::Error: Into<BoxError>,
-{
-    type Response = Response<TurnCapBody<ResBody>>;
-    type Error = BoxError;
-    type Future = TurnCapFuture<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
-    }
-
-    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        let (cap, mut request) = self.layer.limit_for(request);
+impl SupervisesCalls for TurnCapLayer {
+    fn supervise<B, F>(
+        &self,
+        request: Request<B>,
+        inner: impl FnOnce(Request<B>) -> F,
+    ) -> SupervisedFuture<F> {
+        let (cap, mut request) = self.limit_for(request);
         let Some(cap) = cap else {
-            return SupervisedFuture::inert(self.inner.call(request));
+            return SupervisedFuture::inert(inner(request));
         };
         let entry = Claim::of(&mut request);
         let found = entry.run.clone();
@@ -312,6 +293,6 @@ where
             }
         }
         let settings = LayerSettings::passive();
-        SupervisedFuture::new(entry, settings, request, |request| self.inner.call(request))
+        SupervisedFuture::new(entry, settings, request, inner)
     }
 }

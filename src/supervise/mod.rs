@@ -31,19 +31,24 @@ mod future;
 mod marks;
 mod observer;
 mod read_request;
+mod service;
 mod settings;
 mod step_window;
 mod supervisor;
 mod timer;
 mod unary_tokens;
 
-pub use self::{body::SupervisedBody, future::SupervisedFuture, marks::ResponseMarks};
+pub use self::{
+    body::SupervisedBody, future::SupervisedFuture, marks::ResponseMarks,
+    service::SupervisedService,
+};
 
 pub(crate) use self::{
     claim::Claim,
     marks::MarkingReader,
     observer::{Observer, dialect_of, operation_of},
     read_request::{ReadRequest, RequestReader, Upload},
+    service::SupervisesCalls,
     settings::{LayerHooks, LayerSettings},
     step_window::StepWindow,
     supervisor::reason_of,

@@ -50,12 +50,11 @@ impl<F> Call<F> {
         F: Future<Output = Result<T, E>>,
         E: fmt::Display,
     {
-        let failed = TerminalReason::Failed(FailureClass::Caller);
         let judge = |output: &Result<T, E>| match output {
             Ok(_) => TerminalReason::Completed,
             Err(error) => {
                 tracing::debug!(target: "tower_agent", %error, "tool failed");
-                failed
+                TerminalReason::Failed(FailureClass::Caller)
             }
         };
         match ready!(self.as_mut().project().watch.poll_with(cx, judge)) {
@@ -139,7 +138,7 @@ where
         let this = self.project();
         let read = this.read;
         let result = |output: &T| Some(arguments(&read(output), 0).digest);
-        Poll::Ready(ready!(this.call.poll_with(cx, result)))
+        this.call.poll_with(cx, result)
     }
 }
 

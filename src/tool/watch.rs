@@ -162,9 +162,9 @@ impl<F> Watch<F> {
                 // A tool that its own window ended has failed; one that its run ended has not.
                 let watch = self.as_mut().project();
                 let own = terminated.kind == NodeKind::Tool && terminated.is_end_of(watch.node);
-                // The end of a closing node is not counted: the closing may have refused the tool
-                // before it began, which is no failure.
-                if own && !watch.node.node().refuses_work() {
+                // A tool that a closing refused at its birth never began, which is no failure.
+                let is_refused = watch.node.node().refusal() == Some(&terminated.reason);
+                if own && !is_refused {
                     let reason = terminated.reason.as_str();
                     // The timeout counts as the tool's result.
                     self.as_mut().record(|| Some(digest(reason)));

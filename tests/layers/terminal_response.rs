@@ -937,3 +937,14 @@ async fn half_an_event_after_an_error_that_is_not_heard_is_dropped_before_it_is_
         }
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_programs_status_holds_for_a_service_that_is_not_ready_too() {
+    let layer = layer().error_status(|_| Some(StatusCode::INTERNAL_SERVER_ERROR));
+    let upstream = Upstream::script(Script::json()).readiness([Some("full".into())]);
+    let service = layer.layer(upstream);
+
+    let answer = service.oneshot(request()).await.unwrap();
+
+    assert_eq!(answer.status(), StatusCode::INTERNAL_SERVER_ERROR);
+}

@@ -1,4 +1,4 @@
-use std::{convert::Infallible, future::pending, time::Duration};
+use std::{convert::Infallible, future::pending, pin::pin, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::{join, join_all};
@@ -6,7 +6,9 @@ use http::{Request, Response};
 use http_body_util::Full;
 use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, ServiceExt, service_fn};
-use tower_agent::{BoxError, HardCeilingLayer, NodeKind, Run, Scope, TerminalReason, ToolError};
+use tower_agent::{
+    BoxError, HardCeilingLayer, NodeKind, Owner, Run, RunRegistry, Scope, TerminalReason, ToolError,
+};
 
 use crate::support::{Script, Upstream, later, poll_once, reason_of, request, secs};
 
@@ -315,4 +317,22 @@ async fn a_tool_error_reads_well_and_keeps_its_source() {
     assert_eq!(failed.to_string(), "tool failed: boom");
     assert!(cut.to_string().starts_with("tool was stopped: run "));
     assert_eq!(TerminalReason::find(&cut), Some(&TerminalReason::Aborted));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_tool_that_its_window_ends_while_the_run_drains_is_an_error_of_the_run() {
+    for drains in [false, true] {
+        let registry = RunRegistry::new();
+        let run = registry.open(Owner::default(), "r-1".parse().unwrap());
+        let mut slow = pin!(run.tool("slow").window(WINDOW).watch(pending::<()>()));
+        let other = run.tool("other").watch(sleep(secs(20)));
+        assert!(poll_once(&mut slow).is_pending());
+        let drained = drains.then(|| registry.drain(secs(60)));
+
+        let (end, _) = join(slow, other).await;
+
+        assert_eq!(end.unwrap_err().reason, TerminalReason::StepTimeout);
+        assert_eq!(run.snapshot().errors, 1, "drains: {drains}");
+        drop(drained);
+    }
 }

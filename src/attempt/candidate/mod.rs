@@ -54,7 +54,7 @@ use crate::{
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Candidate {
     pub(crate) model: String,
     label: Arc<str>,
@@ -362,17 +362,6 @@ impl Candidate {
             && CREDENTIALS
                 .iter()
                 .all(|name| self.headers.get(name) == other.headers.get(name))
-    }
-
-    /// Whether both candidates are the same one, listed twice: name, model, upstream, dialect,
-    /// headers and account are equal. Other settings, such as limits and prices, do not count.
-    pub(crate) fn is_same(&self, other: &Self) -> bool {
-        self.label() == other.label()
-            && self.model == other.model
-            && self.base_url == other.base_url
-            && self.spoken() == other.spoken()
-            && self.headers == other.headers
-            && self.same_credential(other)
     }
 
     /// Whether an outage of one candidate probably affects the other: they share a host and port,

@@ -84,11 +84,17 @@ impl CallerDeadline {
     fn on_head(&mut self, streams: bool) {
         self.has_head = true;
         self.set_deadline(self.announced.after_the_head(streams));
-        self.silence = self.announced.silence.map(|longest| SilenceLimit {
-            longest: nanos(longest),
-            since: None,
-            window: None,
-        });
+        match &mut self.silence {
+            // The limit runs since an early head; the head of the answer restarts it.
+            Some(silence) => silence.reset(),
+            None => {
+                self.silence = self.announced.silence.map(|longest| SilenceLimit {
+                    longest: nanos(longest),
+                    since: None,
+                    window: None,
+                });
+            }
+        }
     }
 
     /// Updates the limits if the response layer has written to the caller since the last update.
@@ -152,11 +158,8 @@ impl LayerHooks for CallerDeadline {
 
     /// Lets `task` end the call for a passed silence limit, after an error of the inner service.
     fn failed(&mut self, task: TaskId) {
-        let window = self
-            .silence
-            .as_ref()
-            .and_then(|silence| silence.window.as_ref());
-        if let Some(window) = window {
+        let silence = self.silence.as_ref();
+        if let Some(window) = silence.and_then(|silence| silence.window.as_ref()) {
             window.set_task(task);
         }
     }

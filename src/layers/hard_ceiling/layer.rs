@@ -2,22 +2,18 @@
 //!
 //! The limits stand as deadlines on the node, and the supervisor enforces them.
 
-use std::{
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::time::Duration;
 
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body::Body;
+use http::Request;
 use tower_layer::Layer;
-use tower_service::Service;
 
 use super::caller_deadline::{CallerDeadline, CallerLimits};
 use crate::{
-    error::BoxError,
     run::{Clock, Limits, Nanos, NodeKind, Run, Scope, TaskId, TerminalReason, nanos},
-    supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
+    supervise::{
+        Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture, SupervisedService,
+        SupervisesCalls,
+    },
 };
 
 /// Ends a node at an absolute limit: see the [module](super).
@@ -124,16 +120,12 @@ impl<S> Layer<S> for HardCeilingLayer {
     fn layer(&self, inner: S) -> Self::Service {
         let mut layer = *self;
         layer.caller_deadline &= !layer.observes;
-        HardCeiling { inner, layer }
+        SupervisedService::new(inner, layer)
     }
 }
 
 /// The service of a [`HardCeilingLayer`](crate::layers::hard_ceiling::HardCeilingLayer).
-#[derive(Clone, Copy, Debug)]
-pub struct HardCeiling<S> {
-    inner: S,
-    layer: HardCeilingLayer,
-}
+pub type HardCeiling<S> = SupervisedService<S, HardCeilingLayer>;
 
 /// The response future of [`HardCeiling`].
 pub type HardCeilingFuture<F> = SupervisedFuture<F>;
@@ -141,35 +133,22 @@ pub type HardCeilingFuture<F> = SupervisedFuture<F>;
 /// The response body of [`HardCeiling`].
 pub type HardCeilingBody<B> = SupervisedBody<B>;
 
-impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for HardCeiling<S>
-where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
-    S::Error: Into<BoxError>,
-    ResBody: Body<Data = Bytes>,
-    ResBody::Error: Into<BoxError>,
-{
-    type Response = Response<HardCeilingBody<ResBody>>;
-    type Error = BoxError;
-    type Future = HardCeilingFuture<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
-    }
-
+impl SupervisesCalls for HardCeilingLayer {
     #[inline]
-    fn call(&mut self, mut request: Request<ReqBody>) -> Self::Future {
-        let HardCeilingLayer {
-            limits,
-            mut scope,
-            caller_deadline,
-            observes,
-        } = self.layer;
-        if limits.is_empty() && !caller_deadline {
-            return SupervisedFuture::inert(self.inner.call(request));
+    fn supervise<B, F>(
+        &self,
+        mut request: Request<B>,
+        inner: impl FnOnce(Request<B>) -> F,
+    ) -> SupervisedFuture<F> {
+        if self.limits.is_empty() && !self.caller_deadline {
+            return SupervisedFuture::inert(inner(request));
         }
         let mut entry = Claim::of(&mut request);
-        let limits = limits.for_request(&request);
-        let announced = caller_deadline.then(|| CallerLimits::of(request.headers()));
+        let mut scope = self.scope;
+        let limits = self.limits.for_request(&request);
+        let announced = self
+            .caller_deadline
+            .then(|| CallerLimits::of(request.headers()));
         let announced = announced.flatten();
         if announced.is_some() && entry.run.is_of_many() {
             // The announced limits hold for this call alone, so the call gets a separate node. The
@@ -178,7 +157,7 @@ where
             entry = Claim::of(&mut request);
             scope = Scope::Run;
         }
-        let settings = if observes {
+        let settings = if self.observes {
             LayerSettings::hooks(ObservedCeiling::new(limits, &entry.run, scope))
         } else {
             limits.tighten(&entry.run, scope);
@@ -190,7 +169,7 @@ where
                 None => LayerSettings::passive(),
             }
         };
-        SupervisedFuture::new(entry, settings, request, |request| self.inner.call(request))
+        SupervisedFuture::new(entry, settings, request, inner)
     }
 }
 

@@ -32,8 +32,7 @@ impl<B> ProbedBody<B> {
 
 impl<B> Body for ProbedBody<B>
 where
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
     type Data = Bytes;
     type Error = BoxError;

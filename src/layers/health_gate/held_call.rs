@@ -145,12 +145,9 @@ where
 
 impl<S, Q, B> Future for HeldCall<S, Q, B>
 where
-    S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
-    S::Error: Into<BoxError>,
-    Q: Body<Data = Bytes>,
-    Q::Error: Into<BoxError>,
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
+    S: Service<Request<ReplayBody>, Response = Response<B>, Error: Into<BoxError>> + Clone,
+    Q: Body<Data = Bytes, Error: Into<BoxError>>,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
     type Output = Result<Response<ProbedBody<B>>, BoxError>;
 
@@ -213,19 +210,19 @@ where
                     answer: slot,
                     timer,
                 } => {
-                    let Some(answer) = slot else {
-                        panic!("an answer was read twice");
-                    };
+                    let mut answer = slot.take().expect("an answer is read once");
                     if answer.poll(cx).is_pending() {
                         let timer = timer.get_or_insert_with(|| Box::pin(sleep(ERROR_TIME)));
-                        ready!(poll_timer(timer, cx));
+                        if poll_timer(timer, cx).is_pending() {
+                            *slot = Some(answer);
+                            return Poll::Pending;
+                        }
                     }
-                    let failure = answer.classify(&state.gate.settings.classifier);
-                    let waits = failure.is_some_and(|it| it.class == FailureClass::NotReady);
-                    match slot.take() {
-                        Some(answer) if waits => state.failed(Ok(answer), task),
-                        Some(answer) => state.pass_read_to_caller(*answer),
-                        None => panic!("an answer was read twice"),
+                    match answer.classify(&state.gate.settings.classifier) {
+                        Some(failure) if failure.class == FailureClass::NotReady => {
+                            state.failed(Ok(answer), task)
+                        }
+                        _ => state.pass_read_to_caller(*answer),
                     }
                 }
                 HeldStageProj::Waiting { healthy, since, .. } => {
@@ -300,12 +297,13 @@ impl<S, B> HeldState<S, B> {
             // A wait at the gate is no silence of the upstream, so silence starts anew.
             silence.reset();
         }
-        let again = self.request.clone().filter(|_| self.applies);
-        let request = mem::replace(&mut self.request, again);
-        match request {
-            Some(request) => Some(self.service.call(request)),
-            None => panic!("a request was sent before it was there"),
-        }
+        let request = match self.applies {
+            true => self.request.clone(),
+            // Such a call is never sent again.
+            false => self.request.take(),
+        };
+        let request = request.expect("the request is there before it is sent");
+        Some(self.service.call(request))
     }
 
     /// The next step after an error: wait if the upstream refused the connection, else fail.

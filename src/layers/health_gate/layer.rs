@@ -159,7 +159,7 @@ impl<C> HealthGateLayer<HttpProbe<C>> {
     /// Makes a layer that probes by sending `GET uri` with `client`; 2xx is healthy.
     #[must_use]
     pub fn get(client: C, uri: Uri) -> Self {
-        Self::new(HttpProbe::new(client, uri))
+        Self::new(HttpProbe { client, uri })
     }
 }
 
@@ -203,12 +203,9 @@ pub type HealthGateBody<B> = SupervisedBody<ProbedBody<B>>;
 
 impl<S, Q, B> Service<Request<Q>> for HealthGate<S>
 where
-    S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
-    S::Error: Into<BoxError>,
-    Q: Body<Data = Bytes> + 'static,
-    Q::Error: Into<BoxError>,
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
+    S: Service<Request<ReplayBody>, Response = Response<B>, Error: Into<BoxError>> + Clone,
+    Q: Body<Data = Bytes, Error: Into<BoxError>> + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
     type Response = Response<HealthGateBody<B>>;
     type Error = BoxError;
@@ -239,12 +236,6 @@ where
 pub struct HttpProbe<C> {
     client: C,
     uri: Uri,
-}
-
-impl<C> HttpProbe<C> {
-    pub(super) const fn new(client: C, uri: Uri) -> Self {
-        Self { client, uri }
-    }
 }
 
 impl<C, B> Service<()> for HttpProbe<C>

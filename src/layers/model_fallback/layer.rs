@@ -33,15 +33,15 @@ impl ModelFallbackLayer {
     /// Makes a layer that tries the candidate that the request names, then the others.
     ///
     /// The request names a candidate as its `model`. The others follow in the order of the list,
-    /// each at most once per call. Candidates with the same name, model, base URL, dialect, headers
-    /// and account count as one. If different candidates share the name that the request has, the
-    /// first that accepts the request's dialect goes first. Without candidates the layer adds
+    /// each at most once per call. Candidates that are equal in all settings count as one. If
+    /// different candidates share the name that the request has, the first that accepts the
+    /// request's dialect goes first. Without candidates the layer adds
     /// `x-attempt` to the request, and makes one attempt.
     #[must_use]
     pub fn new(candidates: impl IntoIterator<Item = Candidate>) -> Self {
         let mut known: Vec<Arc<Candidate>> = Vec::new();
         for candidate in candidates {
-            if known.iter().all(|it| !it.is_same(&candidate)) {
+            if known.iter().all(|it| **it != candidate) {
                 known.push(Arc::new(candidate));
             }
         }
@@ -196,12 +196,9 @@ pub type ModelFallbackBody<B> = AttemptBody<B>;
 
 impl<S, Q, B> Service<Request<Q>> for ModelFallback<S>
 where
-    S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
-    S::Error: Into<BoxError>,
-    Q: Body<Data = Bytes> + 'static,
-    Q::Error: Into<BoxError>,
-    B: Body<Data = Bytes> + Unpin,
-    B::Error: Into<BoxError>,
+    S: Service<Request<ReplayBody>, Response = Response<B>, Error: Into<BoxError>> + Clone,
+    Q: Body<Data = Bytes, Error: Into<BoxError>> + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Unpin,
 {
     type Response = Response<ModelFallbackBody<B>>;
     type Error = BoxError;

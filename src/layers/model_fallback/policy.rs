@@ -36,9 +36,8 @@ pub struct FallbackPolicy {
     pub(super) current: usize,
     /// The route's stop that `find_next` chose for the next attempt; else `None`.
     next: Option<usize>,
-    /// The stops with hosts that cannot serve this call at any path: a refused region, an untrusted
-    /// certificate, an unknown host.
-    pub(super) lost_hosts: Vec<usize>,
+    /// The stops that failed in this call, each with the kind of stops that may follow it.
+    pub(super) failed: Vec<(usize, TryOther)>,
     /// The digest of the request's session; `None` without a session, or if the layer is not
     /// sticky.
     pub(super) session: Option<u64>,
@@ -66,7 +65,7 @@ impl FallbackPolicy {
             route: Route::default(),
             current: 0,
             next: None,
-            lost_hosts: Vec::new(),
+            failed: Vec::new(),
             session: None,
         }
     }
@@ -182,29 +181,18 @@ impl AttemptPolicy for FallbackPolicy {
     }
 
     fn find_next(&mut self, failure: &Failure) -> Result<(), Denial> {
-        if failure.class.other() == TryOther::Provider || failure.is_unresolved {
-            self.lost_hosts.push(self.current);
-        }
-        let current = self.candidate(self.current).ok_or(Denial::Spent)?;
-        let suits = |stop: &usize| {
-            let other = self.candidate(*stop);
-            other.is_some_and(|other| match failure.class.other() {
-                TryOther::Credential => !current.same_credential(other),
-                // A candidate without a known window may have one as small, so it is not tried.
-                TryOther::LargerWindow => {
-                    other.window() > current.window() && current.window().is_some()
-                }
-                _ => true,
-            })
+        let other = match failure.is_unresolved {
+            true => TryOther::Provider,
+            false => failure.class.other(),
         };
-        let suitable = || self.following().filter(suits);
-        let next = suitable().find(|stop| self.claim(*stop));
-        let denial = match suitable().next() {
-            Some(_) => Denial::Cooldown,
-            None => Denial::Spent,
-        };
+        self.failed.push((self.current, other));
+        let next = self.following().find(|stop| self.claim(*stop));
         self.next = next;
-        next.map(drop).ok_or(denial)
+        match (next, self.following().next()) {
+            (Some(_), _) => Ok(()),
+            (None, Some(_)) => Err(Denial::Cooldown),
+            (None, None) => Err(Denial::Spent),
+        }
     }
 
     fn take_next(

@@ -13,9 +13,9 @@ use super::{
 #[cfg(feature = "metrics")]
 use crate::run::AttemptTarget;
 use crate::{
-    attempt::{Candidate, CandidateDialect, Denial},
+    attempt::{AttemptPolicy, Candidate, CandidateDialect, Denial},
     error::{BoxError, InvalidRequest},
-    llm::failure::{Cooling, CoolingDown},
+    llm::failure::{Cooling, CoolingDown, TryOther},
     run::{Run, RunId},
 };
 
@@ -86,21 +86,30 @@ impl FallbackPolicy {
 
     /// The stops that may be tried; only the first of them if the body is a form.
     fn suitable_stops(&self) -> impl Iterator<Item = usize> {
-        let most = if self.may_move() { usize::MAX } else { 1 };
-        self.stops().take(most)
+        let may_move = self.original().is_some_and(OriginalRequest::may_move);
+        self.stops().take(if may_move { usize::MAX } else { 1 })
     }
 
     /// The later stops that may be tried after the current one.
     pub(super) fn following(&self) -> impl Iterator<Item = usize> {
         self.suitable_stops()
-            .filter(|stop| *stop > self.current && !self.is_host_lost(*stop))
+            .filter(|stop| *stop > self.current && !self.is_ruled_out(*stop))
     }
 
-    /// Whether an earlier failure in this call showed that the stop's host cannot serve the call.
-    fn is_host_lost(&self, stop: usize) -> bool {
-        self.lost_hosts.iter().any(|lost| {
-            let pair = self.candidate(*lost).zip(self.candidate(stop));
-            pair.is_some_and(|(lost, other)| lost.same_provider(other))
+    /// Whether a failure in this call showed that the stop's host or account, or a window of its
+    /// size, cannot serve the call.
+    fn is_ruled_out(&self, stop: usize) -> bool {
+        self.failed.iter().any(|(failed, other)| {
+            let pair = self.candidate(*failed).zip(self.candidate(stop));
+            pair.is_some_and(|(failed, next)| match other {
+                TryOther::Provider => failed.same_provider(next),
+                TryOther::Credential => failed.same_credential(next),
+                // A candidate without a known window may have one as small, so it is not tried.
+                TryOther::LargerWindow => {
+                    failed.window().is_none() || next.window() <= failed.window()
+                }
+                _ => false,
+            })
         })
     }
 
@@ -183,11 +192,6 @@ impl FallbackPolicy {
         CoolingDown { candidates }
     }
 
-    /// The model that the caller's request names.
-    pub(super) fn model(&self) -> Option<&str> {
-        self.original()?.fields()?.model()
-    }
-
     /// The model for logs, cut to `MAX_LOGGED` characters, as callers choose its length.
     fn logged_model(&self) -> Option<&str> {
         let model = self.model()?;
@@ -233,11 +237,6 @@ impl FallbackPolicy {
         self.own
             .as_ref()
             .map(|own| tracing::field::display(own.id()))
-    }
-
-    /// Whether candidates other than the first may get the request; false for a form.
-    fn may_move(&self) -> bool {
-        self.original().is_some_and(OriginalRequest::may_move)
     }
 }
 

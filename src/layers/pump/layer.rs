@@ -78,11 +78,9 @@ pub type PumpBody = SupervisedBody<PumpedBody>;
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for Pump<S>
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
+    S: Service<Request<ReqBody>, Response = Response<ResBody>, Error: Into<BoxError> + 'static>,
     S::Future: Send + 'static,
-    S::Error: Into<BoxError> + 'static,
-    ResBody: Body<Data = Bytes> + Send + 'static,
-    ResBody::Error: Into<BoxError>,
+    ResBody: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     type Response = Response<PumpBody>;
     type Error = BoxError;

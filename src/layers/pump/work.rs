@@ -27,8 +27,7 @@ impl PumpedWork {
     where
         F: Future<Output = Result<Response<B>, E>> + Send + 'static,
         E: Into<BoxError>,
-        B: Body<Data = Bytes> + Send + 'static,
-        B::Error: Into<BoxError>,
+        B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
     {
         Self::Call(Box::pin(BoxedAnswer { call }))
     }
@@ -46,8 +45,7 @@ impl<F, B, E> Future for BoxedAnswer<F>
 where
     F: Future<Output = Result<Response<B>, E>>,
     E: Into<BoxError>,
-    B: Body<Data = Bytes> + Send + 'static,
-    B::Error: Into<BoxError>,
+    B: Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
 {
     type Output = Result<Response<BoxedBody>, BoxError>;
 

@@ -166,8 +166,7 @@ impl<F, B, E> Body for TerminalResponseBody<F, B>
 where
     F: Future<Output = Result<Response<B>, E>>,
     E: Into<BoxError>,
-    B: Body<Data = Bytes>,
-    B::Error: Into<BoxError>,
+    B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
     type Data = Bytes;
     type Error = BoxError;
@@ -244,11 +243,11 @@ where
                     Err(trailers) => {
                         this.inner.set(Inner::Over);
                         *this.keep_alive = None;
-                        events.trailers(trailers);
+                        events.end(Some(trailers));
                     }
                 },
                 Some(Err(error)) => events.fail(&error),
-                None => events.end(),
+                None => events.end(None),
             }
         }
     }
@@ -341,8 +340,7 @@ impl Refused {
         cx: &mut Context<'_>,
     ) -> Poll<BoxError>
     where
-        B: Body<Data = Bytes>,
-        B::Error: Into<BoxError>,
+        B: Body<Data = Bytes, Error: Into<BoxError>>,
     {
         // Only the body of a failed answer is expected to hold an error message.
         while !self.status.is_success() {

@@ -53,7 +53,9 @@ pub(super) struct ErrorAnswer {
 }
 
 impl ErrorAnswer {
-    pub(super) fn of(error: &BoxError, statuses: Statuses) -> Self {
+    /// The answer to a call that failed with `error`; `is_unready` says that the inner service did
+    /// not become ready for the call.
+    pub(super) fn of(error: &BoxError, statuses: Statuses, is_unready: bool) -> Self {
         let run = chain(&**error).find_map(|error| error.downcast_ref::<CallFailed>());
         // A `Terminated` of another run is no end of this run, but a failure of its call.
         let end = Terminated::find(&**error);
@@ -69,7 +71,8 @@ impl ErrorAnswer {
                 retry_after: None,
             };
         }
-        let (status, code, message) = describe(error);
+        let cooling = chain(&**error).find_map(|error| error.downcast_ref::<CoolingDown>());
+        let (status, code, message) = describe(error, is_unready);
         // The log gets the causes and the caller does not, as they may name hosts.
         tracing::warn!(
             target: "tower_agent",
@@ -85,7 +88,7 @@ impl ErrorAnswer {
             status: (statuses.error)(error).unwrap_or(status),
             reason: None,
             tries,
-            retry_after: cooling(error).map(|cooling| seconds(cooling.soonest())),
+            retry_after: cooling.map(|cooling| seconds(cooling.soonest())),
         }
     }
 }
@@ -99,7 +102,8 @@ struct Causes<'a>(&'a (dyn Error + 'static));
 impl fmt::Display for Causes<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut last = String::new();
-        for error in chain(self.0).filter(|error| !is_logged_elsewhere(*error)) {
+        let causes = chain(self.0).filter(|it| !it.is::<CallFailed>() && !attempt::is_logged(*it));
+        for error in causes {
             let text = error.to_string();
             if !last.is_empty() {
                 if last.ends_with(&text) {
@@ -114,17 +118,7 @@ impl fmt::Display for Causes<'_> {
     }
 }
 
-/// Whether the log shows this error in another field or line.
-fn is_logged_elsewhere(error: &(dyn Error + 'static)) -> bool {
-    error.is::<CallFailed>() || attempt::is_logged(error)
-}
-
-/// The `CoolingDown` among the sources of `error`; `None` if there is none.
-fn cooling(error: &BoxError) -> Option<&CoolingDown> {
-    chain(&**error).find_map(|error| error.downcast_ref())
-}
-
-fn describe(error: &BoxError) -> (StatusCode, &'static str, String) {
+fn describe(error: &BoxError, is_unready: bool) -> (StatusCode, &'static str, String) {
     let invalid = |message| (StatusCode::BAD_REQUEST, "invalid_request_error", message);
     let upstream = |message| (StatusCode::BAD_GATEWAY, "upstream_failed", message);
     for cause in chain(&**error) {
@@ -178,32 +172,21 @@ fn describe(error: &BoxError) -> (StatusCode, &'static str, String) {
             "The upstream could not be reached, or the connection to it broke (upstream_failed).";
         return upstream(message.to_owned());
     }
-    let message = "The server failed to process the request.".to_owned();
-    (StatusCode::INTERNAL_SERVER_ERROR, "server_error", message)
+    let (status, message) = match is_unready {
+        true => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "The server is not ready to take the request.",
+        ),
+        false => (
+            StatusCode::INTERNAL_SERVER_ERROR,
+            "The server failed to process the request.",
+        ),
+    };
+    (status, "server_error", message.to_owned())
 }
 
-pub(super) fn to_error(
-    caller: ErrorFormat,
-    statuses: Statuses,
-    error: &BoxError,
-) -> Response<Bytes> {
-    build(caller, ErrorAnswer::of(error, statuses))
-}
-
-pub(super) fn to_unready(
-    caller: ErrorFormat,
-    statuses: Statuses,
-    error: &BoxError,
-) -> Response<Bytes> {
-    let mut answer = ErrorAnswer::of(error, statuses);
-    if answer.reason.is_none() && answer.status == StatusCode::INTERNAL_SERVER_ERROR {
-        answer.status = StatusCode::SERVICE_UNAVAILABLE;
-        "The server is not ready to take the request.".clone_into(&mut answer.message);
-    }
-    build(caller, answer)
-}
-
-fn build(caller: ErrorFormat, error: ErrorAnswer) -> Response<Bytes> {
+/// Makes the answer in the format of the caller's request.
+pub(super) fn build(caller: ErrorFormat, error: ErrorAnswer) -> Response<Bytes> {
     let run = error.run.as_ref().map(RunId::to_string);
     let body = error_body(
         caller.dialect,

@@ -9,7 +9,7 @@ use std::{
 
 use bytes::Bytes;
 use http::{Extensions, Method, Request, request::Parts};
-use tokio::time::{Instant, Sleep};
+use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::early_head::wants_stream;
 use crate::{
@@ -41,11 +41,6 @@ impl KeepAliveSettings {
 
     const fn is_off(&self) -> bool {
         self.notices.is_none() && self.every.is_none() && self.early_head.is_none()
-    }
-
-    /// Whether the layer may insert comments into an event stream.
-    const fn inserts(&self) -> bool {
-        self.every.is_some() || (self.comments && self.notices.is_some())
     }
 }
 
@@ -121,7 +116,8 @@ impl KeepAlive {
 
     /// Whether the layer may insert comments into an event stream.
     pub(super) const fn inserts(&self) -> bool {
-        self.settings.inserts()
+        let settings = &self.settings;
+        settings.every.is_some() || (settings.comments && settings.notices.is_some())
     }
 
     pub(super) fn call(&self) -> Option<Run> {
@@ -253,10 +249,7 @@ impl KeepAlive {
         let Some(at) = self.began.checked_add(at) else {
             return;
         };
-        let timer = match &mut self.timer {
-            Some(timer) => timer,
-            None => self.timer.insert(Box::pin(tokio::time::sleep_until(at))),
-        };
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
         // Never postpone an armed timer: a poll that is too early costs less than a reset with
         // every frame.
         if timer.is_elapsed() || timer.deadline() > at {

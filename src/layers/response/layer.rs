@@ -17,7 +17,7 @@ use tower_service::Service;
 
 use super::{
     body::TerminalResponseBody,
-    error_answer::{self, ErrorFormat, Statuses},
+    error_answer::{self, ErrorAnswer, ErrorFormat, Statuses},
     keep_alive::{KeepAlive, KeepAliveSettings, Write},
 };
 use crate::{
@@ -157,12 +157,10 @@ impl<S: Clone> Clone for TerminalResponse<S> {
 
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for TerminalResponse<S>
 where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
-    S::Error: Into<BoxError>,
+    S: Service<Request<ReqBody>, Response = Response<ResBody>, Error: Into<BoxError>>,
     // `'static` for the downcast of the body to `ReplayBody`.
     ReqBody: 'static,
-    ResBody: Body<Data = Bytes>,
-    ResBody::Error: Into<BoxError>,
+    ResBody: Body<Data = Bytes, Error: Into<BoxError>>,
 {
     type Response = Response<TerminalResponseBody<S::Future, ResBody>>;
     type Error = Infallible;
@@ -263,7 +261,8 @@ where
                 let Some(error) = error.take() else {
                     panic!("a response future was polled after it was ready");
                 };
-                let answer = error_answer::to_unready(caller, statuses, &error);
+                let answer = ErrorAnswer::of(&error, statuses, true);
+                let answer = error_answer::build(caller, answer);
                 return Poll::Ready(Ok(answer.map(TerminalResponseBody::made)));
             }
         };
@@ -271,8 +270,10 @@ where
             Poll::Ready(Ok(answer)) => {
                 TerminalResponseBody::wrap(answer, caller, this.keep_alive.take())
             }
-            Poll::Ready(Err(error)) => error_answer::to_error(caller, statuses, &error.into())
-                .map(TerminalResponseBody::made),
+            Poll::Ready(Err(error)) => {
+                let answer = ErrorAnswer::of(&error.into(), statuses, false);
+                error_answer::build(caller, answer).map(TerminalResponseBody::made)
+            }
             Poll::Pending => {
                 // Before a head there is no stream to insert a comment into.
                 let keep_alive = this.keep_alive.as_mut();

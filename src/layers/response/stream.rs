@@ -8,8 +8,7 @@ use super::error_answer::{ErrorAnswer, Statuses};
 use crate::{
     error::BoxError,
     llm::{
-        dialect::error_event,
-        dialect::{Dialect, Truncated},
+        dialect::{Dialect, error_event},
         sse::{DONE, ErrorInfo, Splitter},
     },
     run::{Run, RunId},
@@ -202,19 +201,20 @@ impl CallerStream {
         }
     }
 
-    /// Ends the caller's stream when the upstream's body ended without an error.
-    pub(super) fn end(&mut self) {
-        match self.finish() {
-            Ok(()) => self.complete(),
-            Err(cut) => self.fail(&cut.into()),
-        }
-    }
-
-    fn finish(&self) -> Result<(), Truncated> {
-        match &self.source {
+    /// Ends the caller's stream when the upstream's body ended, with `trailers` if it had any; a
+    /// truncated stream ends with an error event.
+    pub(super) fn end(&mut self, trailers: Option<Frame<Bytes>>) {
+        let finish = match &self.source {
             EventSource::Own(reader) => reader.finish(),
             // The layer further in turns the end of a truncated stream into an error itself.
             EventSource::Marks(_) | EventSource::Split(..) => Ok(()),
+        };
+        match finish {
+            Ok(()) => {
+                self.complete();
+                self.out.extend(trailers);
+            }
+            Err(cut) => self.fail(&cut.into()),
         }
     }
 
@@ -238,17 +238,6 @@ impl CallerStream {
         }
     }
 
-    /// Ends the caller's stream with the upstream's trailers, or with an error if it is truncated.
-    pub(super) fn trailers(&mut self, trailers: Frame<Bytes>) {
-        match self.finish() {
-            Ok(()) => {
-                self.complete();
-                self.out.push_back(trailers);
-            }
-            Err(cut) => self.fail(&cut.into()),
-        }
-    }
-
     /// Ends a stream that `error` cut: adds an error event, unless the caller needs none.
     ///
     /// The caller needs none if it has the terminator, or an error event of the upstream that its
@@ -259,7 +248,7 @@ impl CallerStream {
             self.translate();
             return;
         }
-        let answer = ErrorAnswer::of(error, Statuses::DEFAULT);
+        let answer = ErrorAnswer::of(error, Statuses::DEFAULT, false);
         self.add(&answer.code, &answer.message, answer.run);
     }
 

@@ -188,13 +188,9 @@ impl OwnerSource {
     pub(super) fn read(&self, parts: &Parts) -> Owner {
         match self {
             Self::Credential => {
-                let mut found = CREDENTIALS
-                    .iter()
-                    .filter_map(|name| parts.headers.get(name));
+                let found = CREDENTIALS.iter().find_map(|name| parts.headers.get(name));
                 // The default owner is that of the program's own runs, so it is not used here.
-                found
-                    .next()
-                    .map_or_else(Owner::anonymous, |value| Owner::of(key_in(value)))
+                found.map_or_else(Owner::anonymous, |value| Owner::of(key_in(value)))
             }
             Self::By(read) => read(parts),
         }

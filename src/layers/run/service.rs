@@ -1,17 +1,9 @@
 //! The service that finds or opens a request's run, and opens its call.
 
-use std::{
-    error::Error,
-    fmt,
-    sync::Arc,
-    task::{Context, Poll},
-};
+use std::{error::Error, fmt, sync::Arc};
 
-use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Response};
-use http_body::Body;
+use http::{HeaderMap, HeaderValue, Request};
 use tower_layer::Layer;
-use tower_service::Service;
 
 use super::{
     layer::RunLayer,
@@ -22,31 +14,20 @@ use crate::{
     headers::X_RUN_ID,
     registry::{Finder, Owner, Uncounted},
     run::{CallSlot, InvalidRunId, NodeKind, Run, RunId, Settlement, TerminalReason, Terminated},
-    supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
+    supervise::{
+        Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture, SupervisedService,
+        SupervisesCalls,
+    },
 };
 
-/// The service of a [`RunLayer`].
-#[derive(Clone, Debug)]
-pub struct RunService<S> {
-    inner: S,
-    // Shared, so that a server that clones the service per request clones it cheaply.
-    layer: Arc<RunLayer>,
-}
+/// The service of a [`RunLayer`]; a clone of it shares the settings.
+pub type RunService<S> = SupervisedService<S, Arc<RunLayer>>;
 
 /// The response future of [`RunService`].
 pub type RunFuture<F> = SupervisedFuture<F>;
 
 /// The response body of [`RunService`].
 pub type RunBody<B> = SupervisedBody<B>;
-
-impl<S> RunService<S> {
-    pub(super) fn new(inner: S, layer: RunLayer) -> Self {
-        Self {
-            inner,
-            layer: Arc::new(layer),
-        }
-    }
-}
 
 /// The id, session and owner of a run, as a request names them.
 struct NamedRun {
@@ -179,24 +160,14 @@ impl RunLayer {
     }
 }
 
-impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for RunService<S>
-where
-    S: Service<Request<ReqBody>, Response = Response<ResBody>>,
-    S::Error: Into<BoxError>,
-    ResBody: Body<Data = Bytes>,
-    ResBody::Error: Into<BoxError>,
-{
-    type Response = Response<RunBody<ResBody>>;
-    type Error = BoxError;
-    type Future = RunFuture<S::Future>;
-
-    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
-        self.inner.poll_ready(cx).map_err(Into::into)
-    }
-
+impl SupervisesCalls for RunLayer {
     #[inline]
-    fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
-        let (named, mut request) = match self.layer.read(request) {
+    fn supervise<B, F>(
+        &self,
+        request: Request<B>,
+        inner: impl FnOnce(Request<B>) -> F,
+    ) -> SupervisedFuture<F> {
+        let (named, mut request) = match self.read(request) {
             Ok(read) => read,
             Err(error) => return SupervisedFuture::refused(error.into()),
         };
@@ -211,22 +182,22 @@ where
                 (call, owns)
             }
             found => {
-                let call = self.layer.open(named, found.as_ref());
+                let call = self.open(named, found.as_ref());
                 Claim::trace(&call, &request, found.as_ref());
-                if self.layer.registry.has_caps() {
+                if self.registry.has_caps() {
                     request.extensions_mut().insert(Uncounted);
                 }
                 (call, true)
             }
         };
-        if let Some(hook) = &self.layer.on_end {
+        if let Some(hook) = &self.on_end {
             call.on_end(hook);
         }
-        if self.layer.keep_partial > 0 {
-            call.keep_partial(self.layer.keep_partial);
+        if self.keep_partial > 0 {
+            call.keep_partial(self.keep_partial);
         }
-        if self.layer.keep_excerpts > 0 {
-            call.keep_excerpts(self.layer.keep_excerpts);
+        if self.keep_excerpts > 0 {
+            call.keep_excerpts(self.keep_excerpts);
         }
         CallSlot::fill(request.extensions(), &call);
         request.extensions_mut().insert(call.clone());
@@ -235,7 +206,7 @@ where
             entry,
             LayerSettings::hooks(RunHeader).reading(),
             request,
-            |request| self.inner.call(request),
+            inner,
         )
     }
 }
@@ -295,6 +266,6 @@ impl<S> Layer<S> for RunLayer {
     type Service = RunService<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        RunService::new(inner, self.clone())
+        SupervisedService::new(inner, Arc::new(self.clone()))
     }
 }

@@ -24,8 +24,8 @@ use crate::{
 /// [module](super).
 #[derive(Clone, Debug)]
 pub struct StopPhraseLayer {
-    registry: RunRegistry,
-    phrases: Phrases,
+    pub(super) registry: RunRegistry,
+    pub(super) phrases: Phrases,
     max_body: usize,
 }
 
@@ -79,12 +79,9 @@ pub type StopPhraseBody<B> = SupervisedBody<Either<B, Full<Bytes>>>;
 
 impl<S, Q, B> Service<Request<Q>> for StopPhrase<S>
 where
-    S: Service<Request<ReplayBody>, Response = Response<B>> + Clone,
-    S::Error: Into<BoxError>,
-    Q: Body<Data = Bytes> + 'static,
-    Q::Error: Into<BoxError>,
-    B: Body<Data = Bytes>,
-    B::Error: Into<BoxError>,
+    S: Service<Request<ReplayBody>, Response = Response<B>, Error: Into<BoxError>> + Clone,
+    Q: Body<Data = Bytes, Error: Into<BoxError>> + 'static,
+    B: Body<Data = Bytes, Error: Into<BoxError>>,
 {
     type Response = Response<StopPhraseBody<B>>;
     type Error = BoxError;
@@ -96,13 +93,14 @@ where
 
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
         let entry = Claim::of(&mut request);
-        let run = entry.run.clone();
-        let layer = self.layer.clone();
-        let reader = StopPhraseReader::new(run, layer.registry, layer.phrases);
+        let reader = StopPhraseReader {
+            run: entry.run.clone(),
+            layer: self.layer.clone(),
+        };
         // The service that was polled ready takes the call; a clone of it stays for later calls.
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
-        let max_body = layer.max_body;
+        let max_body = self.layer.max_body;
         let settings = LayerSettings::passive();
         SupervisedFuture::new(entry, settings, request, |request| {
             ReadRequest::new(service, reader, request, max_body)

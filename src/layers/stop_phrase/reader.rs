@@ -7,14 +7,13 @@ use http::{Request, Response};
 use http_body_util::{Either, Full};
 
 use super::{
-    phrases::Phrases,
+    layer::StopPhraseLayer,
     reply::{reply, reply_dialect},
 };
 use crate::{
     attempt::Operation,
     body::ReplayBody,
     llm::History,
-    registry::RunRegistry,
     run::Run,
     supervise::{RequestReader, dialect_of},
 };
@@ -22,23 +21,14 @@ use crate::{
 /// Recognizes a stop phrase, and ends the other runs of its session.
 #[derive(Debug)]
 pub struct StopPhraseReader {
-    run: Run,
-    registry: RunRegistry,
-    phrases: Phrases,
+    pub(super) run: Run,
+    pub(super) layer: StopPhraseLayer,
 }
 
 impl StopPhraseReader {
-    pub(super) const fn new(run: Run, registry: RunRegistry, phrases: Phrases) -> Self {
-        Self {
-            run,
-            registry,
-            phrases,
-        }
-    }
-
     /// Answers a stop phrase, once the session's other runs are ended; `None` for other requests.
     fn answer(&self, request: &Request<ReplayBody>) -> Option<Response<Full<Bytes>>> {
-        if self.phrases.is_empty() || self.run.session().is_none() {
+        if self.layer.phrases.is_empty() || self.run.session().is_none() {
             return None;
         }
         // A request for another operation, such as embeddings, cannot be answered with
@@ -50,7 +40,7 @@ impl StopPhraseReader {
         }
         let body = request.body().gathered();
         let history = History::read(&dialect_of(request), &body, &VecDeque::new())?;
-        if !self.phrases.contain(&history.said()?) {
+        if !self.layer.phrases.contain(&history.said()?) {
             return None;
         }
         let dialect = reply_dialect(request, &history);
@@ -58,7 +48,7 @@ impl StopPhraseReader {
         let reply = |text| reply(dialect, history.streams, self.run.seed(), &model, text);
         // Build the response first: if there is none for the dialect, no run is ended.
         let stopped = reply("Stopped.")?;
-        if self.registry.abort_others(&self.run).is_empty() {
+        if self.layer.registry.abort_others(&self.run).is_empty() {
             return reply("Nothing was running.");
         }
         Some(stopped)
@@ -75,7 +65,7 @@ impl<B> RequestReader<Response<B>> for StopPhraseReader {
     fn read(&self, request: &Request<ReplayBody>) -> Option<Self::Answer> {
         let answer = self.answer(request)?;
         // Withdraw a run that the request has opened: a stop phrase must not count for its owner.
-        self.registry.withdraw(&self.run);
+        self.layer.registry.withdraw(&self.run);
         Some(answer.map(Either::Right))
     }
 

@@ -6,14 +6,14 @@ use http::{Method, Request, Uri};
 use http_body_util::Full;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
-    Candidate, CandidateDialect, ModelFallbackLayer, Run, TerminalReason, error::InvalidRequest,
-    llm::failure::FailureClass,
+    Candidate, CandidateDialect, Limits, ModelFallbackLayer, Run, TerminalReason,
+    error::InvalidRequest, llm::failure::FailureClass, run::Price,
 };
 
 use super::{at, models};
 use crate::support::{
     ReadExt, STOP, Script, Stack, Upstream, attach, content_block, failure, healthy, healthy_text,
-    prompt, prompt_json, tries,
+    prompt, prompt_json, secs, tries,
 };
 
 #[tokio::test(start_paused = true)]
@@ -318,5 +318,29 @@ async fn what_is_listed_twice_exactly_is_one_candidate() {
         service.oneshot(prompt("m")).await.unwrap();
 
         assert_eq!(upstream.calls(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn candidates_that_differ_in_any_setting_are_two() {
+    let one = || at("m", "http://one.test/v1").credential("id");
+    let limits = Limits {
+        ceiling: Some(secs(9)),
+        ..Limits::default()
+    };
+    for other in [
+        one().trusted(true),
+        one().forward_credentials(true),
+        one().context_window(9),
+        one().api_key("k").unwrap(),
+        one().limits(limits),
+        one().price(Price::per_million(1.0, 2.0)),
+    ] {
+        let upstream = Upstream::script(failure(500));
+        let service = ModelFallbackLayer::new([one(), other.clone()]).layer(upstream.clone());
+
+        service.oneshot(prompt("m")).await.unwrap();
+
+        assert_eq!(upstream.calls(), 2, "{other:?}");
     }
 }

@@ -286,3 +286,34 @@ async fn a_silent_stream_is_repeated_only_if_no_other_can_serve() {
         assert!(start.elapsed() < secs(20), "{:?}", start.elapsed());
     }
 }
+
+/// covers: F3, F8
+#[tokio::test(start_paused = true)]
+async fn what_an_earlier_failure_ruled_out_is_not_asked_after_a_later_one() {
+    let of = |name: &str, id: &str| Candidate::new(name).credential(id);
+    let sized = |name: &str, tokens| Candidate::new(name).context_window(tokens);
+    for (script, candidates) in [
+        (
+            failure(401),
+            [
+                of("a", "one"),
+                of("b", "two"),
+                of("c", "one"),
+                of("d", "three"),
+            ],
+        ),
+        (
+            Script::error_code(400, "context_length_exceeded"),
+            [sized("a", 8), sized("b", 16), sized("c", 8), sized("d", 32)],
+        ),
+    ] {
+        let upstream = Upstream::script(healthy());
+        upstream.play("a", script.clone());
+        upstream.play("b", failure(500));
+        let stack = Stack::default().fallback(candidates).build(&upstream);
+
+        stack.oneshot(prompt("a")).await.unwrap();
+
+        assert_eq!(upstream.models(), ["a", "b", "d"], "{script:?}");
+    }
+}

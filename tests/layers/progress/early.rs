@@ -377,6 +377,23 @@ async fn an_early_head_is_what_an_impatient_caller_waits_for() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_silence_before_a_late_head_is_not_to_blame_for_what_fails_behind_it() {
+    let late = Script::sse().repeat(6, 5.0, chat("a")).fail("reset");
+    let upstream = Upstream::script(late.delayed(40));
+    let ceiling = HardCeilingLayer::optional(None).caller_deadline(true);
+    let request = with_header(streaming(), "x-stainless-read-timeout", "30");
+    let (request, call) = attach(&Run::open(), request);
+
+    let answer = LAYER.layer(ceiling.layer(upstream));
+    let answer = answer.oneshot(request).await.unwrap();
+    let events = answer.into_body().read().await.whole();
+
+    assert!(events.contains("upstream_failed"), "{events}");
+    let reason = TerminalReason::Failed(FailureClass::Transport);
+    assert_eq!(call.terminal_reason(), Some(reason));
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_future_that_is_dropped_before_its_head_drops_the_call() {
     let upstream = Upstream::script(Script::before_head().never());
     let mut call = Box::pin(LAYER.layer(upstream.clone()).call(streaming()));

@@ -7,7 +7,7 @@ use tokio::time::{Instant, advance};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     HardCeilingLayer, RetryBudgetLayer, Run, RunRegistry, Scope, StepTimeoutLayer, TerminalReason,
-    ToolError, TurnCapLayer,
+    TokenCapLayer, TokenCaps, ToolError, TurnCapLayer,
 };
 
 use super::{CAPPED, end_of, turn, upstream};
@@ -218,4 +218,20 @@ async fn without_it_there_is_none() {
     turn(&service, run.attach(request())).await.unwrap();
     turn(&service, run.attach(request())).await.unwrap_err();
     assert!(run.finaliser(request()).is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_a_token_cap_refuses_meanwhile_is_no_work_in_progress() {
+    let run = Run::open();
+    let waiting = run.attach(request());
+    let turns = TurnCapLayer::new(1).finaliser(LIMIT).layer(upstream());
+    turn(&turns, run.attach(request())).await.unwrap();
+    turn(&turns, run.attach(request())).await.unwrap_err();
+    let caps = TokenCaps::new().max_output_tokens(9);
+    let tokens = TokenCapLayer::new(caps).layer(upstream());
+
+    let error = turn(&tokens, waiting).await.unwrap_err();
+
+    assert_eq!(reason_of(&error), CAPPED);
+    assert_eq!(run.in_flight(), 0);
 }

@@ -40,8 +40,9 @@ use crate::{
 /// A window is never shorter than the wait that the upstream asked for, up to a day. A failure
 /// during a window does not extend it; but a refused key or an exhausted quota replaces a rate
 /// limit of the account. Two windows of one line of this table are consecutive if the second begins
-/// before the first has been over for its own length. The next failure begins a new sequence after
-/// a call that began no earlier than the last window was served to its end.
+/// before the first has been over for its own length. A call that begins no earlier than a window,
+/// and that the candidate serves to its end, removes the window: the next failure begins a new
+/// sequence.
 ///
 /// | failure | what cools down |
 /// |---|---|

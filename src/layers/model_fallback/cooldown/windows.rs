@@ -340,11 +340,7 @@ impl CooldownBackoff {
         };
         let window = match cool {
             Cooldown::No => return None,
-            Cooldown::Short => {
-                let [.., last] = self.short;
-                let step = usize::try_from(strikes).unwrap_or(usize::MAX);
-                self.short.get(step).copied().unwrap_or(last)
-            }
+            Cooldown::Short => self.short[strikes.min(2) as usize],
             Cooldown::Long => doubled(self.long),
             Cooldown::Quota => doubled(self.quota),
         };
