@@ -8,14 +8,14 @@ use super::{
     AgentConfig, ConfigError, KeyPart,
     tables::{
         AgentTable, AttemptTable, CandidateTable, DisconnectPolicy, DisconnectTable, FallbackTable,
-        File, LoopsTable, Profile, ProgressTable, RetryTable, RunTable,
+        File, LoopsTable, Profile, ProgressTable, RetryTable, RunTable, StopTable,
     },
-    values::{Amount, BoundedCount, Ratio, Time},
+    values::{Amount, BoundedCount, BoundedNumber, Time},
 };
 use crate::{registry::RunRegistry, run::LoopLimits};
 
-/// The limits of a run, complete; zero is off.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+/// The limits of an agent's runs and of their repeats; zero is off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct AgentLimits {
     #[serde(flatten)]
     pub(super) run: RunTable,
@@ -26,6 +26,21 @@ pub(super) struct AgentLimits {
 }
 
 impl AgentLimits {
+    /// Fills in the absent keys from `absent`, and checks those that are set.
+    ///
+    /// The keys of a run stand in the table at the path `of_run`, those of its repeats in the table
+    /// at `of_retry`.
+    fn or(self, absent: &Self, of_run: &[&str], of_retry: &[&str]) -> Result<Self, ConfigError> {
+        let run = self.run.or(absent.run);
+        check_run(of_run, self.run, run)?;
+        check_retry(of_retry, self.retry, self.retry.or(absent.retry))?;
+        Ok(Self {
+            run,
+            retry: complete(self.retry, absent.retry),
+            notify_after: self.notify_after.or(absent.notify_after),
+        })
+    }
+
     /// Leaves out what these limits inherit of the keys that are an error beside no other limit.
     pub(super) fn without_inherited(mut self, all: &Self) -> Self {
         fn clear<T: PartialEq>(own: &mut Option<T>, all: Option<T>) {
@@ -45,11 +60,8 @@ impl AgentLimits {
 pub(super) const DEFAULTS: &str = "defaults";
 
 /// The default values of absent keys.
-const RATIO: Ratio = Ratio(0.2);
+const RATIO: BoundedNumber<10> = BoundedNumber(0.2);
 const FLOOR: BoundedCount<0, 1_000_000> = BoundedCount(10);
-const BASE_DELAY: Time = millis(500);
-const MAX_DELAY: Time = secs(8);
-const MAX_RETRY_AFTER: Time = secs(60);
 const HEARTBEAT: Time = secs(10);
 const DRAIN_LIMIT: Time = secs(30);
 const NOTIFY_AFTER: Time = secs(30);
@@ -80,53 +92,37 @@ impl AgentConfig {
         let detection = file.tools.loop_detection;
         let repeats = file.retry.is_some() || table.retry_budget.is_some();
 
-        let (mut run, mut retry) = limits_of(DEFAULTS, table)?;
-        let defaults_ask = run.ask_at.is_some();
+        let mut set = limits_of(DEFAULTS, table)?;
+        let defaults_ask = set.run.ask_at.is_some();
+        let retry = file.retry.unwrap_or_default();
         for (twice, table) in [
-            (file.run.set_twice(&run), "run"),
-            (file.retry.and_then(|it| it.set_twice(&retry)), "retry"),
+            (file.run.set_twice(&set.run), "run"),
+            (retry.set_twice(&set.retry), "retry"),
         ] {
             if let Some(key) = twice {
                 let message = "is set twice: agents.defaults has it, too";
                 return Err(ConfigError::new([table, key], message));
             }
         }
-        run = run.or(file.run);
-        retry = retry.or(file.retry.unwrap_or_default());
+        set.run = set.run.or(file.run);
+        set.retry = set.retry.or(retry);
         if let Some(failures) = detection.consecutive_errors {
-            if retry.consecutive_errors.is_some() {
+            if set.retry.consecutive_errors.is_some() {
                 let key = ["tools", "loopDetection", "consecutiveErrorThreshold"];
                 return Err(ConfigError::new(key, "is set twice: [retry] has it, too"));
             }
-            retry.consecutive_errors = Some(failures);
+            set.retry.consecutive_errors = Some(failures);
         }
-        check_run(&["run"], run, run.or(run_preset(recommended)))?;
-        check_retry(
-            &["retry"],
-            retry,
-            retry.or(retry_preset(repeats, recommended)),
-        )?;
-        let defaults = AgentLimits {
-            run: run.or(run_preset(recommended)),
-            retry: complete(retry, retry_preset(repeats, recommended)),
-            notify_after: table.notify_after,
-        };
-        let attempts = retry.max_attempts_per_candidate;
+        let defaults = set.or(&absent(repeats, recommended), &["run"], &["retry"])?;
         let of_agent = |(name, table): (String, AgentTable)| {
-            let (run, retry) = limits_of(&name, table)?;
-            let path = ["agents", &name];
-            check_run(&path, run, run.or(defaults.run))?;
-            check_retry(&path, retry, retry.or(defaults.retry))?;
-            let mut absent = defaults.retry;
+            let mut absent = defaults;
             if table.retry_budget.is_some() {
                 // A `retryBudget` turns repeats on, as `[retry]` does, but for this agent alone.
-                absent.max_attempts_per_candidate = attempts.or(Some(BoundedCount(2)));
+                let attempts = set.retry.max_attempts_per_candidate;
+                absent.retry.max_attempts_per_candidate = attempts.or(Some(BoundedCount(2)));
             }
-            let limits = AgentLimits {
-                run: run.or(defaults.run),
-                retry: complete(retry, absent),
-                notify_after: table.notify_after.or(defaults.notify_after),
-            };
+            let path = ["agents", &name];
+            let limits = limits_of(&name, table)?.or(&absent, &path, &path)?;
             Ok((name, limits))
         };
         let agents = agents.into_iter().map(of_agent);
@@ -157,10 +153,7 @@ impl AgentConfig {
                 cooldown: Some(file.fallback.cooldown.unwrap_or(recommended)),
                 sticky: Some(file.fallback.sticky.unwrap_or(recommended)),
             },
-            stop: match file.stop {
-                Some(table) => phrases(table.phrases)?,
-                None => Vec::new(),
-            },
+            stop: file.stop.map_or(Ok(Vec::new()), phrases)?,
             loops: loops(file.loops, detection.enabled, recommended)?,
             progress: file.progress.map(|table| ProgressTable {
                 notify_after: table.notify_after.or(Some(NOTIFY_AFTER)),
@@ -176,7 +169,7 @@ impl AgentConfig {
 }
 
 /// The limits in an agent's table, with those of its `retryBudget`.
-fn limits_of(name: &str, table: AgentTable) -> Result<(RunTable, RetryTable), ConfigError> {
+fn limits_of(name: &str, table: AgentTable) -> Result<AgentLimits, ConfigError> {
     let (run, retry) = table.split();
     let budget = table.retry_budget.unwrap_or_default();
     let budget = RetryTable {
@@ -184,13 +177,15 @@ fn limits_of(name: &str, table: AgentTable) -> Result<(RunTable, RetryTable), Co
         per_run: budget.per_run,
         ..RetryTable::default()
     };
-    match retry.set_twice(&budget) {
-        Some(key) => {
-            let message = "is set twice: retryBudget has it, too";
-            Err(ConfigError::new(["agents", name, key], message))
-        }
-        None => Ok((run, retry.or(budget))),
+    if let Some(key) = retry.set_twice(&budget) {
+        let message = "is set twice: retryBudget has it, too";
+        return Err(ConfigError::new(["agents", name, key], message));
     }
+    Ok(AgentLimits {
+        run,
+        retry: retry.or(budget),
+        notify_after: table.notify_after,
+    })
 }
 
 /// Puts an error about a key of `[run]` or `[retry]` below `agents.defaults`, if only that table
@@ -216,49 +211,39 @@ fn below_defaults(
     }
 }
 
-fn run_preset(recommended: bool) -> RunTable {
-    let preset = RunTable {
-        step_timeout: Some(secs(300)),
-        // Users ask for five minutes to an hour. The preset has the longest of these, so that every
-        // run has an end.
-        max_turn_time: Some(secs(3600)),
-        max_turns: Some(BoundedCount(30)),
-        idle_breaker: Some(BoundedCount(5)),
-        ..RunTable::default()
-    };
-    let preset = if recommended {
-        preset
-    } else {
-        RunTable::default()
-    };
-    preset.or(RunTable {
+/// The limits where the configuration sets none.
+///
+/// Without a table and a preset, nothing is repeated or counted.
+fn absent(repeats: bool, recommended: bool) -> AgentLimits {
+    let attempts = if repeats || recommended { 2 } else { 1 };
+    let mut run = RunTable {
         idle: Some(Time(RunRegistry::IDLE)),
         ..RunTable::default()
-    })
-}
-
-/// Without a table and a preset, nothing is repeated or counted.
-fn retry_preset(repeats: bool, recommended: bool) -> RetryTable {
-    let preset = RetryTable {
-        per_error_key: Some(BoundedCount(3)),
-        per_run: Some(BoundedCount(10)),
-        shared_ratio: Some(RATIO),
-        shared_floor: Some(FLOOR),
-        ..RetryTable::default()
     };
-    let preset = if recommended {
-        preset
-    } else {
-        RetryTable::default()
-    };
-    let attempts = if repeats || recommended { 2 } else { 1 };
-    preset.or(RetryTable {
+    let mut retry = RetryTable {
         max_attempts_per_candidate: Some(BoundedCount(attempts)),
-        base_delay: Some(BASE_DELAY),
-        max_delay: Some(MAX_DELAY),
-        max_retry_after: Some(MAX_RETRY_AFTER),
+        base_delay: Some(millis(500)),
+        max_delay: Some(secs(8)),
+        max_retry_after: Some(secs(60)),
         ..RetryTable::default()
-    })
+    };
+    if recommended {
+        run.step_timeout = Some(secs(300));
+        // Users ask for five minutes to an hour. The preset has the longest of these, so that every
+        // run has an end.
+        run.max_turn_time = Some(secs(3600));
+        run.max_turns = Some(BoundedCount(30));
+        run.idle_breaker = Some(BoundedCount(5));
+        retry.per_error_key = Some(BoundedCount(3));
+        retry.per_run = Some(BoundedCount(10));
+        retry.shared_ratio = Some(RATIO);
+        retry.shared_floor = Some(FLOOR);
+    }
+    AgentLimits {
+        run,
+        retry,
+        notify_after: None,
+    }
 }
 
 /// Fills in the absent keys of a table from `absent`.
@@ -284,24 +269,17 @@ fn check_run(table: &[&str], set: RunTable, whole: RunTable) -> Result<(), Confi
     if set.observe == Some(true) && !limits_anything(&times) {
         return wrong("observe", "is of no use without a limit on time beside it");
     }
-    let tokens = [whole.max_output_tokens, whole.max_total_tokens];
-    let caps_tokens = tokens.into_iter().flatten().any(|it| it.limit().is_some());
+    let caps_total = is_on(whole.max_total_tokens);
+    let caps_tokens = caps_total || is_on(whole.max_output_tokens);
     let caps_cost = whole.max_cost.and_then(Amount::limit).is_some();
     if set.ask_at.is_some_and(|it| it.0 > 0.0) && !caps_tokens && !caps_cost {
         return wrong("ask_at", "is of no use without a cap on tokens or cost");
     }
-    let caps_total = whole
-        .max_total_tokens
-        .and_then(BoundedCount::limit)
-        .is_some();
     if set.count_cached_input == Some(true) && !caps_total {
-        return wrong(
-            "count_cached_input",
-            "is of no use without max_total_tokens",
-        );
+        let message = "is of no use without max_total_tokens";
+        return wrong("count_cached_input", message);
     }
-    let breaker = whole.idle_breaker.and_then(BoundedCount::limit);
-    if set.idle_fails_over == Some(true) && breaker.is_none() {
+    if set.idle_fails_over == Some(true) && !is_on(whole.idle_breaker) {
         return wrong("idle_fails_over", "does nothing without idle_breaker");
     }
     Ok(())
@@ -319,6 +297,10 @@ fn check_retry(table: &[&str], set: RetryTable, whole: RetryTable) -> Result<(),
 
 fn error(table: &[&str], key: &str, message: impl Into<String>) -> ConfigError {
     ConfigError::new(table.iter().copied().chain([key]), message)
+}
+
+fn is_on<const LEAST: u32, const MOST: u32>(count: Option<BoundedCount<LEAST, MOST>>) -> bool {
+    count.and_then(BoundedCount::limit).is_some()
 }
 
 fn limits_anything(times: &[Option<Time>]) -> bool {
@@ -371,7 +353,7 @@ fn disconnect(mut table: DisconnectTable) -> Result<DisconnectTable, ConfigError
 
 /// Checks the phrases: each needs a letter or a digit, because a phrase without either never
 /// matches.
-fn phrases(phrases: Vec<String>) -> Result<Vec<String>, ConfigError> {
+fn phrases(StopTable { phrases }: StopTable) -> Result<Vec<String>, ConfigError> {
     let key = [KeyPart::from("stop"), KeyPart::from("phrases")];
     if phrases.is_empty() {
         return Err(ConfigError::new(

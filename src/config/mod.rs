@@ -54,7 +54,7 @@ use self::{
 pub use self::{
     error::{ConfigError, KeyPart, parse_toml, read_table},
     tables::CandidateTable,
-    values::{Amount, BoundedCount, Time, Url},
+    values::{Amount, BoundedCount, BoundedNumber, Time, Url},
 };
 
 /// A checked configuration: see the [module](self).
@@ -129,7 +129,6 @@ impl AgentConfig {
     ///
     /// For a number that TOML cannot hold, such as a context window beyond 2⁶³ from JSON.
     pub fn to_toml(&self) -> Result<toml::Table, ConfigError> {
-        let wrong = |error: toml::ser::Error| ConfigError::new([""; 0], error.to_string());
         #[derive(Serialize)]
         struct Document<'a> {
             run: RunTable,
@@ -144,8 +143,15 @@ impl AgentConfig {
             agents: BTreeMap<&'a str, AgentLimits>,
         }
         let phrases = BTreeMap::from([("phrases", &*self.stop)]);
+        // `[run]` and `[retry]` have all other limits of `agents.defaults`.
+        let notify_after = self.defaults.notify_after;
+        let of_all = notify_after.map(|_| AgentLimits {
+            notify_after,
+            ..AgentLimits::default()
+        });
         let agents = self.agents.iter();
-        let mut document = toml::Table::try_from(Document {
+        let agents = agents.map(|(name, own)| (&**name, own.without_inherited(&self.defaults)));
+        toml::Table::try_from(Document {
             run: self.defaults.run,
             attempt: self.attempt,
             retry: self.defaults.retry,
@@ -155,21 +161,9 @@ impl AgentConfig {
             loops: &self.loops,
             progress: self.progress,
             candidates: &self.candidates,
-            agents: agents
-                .map(|(name, limits)| (&**name, limits.without_inherited(&self.defaults)))
-                .collect(),
+            agents: agents.chain(of_all.map(|it| (DEFAULTS, it))).collect(),
         })
-        .map_err(wrong)?;
-        if let Some(after) = self.defaults.notify_after {
-            let defaults = toml::Table::try_from(BTreeMap::from([("notify_after", after)]));
-            let agents = document
-                .entry("agents")
-                .or_insert_with(|| toml::Table::new().into());
-            if let Some(agents) = agents.as_table_mut() {
-                agents.insert("defaults".to_owned(), defaults.map_err(wrong)?.into());
-            }
-        }
-        Ok(document)
+        .map_err(|error| ConfigError::new([""; 0], error.to_string()))
     }
 
     /// The entries of `[[candidates]]`, as they are written.

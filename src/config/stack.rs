@@ -6,7 +6,7 @@ use super::{
     AgentConfig, ConfigError, KeyPart,
     limits::AgentLimits,
     tables::{AttemptTable, LoopsTable, PriceTable, Profile, RetryTable, RunTable},
-    values::{Amount, BoundedCount, Time},
+    values::{Amount, BoundedCount, BoundedNumber, Time},
 };
 use crate::{
     attempt::{Candidate, IdleBreaker, RetryBudget},
@@ -47,18 +47,14 @@ impl AgentConfig {
             };
             let candidate = Candidate::new(&table.model)
                 .name(table.label())
-                .dialect(table.dialect.into())
+                .dialect(table.dialect)
                 .trusted(table.trusted)
                 .base_url(table.base_url.get().clone())
                 .map_err(|error| wrong("base_url", error.to_string()))?;
-            let candidate = match table.price {
-                Some(price) => candidate.price(price.into()),
-                None => candidate,
-            };
-            let candidate = match table.context_window {
-                Some(tokens) => candidate.context_window(tokens.get()),
-                None => candidate,
-            };
+            let candidate = with(candidate, table.price, |it, price| it.price(price.into()));
+            let candidate = with(candidate, table.context_window, |it, tokens| {
+                it.context_window(tokens.get())
+            });
             let Some(variable) = &table.api_key_env else {
                 return Ok(candidate);
             };
@@ -108,30 +104,19 @@ impl AgentConfig {
             let layer = layer.idle(limit(run.idle).unwrap_or(NEVER));
             layer.keep_partial(partial as usize)
         };
-        let idle = run
-            .idle_breaker
-            .and_then(BoundedCount::limit)
-            .map(|silent| {
-                let over = run.idle_fails_over == Some(true);
-                (
-                    silent,
-                    if over {
-                        IdleBreaker::FailOver
-                    } else {
-                        IdleBreaker::End
-                    },
-                )
-            });
+        let then = match run.idle_fails_over {
+            Some(true) => IdleBreaker::FailOver,
+            _ => IdleBreaker::End,
+        };
+        let silent = run.idle_breaker.and_then(BoundedCount::limit);
+        let idle = silent.map(|silent| (silent, then));
         // An agent with the same shared limits draws on the budget of all agents.
         let same = stack
             .budget()
             .filter(|_| is_same_budget(&of.retry, &self.defaults.retry));
         let shared = same.cloned().unwrap_or_else(|| shared(&of.retry));
         let retry = RetryBudgetLayer::new(budget(shared, &of.retry, idle));
-        let retry = match limit(self.attempt.hold) {
-            Some(hold) => retry.hold(hold),
-            None => retry,
-        };
+        let retry = with(retry, limit(self.attempt.hold), RetryBudgetLayer::hold);
         stack
             .responses(|layer| self.notices(layer, of.notify_after))
             .runs(runs)
@@ -152,10 +137,10 @@ impl AgentConfig {
         let progress = self.progress.unwrap_or_default();
         let layer = layer.keep_alive(limit(progress.keep_alive));
         let layer = layer.comments(progress.comments);
-        match notify_after.or(progress.notify_after) {
-            Some(after) => layer.notices(ProgressNotices::new().after(after.get())),
-            None => layer,
-        }
+        let after = notify_after.or(progress.notify_after);
+        with(layer, after, |layer, after| {
+            layer.notices(ProgressNotices::new().after(after.get()))
+        })
     }
 }
 
@@ -176,15 +161,12 @@ impl AgentStack<Server> {
     pub fn limits(self, config: &AgentConfig) -> Self {
         let attempt = &config.attempt;
         let ceiling = HardCeilingLayer::optional(limit(attempt.max_time));
-        let ceiling = if attempt.observe {
-            ceiling.observe()
-        } else {
-            ceiling
+        let ceiling = match attempt.observe {
+            true => ceiling.observe(),
+            false => ceiling,
         };
-        let loops = config
-            .loops
-            .as_ref()
-            .map_or_else(LoopGuardLayer::off, loop_guard);
+        let loops = config.loops.as_ref();
+        let loops = loops.map_or_else(LoopGuardLayer::off, loop_guard);
         let stack = self
             .pump(|layer| layer.drain(limit(config.disconnect.drain_limit)))
             .stop_phrases(&config.stop)
@@ -221,69 +203,73 @@ fn limit(time: Option<Time>) -> Option<Duration> {
     time.and_then(Time::limit)
 }
 
+/// Makes the setting `set` of `layer`, if there is a value.
+fn with<L, V>(layer: L, value: Option<V>, set: impl FnOnce(L, V) -> L) -> L {
+    match value {
+        Some(value) => set(layer, value),
+        None => layer,
+    }
+}
+
 fn token_caps(run: &RunTable) -> TokenCapLayer {
     let caps = TokenCaps::new()
         .max_output_tokens(run.max_output_tokens.and_then(BoundedCount::limit))
         .max_total_tokens(run.max_total_tokens.and_then(BoundedCount::limit))
         .max_cost(run.max_cost.and_then(Amount::limit))
         .count_cached_input(run.count_cached_input == Some(true));
-    let layer = TokenCapLayer::new(caps);
-    match run.ask_at.filter(|part| part.0 > 0.0) {
-        Some(part) => layer.ask_at(part.0),
-        None => layer,
-    }
+    let ask_at = run.ask_at.and_then(BoundedNumber::limit);
+    with(TokenCapLayer::new(caps), ask_at, TokenCapLayer::ask_at)
 }
 
 impl From<PriceTable> for Price {
     fn from(table: PriceTable) -> Self {
         let price = Self::per_million(table.input.get(), table.output.get());
-        match table.cached_input {
-            Some(cached) => price.cached_input(cached.get()),
-            None => price,
-        }
+        with(
+            price,
+            table.cached_input.map(Amount::get),
+            Self::cached_input,
+        )
     }
 }
 
 fn attempt_step(table: &AttemptTable) -> StepTimeoutLayer {
-    let heartbeat = limit(table.heartbeat);
-    let layer = match (table.profile, heartbeat) {
+    let layer = match (table.profile, limit(table.heartbeat)) {
         (Profile::Local, Some(every)) => StepTimeoutLayer::local().heartbeat(every),
         _ => {
             let step = limit(table.step_timeout);
-            let layer = StepTimeoutLayer::optional(step);
             // Zero switches off the first window alone; an absent one is as long as the step window.
             let off = step.map(|_| Duration::MAX);
-            match table.first_token_timeout.and_then(|it| it.limit().or(off)) {
-                Some(first) => layer.first(first),
-                None => layer,
-            }
+            let first = table.first_token_timeout.and_then(|it| it.limit().or(off));
+            with(
+                StepTimeoutLayer::optional(step),
+                first,
+                StepTimeoutLayer::first,
+            )
         }
     };
-    if table.observe {
-        layer.observe()
-    } else {
-        layer
+    match table.observe {
+        true => layer.observe(),
+        false => layer,
     }
 }
 
 fn loop_guard(table: &LoopsTable) -> LoopGuardLayer {
-    let mut layer = LoopGuardLayer::new();
+    // A checked table has all four.
+    let count = |limit: Option<_>| limit.map_or(0, BoundedCount::get);
+    let mut layer = LoopGuardLayer::new()
+        .warn(count(table.warn))
+        .stop(count(table.stop))
+        .unknown_tool(count(table.unknown_tool))
+        .any_tool(count(table.any_tool));
     if !table.polls.is_empty() {
         layer = layer.polls(table.polls.iter().map(String::as_str));
     }
-    // A checked table has all four.
-    let [warn, stop, unknown_tool, any_tool] =
-        [table.warn, table.stop, table.unknown_tool, table.any_tool]
-            .map(|limit| limit.map_or(0, BoundedCount::get));
-    layer = layer.warn(warn).stop(stop);
-    layer = layer.unknown_tool(unknown_tool).any_tool(any_tool);
     if table.exact_results {
         layer = layer.exact_results();
     }
-    if table.observe {
-        layer.observe()
-    } else {
-        layer
+    match table.observe {
+        true => layer.observe(),
+        false => layer,
     }
 }
 
@@ -308,12 +294,9 @@ fn budget(
     idle: Option<(u32, IdleBreaker)>,
 ) -> RetryBudget {
     let wait = |time: Option<Time>| time.map_or(Duration::ZERO, Time::get);
+    let attempts = table.max_attempts_per_candidate;
     shared
-        .max_attempts_per_candidate(
-            table
-                .max_attempts_per_candidate
-                .map_or(1, BoundedCount::get),
-        )
+        .max_attempts_per_candidate(attempts.map_or(1, BoundedCount::get))
         .per_error_key(table.per_error_key.and_then(BoundedCount::limit))
         .per_run(table.per_run.and_then(BoundedCount::limit))
         .consecutive_errors(table.consecutive_errors.and_then(BoundedCount::limit))

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{Amount, BoundedCount, Part, Ratio, Time, Url};
+use super::values::{Amount, BoundedCount, BoundedNumber, Time, Url};
 use crate::attempt::CandidateDialect;
 
 /// A number of bytes of a partial text, at most 1 MiB.
@@ -112,7 +112,7 @@ limits! {
         max_total_tokens: TokenCount,
         max_cost: Amount,
         count_cached_input: bool,
-        ask_at: Part,
+        ask_at: BoundedNumber<1>,
         idle: Time,
         idle_breaker: BoundedCount<0, 1000>,
         idle_fails_over: bool,
@@ -124,7 +124,7 @@ limits! {
         per_error_key: Number,
         per_run: Number,
         consecutive_errors: Number,
-        shared_ratio: Ratio,
+        shared_ratio: BoundedNumber<10>,
         shared_floor: Number,
         base_delay: Time,
         max_delay: Time,
@@ -221,8 +221,8 @@ pub struct CandidateTable {
     pub model: String,
     /// The part of the URL before the operation.
     pub base_url: Url,
-    #[serde(default)]
-    pub(super) dialect: DialectName,
+    #[serde(default, with = "DialectName")]
+    pub(super) dialect: CandidateDialect,
     pub(super) api_key_env: Option<String>,
     /// The context window of the model in tokens, if known.
     pub context_window: Option<std::num::NonZeroU64>,
@@ -248,10 +248,10 @@ impl CandidateTable {
     }
 }
 
-#[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub(super) enum DialectName {
-    #[default]
+/// The names of the dialects.
+#[derive(Deserialize, Serialize)]
+#[serde(remote = "CandidateDialect", rename_all = "lowercase")]
+enum DialectName {
     Any,
     OpenAi,
     Anthropic,
@@ -271,14 +271,4 @@ pub(super) struct LoopDetectionTable {
     pub(super) enabled: Option<bool>,
     #[serde(rename = "consecutiveErrorThreshold")]
     pub(super) consecutive_errors: Option<Number>,
-}
-
-impl From<DialectName> for CandidateDialect {
-    fn from(dialect: DialectName) -> Self {
-        match dialect {
-            DialectName::Any => Self::Any,
-            DialectName::OpenAi => Self::OpenAi,
-            DialectName::Anthropic => Self::Anthropic,
-        }
-    }
 }

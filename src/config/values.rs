@@ -18,20 +18,15 @@ pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 pub struct Time(pub(super) Duration);
 
 /// A whole number from `LEAST` to `MOST`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct BoundedCount<const LEAST: u32, const MOST: u32>(pub(super) u32);
 
-/// A number from 0 to 10.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Ratio(pub(super) f64);
+/// A number from 0 to `MOST`.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct BoundedNumber<const MOST: u32>(pub(super) f64);
 
 /// An amount of money, from 0 to a billion.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Amount(pub(super) f64);
-
-/// A part of a whole: a number from 0 to 1.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Part(pub(super) f64);
+pub type Amount = BoundedNumber<{ Price::MAX as u32 }>;
 
 /// An absolute `http` or `https` URL without credentials, query, fragment and trailing slash.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -106,14 +101,14 @@ impl<const LEAST: u32, const MOST: u32> BoundedCount<LEAST, MOST> {
     }
 }
 
-impl Amount {
-    /// The amount as a limit; `None` if it is zero.
+impl<const MOST: u32> BoundedNumber<MOST> {
+    /// The number as a limit; `None` if it is zero.
     #[must_use]
     pub const fn limit(self) -> Option<f64> {
         if self.0 > 0.0 { Some(self.0) } else { None }
     }
 
-    /// The amount itself.
+    /// The number itself.
     #[must_use]
     pub const fn get(self) -> f64 {
         self.0
@@ -178,34 +173,20 @@ impl<'de, const LEAST: u32, const MOST: u32> Deserialize<'de> for BoundedCount<L
     }
 }
 
-impl<'de> Deserialize<'de> for Ratio {
+impl<'de, const MOST: u32> Deserialize<'de> for BoundedNumber<MOST> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        read_number(deserializer, 10.0).map(Self)
-    }
-}
-
-/// Reads a number from 0 to `most`, which excludes NaN and infinities.
-fn read_number<'de, D: Deserializer<'de>>(deserializer: D, most: f64) -> Result<f64, D::Error> {
-    read(deserializer, |raw| {
-        let number = match raw {
-            Raw::Whole(number) => Some(*number as f64),
-            Raw::Number(number) => Some(*number),
-            Raw::Flag(_) | Raw::Text(_) => None,
-        };
-        let number = number.filter(|number| (0.0..=most).contains(number));
-        number.ok_or_else(|| format!("is not a number from 0 to {most}"))
-    })
-}
-
-impl<'de> Deserialize<'de> for Amount {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        read_number(deserializer, Price::MAX).map(Self)
-    }
-}
-
-impl<'de> Deserialize<'de> for Part {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        read_number(deserializer, 1.0).map(Self)
+        read(deserializer, |raw| {
+            let number = match raw {
+                Raw::Whole(number) => *number as f64,
+                Raw::Number(number) => *number,
+                Raw::Flag(_) | Raw::Text(_) => f64::NAN,
+            };
+            // The range contains neither NaN nor an infinity.
+            let is_in_range = (0.0..=f64::from(MOST)).contains(&number);
+            let wrong = || format!("is not a number from 0 to {MOST}");
+            is_in_range.then_some(number).ok_or_else(wrong)
+        })
+        .map(Self)
     }
 }
 
@@ -227,30 +208,6 @@ impl<'de> Deserialize<'de> for Url {
 impl Serialize for Time {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&humantime::format_duration(self.0))
-    }
-}
-
-impl<const LEAST: u32, const MOST: u32> Serialize for BoundedCount<LEAST, MOST> {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_u32(self.0)
-    }
-}
-
-impl Serialize for Ratio {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_f64(self.0)
-    }
-}
-
-impl Serialize for Amount {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_f64(self.0)
-    }
-}
-
-impl Serialize for Part {
-    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_f64(self.0)
     }
 }
 
