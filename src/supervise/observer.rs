@@ -20,7 +20,7 @@ use crate::{
 /// They are the dialect of the request, and whether the method is HEAD.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseFacts {
-    dialect: KnownDialect,
+    dialect: Dialect,
     head: bool,
 }
 
@@ -37,42 +37,6 @@ pub(crate) fn dialect_of<B>(request: &Request<B>) -> Dialect {
 /// The operation of a request, for its span and its metrics.
 pub(crate) fn operation_of<B>(request: &Request<B>) -> &'static GenAiOperation {
     GenAiOperation::of(request.uri().path(), dialect_of(request))
-}
-
-/// A [`Dialect`] in the size of two machine words: only a custom one is boxed.
-#[derive(Debug, Default)]
-enum KnownDialect {
-    #[default]
-    Any,
-    Chat,
-    Responses,
-    Anthropic,
-    Other(Box<Dialect>),
-}
-
-impl From<Dialect> for KnownDialect {
-    #[inline]
-    fn from(dialect: Dialect) -> Self {
-        match dialect {
-            Dialect::Any => Self::Any,
-            Dialect::OpenAiChat => Self::Chat,
-            Dialect::OpenAiResponses => Self::Responses,
-            Dialect::Anthropic => Self::Anthropic,
-            other @ Dialect::Custom(_) => Self::Other(Box::new(other)),
-        }
-    }
-}
-
-impl From<KnownDialect> for Dialect {
-    fn from(known: KnownDialect) -> Self {
-        match known {
-            KnownDialect::Any => Self::Any,
-            KnownDialect::Chat => Self::OpenAiChat,
-            KnownDialect::Responses => Self::OpenAiResponses,
-            KnownDialect::Anthropic => Self::Anthropic,
-            KnownDialect::Other(other) => *other,
-        }
-    }
 }
 
 /// Observes a response body: its progress, its completeness, and the failure that it reports.
@@ -124,7 +88,7 @@ impl ObserverMode {
                 progressed: 0,
             };
         }
-        let mut reader = Box::new(MarkingReader::new(facts.dialect.into()));
+        let mut reader = Box::new(MarkingReader::new(facts.dialect));
         reader.begin(run, counts);
         extensions.insert(reader.marks().clone());
         Self::Classifying(reader)
@@ -142,7 +106,7 @@ impl ResponseFacts {
     #[inline]
     pub(crate) fn of<B>(request: &Request<B>) -> Self {
         Self {
-            dialect: dialect_of(request).into(),
+            dialect: dialect_of(request),
             // A successful CONNECT has no body either, but a model call never is one.
             head: request.method() == Method::HEAD,
         }
