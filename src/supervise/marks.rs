@@ -17,8 +17,6 @@ use crate::{
     run::{Run, TokenMeter},
 };
 
-const NONE: u64 = u64::MAX;
-
 /// The marks of an event stream, which its innermost layer adds to the response's extensions.
 ///
 /// Each offset counts bytes from the start of the stream, as the innermost layer returned
@@ -31,7 +29,7 @@ pub struct ResponseMarks {
     marks: Arc<MarkCells>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct MarkCells {
     dialect: OnceLock<Dialect>,
     /// The number of the stream's bytes that these marks describe.
@@ -56,23 +54,7 @@ struct MarkCells {
 impl ResponseMarks {
     pub(super) fn new() -> Self {
         Self {
-            marks: Arc::new(MarkCells {
-                dialect: OnceLock::new(),
-                position: AtomicU64::new(0),
-                boundary: AtomicU64::new(0),
-                progressed: AtomicU64::new(0),
-                events: AtomicU64::new(0),
-                heartbeats: AtomicU64::new(0),
-                commit: AtomicU64::new(NONE),
-                terminator: AtomicU64::new(NONE),
-                error: AtomicU64::new(NONE),
-                sequence: AtomicU64::new(0),
-                finished: AtomicBool::new(false),
-                failure: OnceLock::new(),
-                usage: Lock::default(),
-                stop_reason: OnceLock::new(),
-                response_id: OnceLock::new(),
-            }),
+            marks: Arc::default(),
         }
     }
 
@@ -185,10 +167,6 @@ impl ResponseMarks {
         *self.marks.usage.lock()
     }
 
-    fn set_usage(&self, usage: Option<Usage>) {
-        *self.marks.usage.lock() = usage;
-    }
-
     /// Publishes to the outer layers the marks of all that `reader` has read so far.
     ///
     /// The usage is not among them: [`MarkingReader::push`] stores it.
@@ -197,25 +175,23 @@ impl ResponseMarks {
     /// atomic stores, and allocates nothing.
     pub(super) fn publish(&self, reader: &StreamReader) {
         let marks = &*self.marks;
-        marks.boundary.store(reader.boundary(), Ordering::Release);
-        marks.position.store(reader.position(), Ordering::Release);
-        marks
-            .progressed
-            .store(reader.progressed(), Ordering::Release);
-        marks.events.store(reader.events(), Ordering::Release);
-        marks
-            .heartbeats
-            .store(reader.heartbeats(), Ordering::Release);
-        marks
-            .sequence
-            .store(reader.next_sequence(), Ordering::Release);
-        marks.finished.store(
-            matches!(reader.finish(), Finish::Finished),
-            Ordering::Release,
-        );
-        store(&marks.commit, reader.commit());
-        store(&marks.error, reader.error());
-        store(&marks.terminator, reader.terminator());
+        let store = |cell: &AtomicU64, value| cell.store(value, Ordering::Release);
+        store(&marks.boundary, reader.boundary());
+        store(&marks.position, reader.position());
+        store(&marks.progressed, reader.progressed());
+        store(&marks.events, reader.events());
+        store(&marks.heartbeats, reader.heartbeats());
+        store(&marks.sequence, reader.next_sequence());
+        let is_finished = matches!(reader.finish(), Finish::Finished);
+        marks.finished.store(is_finished, Ordering::Release);
+        let store_mark = |cell, offset: Option<u64>| {
+            if let Some(offset) = offset {
+                store(cell, offset);
+            }
+        };
+        store_mark(&marks.commit, reader.commit());
+        store_mark(&marks.error, reader.error());
+        store_mark(&marks.terminator, reader.terminator());
         if let Some(reason) = reader.stop_reason() {
             marks.stop_reason.get_or_init(|| reason.into());
         }
@@ -231,15 +207,10 @@ impl ResponseMarks {
     }
 }
 
+/// Reads an offset behind an event, which is never 0.
 fn mark(cell: &AtomicU64) -> Option<u64> {
     let offset = cell.load(Ordering::Acquire);
-    (offset != NONE).then_some(offset)
-}
-
-fn store(cell: &AtomicU64, offset: Option<u64>) {
-    if let Some(offset) = offset {
-        cell.store(offset, Ordering::Release);
-    }
+    (offset > 0).then_some(offset)
 }
 
 /// The reader of an event stream in its innermost layer, with the marks that it publishes.
@@ -281,7 +252,7 @@ impl MarkingReader {
         }
         self.marks.publish(&self.reader);
         if self.reader.take_usage_news() {
-            self.marks.set_usage(self.reader.usage());
+            *self.marks.marks.usage.lock() = self.reader.usage();
         }
         if let Some(meter) = &mut self.meter {
             let unstated = estimated_tokens(self.reader.unstated_bytes());
