@@ -47,5 +47,5 @@ pub(crate) use self::{
     settings::{LayerHooks, LayerSettings},
     step_window::StepWindow,
     supervisor::reason_of,
-    timer::{TaskTimer, poll_until_end, poll_until_end_and},
+    timer::{TaskTimer, poll_until_end},
 };

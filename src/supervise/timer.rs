@@ -162,6 +162,9 @@ fn arm(
 /// A ready future beats a deadline that passes at the same instant, but not an end that is
 /// already stored. The step `windows` count the time of the wait.
 ///
+/// When `future` is pending and `run` is live, `waits` gets the time, and returns a further
+/// deadline at which the task is woken.
+///
 /// # Cancel safety
 ///
 /// `future` is only borrowed, and keeps its progress when the caller stops polling.
@@ -170,28 +173,6 @@ fn arm(
     reason = "the cold path, and the type of every layer"
 )]
 pub(crate) fn poll_until_end<F: Future>(
-    timer: &mut TaskTimer,
-    run: &Run,
-    windows: &mut [StepWindow],
-    future: Pin<&mut F>,
-    cx: &mut Context<'_>,
-) -> Poll<Result<F::Output, Terminated>> {
-    poll_until_end_and(timer, run, windows, |_| None, future, cx)
-}
-
-/// Polls `future` as [`poll_until_end`] does, with a further deadline from `waits`.
-///
-/// When `future` is pending and `run` is live, `waits` gets the time, and returns a further
-/// deadline at which the task is woken.
-///
-/// # Cancel safety
-///
-/// `future` is only borrowed, and keeps its progress, as with [`poll_until_end`].
-#[allow(
-    clippy::result_large_err,
-    reason = "the cold path, and the type of every layer"
-)]
-pub(crate) fn poll_until_end_and<F: Future>(
     timer: &mut TaskTimer,
     run: &Run,
     windows: &mut [StepWindow],

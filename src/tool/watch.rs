@@ -17,7 +17,7 @@ use crate::{
         ErrorKey, NodeKind, PollScope, ResetOn, Run, Scope, Step, StepKind, TerminalReason,
         Terminated, ToolArguments, WorkingNotices, nanos,
     },
-    supervise::{StepWindow, TaskTimer, poll_until_end_and},
+    supervise::{StepWindow, TaskTimer, poll_until_end},
 };
 
 pin_project! {
@@ -141,7 +141,7 @@ impl<F> Watch<F> {
             let step = || Step::new(StepKind::ToolExecution).detail(name.clone());
             node.tell_working(working.as_mut()?, now, step)
         };
-        match ready!(poll_until_end_and(
+        match ready!(poll_until_end(
             this.timer,
             node,
             this.windows,

@@ -53,7 +53,7 @@ impl Future for Drain {
             ..
         } = &mut *self;
         let read = pin!(poll_fn(|cx| read_on(work, discarded, cx)));
-        poll_until_end(timer, run, &mut [], read, cx).map(drop)
+        poll_until_end(timer, run, &mut [], |_| None, read, cx).map(drop)
     }
 }
 
