@@ -117,7 +117,7 @@ where
         let Some(supervisor) = this.supervisor else {
             return inner.poll_frame(cx).map_err(Into::into);
         };
-        let role = Role::enter(cx.waker(), supervisor.run());
+        let role = Role::enter(cx.waker(), &supervisor.run);
         if !role.is_inner() && supervisor.is_over() {
             drop(role);
             this.inner.set(None);

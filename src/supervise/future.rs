@@ -121,7 +121,7 @@ where
         if let (FutureState::Node(supervisor), Some(inner)) =
             (&mut *this.state, this.inner.as_mut().as_pin_mut())
         {
-            let role = Role::enter(cx.waker(), supervisor.run());
+            let role = Role::enter(cx.waker(), &supervisor.run);
             if role.is_inner() || !supervisor.is_over() {
                 let mut polled = inner.poll(cx);
                 // By reference: an answer is large.

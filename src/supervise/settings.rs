@@ -54,47 +54,35 @@ pub(crate) trait LayerHooks: Debug + Send + Sync {
     ///
     /// Returns the next deadline of the layer, if any: the layer is polled again then at
     /// the latest.
-    fn pending(&mut self, run: &Run, now: Duration, task: TaskId) -> Option<Nanos> {
-        let _ = (run, now, task);
+    fn pending(&mut self, _run: &Run, _now: Duration, _task: TaskId) -> Option<Nanos> {
         None
     }
 
     /// Edits the headers of the response that the caller gets.
-    fn head(&mut self, run: &Run, headers: &mut HeaderMap) {
-        let _ = (run, headers);
-    }
+    fn head(&mut self, _run: &Run, _headers: &mut HeaderMap) {}
 
     /// Observes the first frame after a `Pending`, before the caller gets the frame.
     ///
     /// A layer that [asked for it](LayerSettings::frames) gets every frame. `data` is `None` for
     /// trailers. `observer` has counted the frame, and is `Some` if the layer
     /// [reads](LayerSettings::reading) the response or settles the node.
-    fn frame(&mut self, run: &Run, data: Option<&Bytes>, observer: Option<&Observer>) {
-        let _ = (run, data, observer);
-    }
+    fn frame(&mut self, _run: &Run, _data: Option<&Bytes>, _observer: Option<&Observer>) {}
 
     /// Handles an error of the inner future or body, if the node was live until then.
     ///
     /// The supervisor checks the deadlines after the layer has handled the error.
-    fn failed(&mut self, task: TaskId) {
-        let _ = task;
-    }
+    fn failed(&mut self, _task: TaskId) {}
 
     /// Handles the drop of an unfinished future or body, before the inner one drops.
-    fn dropped(&mut self, run: &Run) {
-        let _ = run;
-    }
+    fn dropped(&mut self, _run: &Run) {}
 
     /// Converts an error of the call into the one that the caller gets.
-    fn error(&self, run: &Run, error: BoxError) -> BoxError {
-        let _ = run;
+    fn error(&self, _run: &Run, error: BoxError) -> BoxError {
         error
     }
 
     /// Releases the layer's registrations at the end of the call.
-    fn release(&mut self, run: &Run) {
-        let _ = run;
-    }
+    fn release(&mut self, _run: &Run) {}
 }
 
 impl LayerSettings {

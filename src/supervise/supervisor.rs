@@ -144,11 +144,6 @@ impl Supervisor {
         self.reader.observer()
     }
 
-    #[inline]
-    pub(super) const fn run(&self) -> &Run {
-        &self.run
-    }
-
     /// Whether the node has ended, in itself or through an ancestor.
     ///
     /// Callers test this before they poll: a stored reason beats a ready frame. The
@@ -189,8 +184,9 @@ impl Supervisor {
     /// `Pending` means that the task will be woken at the next deadline.
     #[inline]
     pub(super) fn pending(&mut self, role: &Role, cx: &mut Context<'_>) -> Poll<StopCause> {
+        let has_news = || self.observer().is_some_and(Observer::has_news);
         match role {
-            Role::Inner(_) if !self.settings.part.measures() && !self.has_news() => Poll::Pending,
+            Role::Inner(_) if !self.settings.part.measures() && !has_news() => Poll::Pending,
             Role::Inner(task) => self.measure(*task),
             Role::Enforcer(scope) => self.enforce(scope, cx),
         }
@@ -256,12 +252,6 @@ impl Supervisor {
     /// Whether the caller has the complete response, although the inner body has not ended.
     fn is_complete(&self) -> bool {
         self.observer().is_some_and(Observer::is_complete)
-    }
-
-    /// Whether the observer has seen progress or signs of life that the node does not record
-    /// yet.
-    fn has_news(&self) -> bool {
-        self.observer().is_some_and(Observer::has_news)
     }
 
     fn note(&mut self, now: Nanos) {
