@@ -241,7 +241,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             let (hook, attempt) = (hook.clone(), attempt.clone());
             self.report = Some(AttemptReport::new(hook, attempt, self.policy.subject()));
         }
-        let admitted = Admitted::new(attempt, permit);
+        let attempt = SettleGuard::new(attempt);
+        let admitted = Admitted { attempt, permit };
         if mem::take(&mut self.is_ready) {
             Next::Call(admitted)
         } else {
@@ -287,7 +288,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         let Some(admitted) = slot.take() else {
             panic!("a try was started twice");
         };
-        let attempt = admitted.attempt().clone();
+        let attempt = admitted.attempt.run().clone();
         let readiness = self.service.poll_ready(cx);
         // This check reads the clock, because the service may become ready in the poll in which the
         // attempt's deadline passes.
@@ -309,7 +310,13 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         #[cfg(feature = "metrics")]
         attempt.count_outcome(|| TerminalReason::outcome_of(&error));
         let failure = peek::classify_error(&error, &self.own, self.policy.streams());
-        admitted.fail(TerminalReason::Failed(failure.class));
+        let Admitted {
+            attempt: guard,
+            permit,
+        } = admitted;
+        guard.settle(TerminalReason::Failed(failure.class));
+        // The repeat goes back before `failed` asks for another one.
+        drop(permit);
         let failed = FailedAttempt::Error(error);
         Poll::Ready(self.failed(failure, failed, &attempt, scope.task()))
     }
@@ -328,9 +335,12 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         S: Service<Request<ReplayBody>>,
     {
         let number = self.own.next_attempt_number(self.has_called);
-        let mut request = self.policy.request(admitted.attempt(), number)?;
+        let mut request = self.policy.request(admitted.attempt.run(), number)?;
+        if let Some(permit) = admitted.permit {
+            permit.spend();
+        }
         // From here on the supervised call settles the attempt.
-        let attempt = admitted.begin();
+        let attempt = admitted.attempt.release();
         if self.report.is_some() {
             attempt.describe_attempt(number, request.uri());
         }

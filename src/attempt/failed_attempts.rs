@@ -80,17 +80,16 @@ impl Tried {
         let end = attempt.node().own_end().map(|end| end.reason.clone());
         let end = end.filter(|reason| !matches!(reason, TerminalReason::Failed(_)));
         let marks = || answer.ok()?.extensions.get::<ResponseMarks>()?.usage();
-        let mut tried = Self {
+        Self {
             reason: end.unwrap_or(TerminalReason::Failed(failure.class)),
             class: Some(failure.class),
             status: failure.status,
             message: cut(message, MAX_MESSAGE).to_owned(),
             duration: attempt.elapsed(),
             usage: attempt.usage().or_else(marks),
+            request_id: answer.ok().and_then(|parts| request_id(&parts.headers)),
             ..Self::begun(candidate)
-        };
-        tried.request_id = answer.ok().and_then(|parts| request_id(&parts.headers));
-        tried
+        }
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     body::{MAX_BODY, ReplayBody},
     error::BoxError,
     llm::failure::{Classifier, Failure},
-    run::{ErrorAllowance, ErrorKey, Run, TaskId, TerminalReason, nanos},
+    run::{ErrorAllowance, ErrorKey, Run, TaskId, nanos},
 };
 
 /// The rules for the attempts of one call: their requests, and whether another one follows.
@@ -271,35 +271,9 @@ pub(super) fn decide<C: AttemptPolicy>(
 }
 
 /// An attempt that starts as soon as the service is ready. A drop before settles its node as
-/// aborted.
+/// aborted, and gives the repeat back.
 #[derive(Debug)]
 pub(super) struct Admitted {
-    attempt: SettleGuard,
-    permit: Option<Permit<'static>>,
-}
-
-impl Admitted {
-    pub(super) const fn new(attempt: Run, permit: Option<Permit<'static>>) -> Self {
-        Self {
-            attempt: SettleGuard::new(attempt),
-            permit,
-        }
-    }
-
-    pub(super) const fn attempt(&self) -> &Run {
-        self.attempt.run()
-    }
-
-    /// Spends the attempt's permit, as the attempt starts. The caller settles the attempt.
-    pub(super) fn begin(self) -> Run {
-        if let Some(permit) = self.permit {
-            permit.spend();
-        }
-        self.attempt.release()
-    }
-
-    /// Settles the attempt for `reason`, because it failed before the service was called.
-    pub(super) fn fail(self, reason: TerminalReason) {
-        self.attempt.settle(reason);
-    }
+    pub(super) attempt: SettleGuard,
+    pub(super) permit: Option<Permit<'static>>,
 }

@@ -41,7 +41,24 @@ impl RetryBudget {
     /// attempts, and ten repeats per second in any case.
     #[must_use]
     pub fn new() -> Self {
-        Self(Arc::new(Settings::new()))
+        Self(Arc::new(Settings {
+            max_attempts_per_candidate: 2,
+            per_error_key: Some(3),
+            per_run: Some(10),
+            consecutive_errors: None,
+            delays: Delays {
+                base: Duration::from_millis(500),
+                max: Duration::from_secs(8),
+                jitter: Jitter::Full,
+            },
+            max_retry_after: Duration::from_secs(60),
+            min_attempt: Duration::from_millis(100),
+            count: Count::Harness,
+            idle_breaker: None,
+            buckets: Some(Arc::new(Buckets::new(Rates::new(0.2, 10)))),
+            before_attempt: None,
+            after_attempt: None,
+        }))
     }
 
     /// How many attempts a call may make at one candidate, the first included; 2 by default.
@@ -379,29 +396,6 @@ pub(crate) struct Settings {
     pub(crate) after_attempt: Option<Arc<AfterAttempt>>,
 }
 
-impl Settings {
-    fn new() -> Self {
-        Self {
-            max_attempts_per_candidate: 2,
-            per_error_key: Some(3),
-            per_run: Some(10),
-            consecutive_errors: None,
-            delays: Delays {
-                base: Duration::from_millis(500),
-                max: Duration::from_secs(8),
-                jitter: Jitter::Full,
-            },
-            max_retry_after: Duration::from_secs(60),
-            min_attempt: Duration::from_millis(100),
-            count: Count::Harness,
-            idle_breaker: None,
-            buckets: Some(Arc::new(Buckets::new(Rates::new(0.2, 10)))),
-            before_attempt: None,
-            after_attempt: None,
-        }
-    }
-}
-
 impl fmt::Debug for Settings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Settings")
@@ -516,9 +510,7 @@ const SLOWLY: Nanos = 4;
 /// Generates the waits of one call, one before each repeat.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
-    base: Nanos,
-    max: Nanos,
-    jitter: Jitter,
+    delays: Delays,
     rng: fastrand::Rng,
     repeats: u32,
     /// The previous wait of the call; at first the base.
@@ -528,28 +520,26 @@ pub(crate) struct Backoff {
 impl Backoff {
     /// Makes the waits of one call; the same seed gives the same waits.
     pub(crate) fn new(delays: Delays, seed: u64) -> Self {
-        let base = nanos(delays.base);
         Self {
-            base,
-            max: nanos(delays.max),
-            jitter: delays.jitter,
+            delays,
             rng: fastrand::Rng::with_seed(seed),
             repeats: 0,
-            last: base,
+            last: nanos(delays.base),
         }
     }
 
     /// The wait before the next repeat; from a longer base if `slowly`: see `SLOWLY`.
     pub(crate) fn next(&mut self, slowly: bool) -> Duration {
-        let base = self.base.saturating_mul(if slowly { SLOWLY } else { 1 });
+        let (base, max) = (nanos(self.delays.base), nanos(self.delays.max));
+        let base = base.saturating_mul(if slowly { SLOWLY } else { 1 });
         let doubled = 1_u64.checked_shl(self.repeats).unwrap_or(Nanos::MAX);
-        let doubled = base.saturating_mul(doubled).min(self.max);
-        let wait = match self.jitter {
+        let doubled = base.saturating_mul(doubled).min(max);
+        let wait = match self.delays.jitter {
             Jitter::None => doubled,
             Jitter::Full => self.rng.u64(0..=doubled),
             Jitter::Decorrelated => {
                 let most = self.last.saturating_mul(3).max(base);
-                self.rng.u64(base..=most).min(self.max)
+                self.rng.u64(base..=most).min(max)
             }
         };
         self.repeats = self.repeats.saturating_add(1);
