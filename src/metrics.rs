@@ -166,17 +166,12 @@ static ALL: [Metric; 10] = [
 /// Call it once, after the recorder is installed. Exporters show the descriptions as help texts.
 pub fn describe() {
     with_recorder(|recorder| {
-        for Metric {
-            name,
-            kind,
-            unit,
-            help,
-        } in &ALL
-        {
-            let name = KeyName::from_const_str(name);
-            match kind {
-                Kind::Counter => recorder.describe_counter(name, Some(*unit), (*help).into()),
-                Kind::Histogram => recorder.describe_histogram(name, Some(*unit), (*help).into()),
+        for metric in &ALL {
+            let name = KeyName::from_const_str(metric.name);
+            let (unit, help) = (Some(metric.unit), metric.help.into());
+            match metric.kind {
+                Kind::Counter => recorder.describe_counter(name, unit, help),
+                Kind::Histogram => recorder.describe_histogram(name, unit, help),
             }
         }
     });
@@ -257,10 +252,6 @@ impl Metric {
     }
 }
 
-const fn fixed(name: &'static str, value: &'static str) -> MaybeLabel<'static> {
-    Some((name, value))
-}
-
 /// The label of a candidate; none if no layer chose one.
 fn of_candidate<'a>(name: &'static str, candidate: Option<&'a Arc<str>>) -> MaybeLabel<'a> {
     candidate.map(|candidate| (name, &**candidate))
@@ -268,12 +259,12 @@ fn of_candidate<'a>(name: &'static str, candidate: Option<&'a Arc<str>>) -> Mayb
 
 /// Counts a run that ended.
 pub(crate) fn run_ended(reason: &'static str) {
-    RUNS.increment(&[fixed("reason", reason)]);
+    RUNS.increment(&[Some(("reason", reason))]);
 }
 
 /// Counts an attempt with a known outcome.
 pub(crate) fn attempt(model: Option<&Arc<str>>, outcome: &'static str) {
-    ATTEMPTS.increment(&[of_candidate("model", model), fixed("outcome", outcome)]);
+    ATTEMPTS.increment(&[of_candidate("model", model), Some(("outcome", outcome))]);
 }
 
 /// The outcome of an attempt that got an answer with this status.
@@ -290,18 +281,18 @@ pub(crate) fn outcome_of(status: StatusCode) -> &'static str {
 
 /// Counts a repeat that a budget refused.
 pub(crate) fn repeat_denied(budget: &'static str) {
-    DENIED.increment(&[fixed("budget", budget)]);
+    DENIED.increment(&[Some(("budget", budget))]);
 }
 
 /// Counts a move of a call from one candidate to another.
 pub(crate) fn fallback(from: Option<&Arc<str>>, to: Option<&Arc<str>>, why: &'static str) {
     let (from, to) = (of_candidate("from", from), of_candidate("to", to));
-    FALLBACKS.increment(&[from, to, fixed("why", why)]);
+    FALLBACKS.increment(&[from, to, Some(("why", why))]);
 }
 
 /// Counts a cooldown that began.
 pub(crate) fn cooldown(model: &Arc<str>, why: &'static str) {
-    COOLDOWNS.increment(&[of_candidate("model", Some(model)), fixed("why", why)]);
+    COOLDOWNS.increment(&[of_candidate("model", Some(model)), Some(("why", why))]);
 }
 
 /// Records the time from the caller's disconnect until the call released the upstream.
@@ -340,7 +331,7 @@ impl EndedCall {
     /// Records all metrics of the call.
     pub(crate) fn record(&self) {
         let elapsed = self.elapsed.as_secs_f64();
-        let error = self.error.and_then(|error| fixed("error.type", error));
+        let error = self.error.map(|error| ("error.type", error));
         DURATION.observe(&self.labels(error), elapsed, 1);
         if let Some(usage) = self.usage {
             let tokens = [
@@ -349,11 +340,8 @@ impl EndedCall {
             ];
             for (kind, count) in tokens {
                 #[allow(clippy::cast_precision_loss, reason = "no call has so many tokens")]
-                TOKENS.observe(
-                    &self.labels(fixed("gen_ai.token.type", kind)),
-                    count as f64,
-                    1,
-                );
+                let count = count as f64;
+                TOKENS.observe(&self.labels(Some(("gen_ai.token.type", kind))), count, 1);
             }
         }
         if let Some(ChunkTimes { first, rest, more }) = self.chunks {
@@ -367,12 +355,10 @@ impl EndedCall {
     }
 
     fn labels<'a>(&'a self, own: MaybeLabel<'a>) -> [MaybeLabel<'a>; 4] {
+        let provider = self.operation.provider.unwrap_or(OTHER);
         [
-            fixed("gen_ai.operation.name", self.operation.name),
-            fixed(
-                "gen_ai.provider.name",
-                self.operation.provider.unwrap_or(OTHER),
-            ),
+            Some(("gen_ai.operation.name", self.operation.name)),
+            Some(("gen_ai.provider.name", provider)),
             of_candidate("gen_ai.request.model", self.model.as_ref()),
             own,
         ]
