@@ -6,6 +6,9 @@
 //! that the program did not choose, the third loses the run. [`ReqwestService::new`]
 //! switches the first two off. The service puts the run into the answer's extensions.
 //!
+//! The version of a request, other than HTTP/3, is that of the caller's connection: the service
+//! drops it, because the client refuses to send a request with HTTP/2 over HTTP/1.
+//!
 //! The framing of an HTTP/1.1 answer belongs to its connection: the service removes a
 //! `transfer-encoding`, together with a `content-length` beside it, which the
 //! `transfer-encoding` overrides.
@@ -56,7 +59,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, Response, Uri};
+use http::{Request, Response, Uri, Version};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 use reqwest::{Client, ClientBuilder, Url};
@@ -111,11 +114,15 @@ impl ReqwestService {
         (known == uri).then(|| url.clone())
     }
 
-    fn build<B>(&self, request: Request<B>) -> Result<reqwest::Request, reqwest::Error>
+    fn build<B>(&self, mut request: Request<B>) -> Result<reqwest::Request, reqwest::Error>
     where
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
+        // The client chooses HTTP/1 or HTTP/2; HTTP/3 only if the request has that version.
+        if request.version() < Version::HTTP_3 {
+            *request.version_mut() = Version::default();
+        }
         let Some(url) = self.known(request.uri()) else {
             let uri = request.uri().clone();
             let mut request = request.map(wrap);

@@ -6,7 +6,7 @@ use std::{error::Error, net::SocketAddr};
 
 use bytes::Bytes;
 use futures_util::stream;
-use http::{HeaderMap, Request, StatusCode, Uri};
+use http::{HeaderMap, Request, StatusCode, Uri, Version};
 use http_body_util::{BodyExt, Full, StreamBody};
 use serde_json::Value;
 use tokio::{
@@ -101,6 +101,22 @@ fn the_run_of_the_request_is_on_the_answer() {
         let kept = answer.extensions().get::<Run>().unwrap();
         run.end(TerminalReason::Aborted);
         assert_eq!(kept.terminal_reason(), Some(TerminalReason::Aborted));
+    });
+}
+
+/// The second request has a URL that the service knows.
+#[test]
+fn a_request_of_an_http2_caller_reaches_an_http1_upstream() {
+    run(async {
+        let play = Play::keep("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}");
+        let upstream = Upstream::http1(play).await;
+        let service = service();
+        for _ in 0..2 {
+            let mut request = request_to(upstream.addr);
+            *request.version_mut() = Version::HTTP_2;
+            let answer = within(service.clone().oneshot(request)).await;
+            assert_eq!(answer.unwrap().status(), StatusCode::OK);
+        }
     });
 }
 
