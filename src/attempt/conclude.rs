@@ -246,6 +246,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                     TerminalReason::Failed(_) => reason,
                     ended => ended,
                 });
+                // `note` has listed the attempts of a layer further in.
+                let (_, error) = Tries::unwrap(error);
                 Next::Done(Err(error))
             }
         }

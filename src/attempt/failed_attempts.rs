@@ -199,13 +199,10 @@ impl Tries {
     ///
     /// The wrapper of a layer further in is replaced.
     pub(super) fn wrap(own: &Run, error: BoxError, is_logged: bool) -> BoxError {
-        let source = match error.downcast::<AttemptsFailed>() {
-            Ok(inner) => {
-                inner.tries.merge(own);
-                inner.source
-            }
-            Err(error) => error,
-        };
+        let (inner, source) = Self::unwrap(error);
+        if let Some(inner) = inner {
+            inner.merge(own);
+        }
         match Self::of(own) {
             None => source,
             Some(tries) => AttemptsFailed {
@@ -214,6 +211,14 @@ impl Tries {
                 is_logged,
             }
             .into(),
+        }
+    }
+
+    /// Removes the wrapper of a layer further in from an error.
+    pub(super) fn unwrap(error: BoxError) -> (Option<Self>, BoxError) {
+        match error.downcast::<AttemptsFailed>() {
+            Ok(inner) => (Some(inner.tries), inner.source),
+            Err(error) => (None, error),
         }
     }
 

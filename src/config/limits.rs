@@ -26,8 +26,10 @@ pub(super) struct AgentLimits {
 }
 
 impl AgentLimits {
-    /// Fills in the absent keys from `absent`, and checks those that are set; the tables of a run
-    /// and of its repeats stand at the paths `of_run` and `of_retry`.
+    /// Fills in the absent keys from `absent`, and checks those that are set.
+    ///
+    /// The keys of a run stand in the table at the path `of_run`, those of its repeats in the table
+    /// at `of_retry`.
     fn or(self, absent: &Self, of_run: &[&str], of_retry: &[&str]) -> Result<Self, ConfigError> {
         let run = self.run.or(absent.run);
         check_run(of_run, self.run, run)?;

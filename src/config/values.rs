@@ -131,7 +131,7 @@ impl Url {
             return Err("must be an absolute http or https URL".to_owned());
         };
         let has_port = authority.port_u16().is_some() || authority.as_str() == authority.host();
-        let why = if text.contains('@') {
+        let why = if authority.as_str().contains('@') {
             "must not hold credentials"
         } else if uri.query().is_some() || text.contains('#') {
             "must have no query and no fragment"

@@ -372,6 +372,14 @@ fn a_candidates_key_is_read_from_the_variable() {
     }
 }
 
+/// An `@` in the path is no credential.
+#[test]
+fn a_url_may_have_an_at_sign_in_its_path() {
+    let text = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://h/@v1\"";
+    let candidates = read(text).unwrap().candidates(|_| None).unwrap();
+    assert!(format!("{candidates:?}").contains("http://h/@v1"));
+}
+
 #[test]
 fn an_error_in_a_part_of_a_document_has_the_place_in_the_whole() {
     let text = "[mine]\nport = 1\n[run]\ntimeout = \"soon\"\n";

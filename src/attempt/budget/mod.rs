@@ -7,7 +7,7 @@ mod bucket;
 #[cfg(test)]
 mod tests;
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use self::bucket::{Bucket, Buckets, PermitSource, Rates};
 use super::{failed_attempts::Tried, report::AfterAttempt};
@@ -426,17 +426,10 @@ impl fmt::Debug for Settings {
 #[must_use = "dropped, it gives the repeat back"]
 pub struct Permit<'a> {
     /// The bucket that a drop refunds; `None` in an unshared budget, and once the permit is spent.
-    from: Option<(Lender<'a>, PermitSource)>,
-}
-
-/// The bucket of a permit, borrowed where possible.
-///
-/// A borrow saves the bucket's reference count, on which threads contend as much as on the bucket's
-/// own counts.
-#[derive(Debug)]
-enum Lender<'a> {
-    Borrowed(&'a Arc<Bucket>),
-    Owned(Arc<Bucket>),
+    ///
+    /// A borrow saves the bucket's reference count, on which threads contend as much as on the
+    /// bucket's own counts.
+    from: Option<(Cow<'a, Arc<Bucket>>, PermitSource)>,
 }
 
 impl<'a> Permit<'a> {
@@ -448,7 +441,7 @@ impl<'a> Permit<'a> {
     fn withdraw(bucket: &'a Arc<Bucket>, now: impl FnOnce() -> u64) -> Option<Self> {
         let source = bucket.withdraw(now)?;
         Some(Self {
-            from: Some((Lender::Borrowed(bucket), source)),
+            from: Some((Cow::Borrowed(bucket), source)),
         })
     }
 
@@ -460,10 +453,8 @@ impl<'a> Permit<'a> {
 
     /// Turns the permit into one that does not borrow the budget, so that a future can store it.
     pub fn into_owned(mut self) -> Permit<'static> {
-        let from = self.from.take().map(|(lender, source)| match lender {
-            Lender::Borrowed(bucket) => (Lender::Owned(Arc::clone(bucket)), source),
-            Lender::Owned(bucket) => (Lender::Owned(bucket), source),
-        });
+        let from = self.from.take();
+        let from = from.map(|(bucket, source)| (Cow::Owned(bucket.into_owned()), source));
         Permit { from }
     }
 }
@@ -471,11 +462,8 @@ impl<'a> Permit<'a> {
 impl Drop for Permit<'_> {
     #[inline]
     fn drop(&mut self) {
-        if let Some((lender, source)) = self.from.take() {
-            match lender {
-                Lender::Borrowed(bucket) => bucket.refund(source),
-                Lender::Owned(bucket) => bucket.refund(source),
-            }
+        if let Some((bucket, source)) = self.from.take() {
+            bucket.refund(source);
         }
     }
 }

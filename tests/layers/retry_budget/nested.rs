@@ -2,10 +2,11 @@
 //!
 //! covers: G5
 
-use tower::{Layer, ServiceBuilder, ServiceExt};
+use http::Request;
+use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
-    Candidate, HardCeilingLayer, ModelFallbackLayer, RetryBudget, RetryBudgetLayer, Run,
-    TerminalReason,
+    Candidate, HardCeilingLayer, ModelFallbackLayer, ReplayBody, RetryBudget, RetryBudgetLayer,
+    Run, TerminalReason,
     attempt::{Count, Tries},
     llm::failure::FailureClass,
 };
@@ -45,6 +46,25 @@ async fn nested_layers_make_no_more_tries_than_one() {
     let failed = TerminalReason::Failed(FailureClass::Server);
     assert_eq!(call.terminal_reason(), Some(failed));
     assert_eq!(run.in_flight(), 0);
+}
+
+/// The inner service makes a call in a run of its own.
+#[tokio::test(start_paused = true)]
+async fn each_attempt_of_another_call_is_listed_once() {
+    for attempts in [1, 2] {
+        let upstream = Upstream::script(Script::before_head().fail("reset"));
+        let inner = RetryBudgetLayer::new(no_delay()).layer(upstream.clone());
+        let own_call = service_fn(move |request: Request<ReplayBody>| {
+            inner.clone().oneshot(Request::new(request.into_body()))
+        });
+        let budget = no_delay().max_attempts_per_candidate(attempts);
+        let service = RetryBudgetLayer::new(budget).layer(own_call);
+
+        let error = service.oneshot(prompt("m")).await.err().unwrap();
+
+        assert_eq!(upstream.calls(), 2 * attempts as usize);
+        assert_eq!(Tries::find(&*error).unwrap().all().len(), upstream.calls());
+    }
 }
 
 #[tokio::test(start_paused = true)]
