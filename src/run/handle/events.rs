@@ -164,13 +164,8 @@ impl Run {
 
     /// The notices that are set for the tools of this node, on the nearest run that has some.
     pub(crate) fn asked_notices(&self) -> Option<ProgressNotices> {
-        let node = &**self.node();
-        let mut nodes = std::iter::once(node).chain(node.ancestors());
-        nodes.find_map(|node| {
-            let run = node.kind() == NodeKind::Run;
-            let features = node.payload.features_if_any().filter(|_| run)?;
-            *features.notices.lock()
-        })
+        let mut nodes = self.node().path();
+        nodes.find_map(|node| *node.payload.features_if_any()?.notices.lock())
     }
 
     /// Sends a notice if the running step of this node is due for one. Returns the time at which

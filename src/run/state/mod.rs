@@ -242,7 +242,7 @@ impl NodeState {
 impl Node<NodeState> {
     /// The nearest node of kind Run, at or above this node.
     pub(crate) fn nearest_run(&self) -> &Self {
-        let mut nodes = std::iter::once(self).chain(self.ancestors());
+        let mut nodes = self.path();
         nodes
             .find(|node| node.kind() == NodeKind::Run)
             .unwrap_or(self)

@@ -5,6 +5,7 @@ use std::{sync::Arc, task::Waker, time::Duration};
 use super::{
     end::End,
     node::{EndHook, Node, PendingWakes},
+    waiters::wake_all,
 };
 use crate::run::{limit_kind::LimitHit, reason::TerminalReason};
 
@@ -36,22 +37,19 @@ impl<P: EndHook> Node<P> {
         passed: Option<LimitHit>,
         now: Duration,
     ) -> Result<(), End> {
-        let mut later = PendingWakes::new();
-        self.latch(reason, passed, now, false, &mut later)
+        self.latch(reason, passed, now, false, &mut PendingWakes::new())
     }
 
     /// Ends the node like [`end`](Self::end), after the node's opener has dropped the work. No work
     /// is left below the node, so the tasks that poll a node above are not woken. If the node is
     /// over already, `reason` is not kept.
     pub(crate) fn settle(&self, reason: TerminalReason, now: Duration) -> Result<(), End> {
-        let mut later = PendingWakes::new();
-        self.latch(reason, None, now, true, &mut later)
+        self.latch(reason, None, now, true, &mut PendingWakes::new())
     }
 
     /// Ends this run with the reason and the limit of `call`, the end of its one call.
     pub(crate) fn settle_as(&self, call: &End, now: Duration) {
-        let mut later = PendingWakes::new();
-        self.settle_with(call, now, &mut later);
+        self.settle_with(call, now, &mut PendingWakes::new());
     }
 
     /// Ends this run like [`settle_as`](Self::settle_as), as part of the end of its one call. The
@@ -100,8 +98,7 @@ impl<P: EndHook> Node<P> {
 
     pub(super) fn inherit(&self, end: &End) {
         if self.end.set(end.clone()).is_ok() {
-            let mut later = PendingWakes::new();
-            self.spread(false, &mut later);
+            self.spread(false, &mut PendingWakes::new());
         }
     }
 
@@ -110,11 +107,7 @@ impl<P: EndHook> Node<P> {
         let Some(end) = self.end.get() else { return };
         let mut wakers = Vec::new();
         let mut reached = Vec::new();
-        {
-            let inner = self.lock();
-            inner.waiters.collect(false, &mut wakers);
-            reached.extend(inner.children.alive());
-        }
+        self.collect(&mut wakers, &mut reached);
         if !settled {
             self.collect_drivers(&mut wakers);
         }
@@ -141,9 +134,7 @@ impl<P: EndHook> Node<P> {
         for node in &reached {
             node.payload.ended(node, end, later);
         }
-        for waker in wakers {
-            waker.wake();
-        }
+        wake_all(wakers);
     }
 
     /// Collects the wakers of the tasks that poll this node from above, and changes the epochs.
@@ -161,7 +152,7 @@ impl<P: EndHook> Node<P> {
             ancestor.lock().waiters.collect(true, wakers);
         }
         for node in followed {
-            for above in std::iter::once(&*node).chain(node.ancestors()) {
+            for above in node.path() {
                 above.bump_epoch();
                 above.lock().waiters.collect(true, wakers);
             }
