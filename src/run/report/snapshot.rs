@@ -267,7 +267,7 @@ impl Node<NodeState> {
         // Work that has never shown a heartbeat is not expected to: its silence is no sign that the
         // run hangs.
         silent < interval.saturating_mul(2)
-            || self.has_leaf(&|work| !work.pings.load(Ordering::Acquire))
+            || self.has_leaf(|work| !work.pings.load(Ordering::Acquire))
     }
 
     fn last_check(&self, now: Duration) -> Option<RunCheck> {

@@ -221,16 +221,15 @@ impl<P: EndHook> Node<P> {
 
     /// Whether `test` holds for any leaf of the running work at or below this node. A leaf is an
     /// active node without active children.
-    pub(crate) fn has_leaf(&self, test: &impl Fn(&P) -> bool) -> bool {
-        if self.active() == 0 {
-            return false;
-        }
-        let below: Vec<_> = self.lock().children.alive().collect();
-        let parts = below.iter().filter(|node| node.active() > 0);
-        let mut parts = parts.peekable();
-        if parts.peek().is_none() {
-            return test(&self.payload);
-        }
-        parts.any(|node| node.has_leaf(test))
+    pub(crate) fn has_leaf(&self, test: impl Fn(&P) -> bool) -> bool {
+        let is_active = |node: &Arc<Self>| node.active() > 0;
+        let is_leaf = |node: &Self| node.active() > 0 && !node.children().iter().any(is_active);
+        let passes = |node: &Self| is_leaf(node) && test(&node.payload);
+        let mut found = passes(self);
+        self.descend(|node| {
+            found |= passes(node);
+            !found && node.active() > 0
+        });
+        found
     }
 }

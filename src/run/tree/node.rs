@@ -288,8 +288,12 @@ impl<P> Node<P> {
 
 impl<P> Drop for Node<P> {
     fn drop(&mut self) {
-        if let Some(Parent { node, key }) = self.parent.take() {
+        // The ancestors that this node kept alive drop here one by one, and not by recursion: a
+        // chain of sub-agents may be deep.
+        let mut parent = self.parent.take();
+        while let Some(Parent { node, key }) = parent {
             node.lock().children.remove(key);
+            parent = Arc::into_inner(node).and_then(|mut node| node.parent.take());
         }
         let inner = self.inner.get_mut();
         for (node, key) in inner.take_followed() {
