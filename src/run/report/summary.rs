@@ -49,6 +49,9 @@ pub struct CallSummary {
     /// with the mark [`NotCounted`](crate::run::NotCounted) is left out.
     pub usage: Option<Usage>,
     /// The reason for which the model stopped, in the upstream's own words.
+    ///
+    /// An answer that is no stream is read for it only by a layer that may retry, as for its usage.
+    /// `None` if no answer that was read states a reason.
     pub stop_reason: Option<Arc<str>>,
     /// The streamed text of the call's answer, if the answer was cut and the text is
     /// [kept](crate::RunLayer::keep_partial).
@@ -151,7 +154,7 @@ impl fmt::Debug for OnEnd {
 pub(crate) struct ReportedUsage {
     /// The sum of the tokens of all answers at or below the node; `None` if none were reported.
     pub(in crate::run) usage: Option<Usage>,
-    /// The last stop reason that a stream reported, in the upstream's words.
+    /// The last stop reason that an answer reported, in the upstream's words.
     pub(in crate::run) stop_reason: Option<Arc<str>>,
     /// The text of the node's last answer, if it was cut and the run keeps texts.
     pub(in crate::run) partial: Option<Arc<str>>,
