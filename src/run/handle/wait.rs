@@ -150,29 +150,17 @@ impl Drop for RunWait {
 /// A future that resolves when a node has ended: see [`Run::ended`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
-pub struct Ended(EndWaiter);
+pub struct Ended(pub(super) EndWaiter);
 
 /// A future that resolves when a node has ended and its work is gone: see [`Run::settled`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
-pub struct Settled(EndWaiter);
+pub struct Settled(pub(super) EndWaiter);
 
 #[derive(Debug)]
-struct EndWaiter {
+pub(super) struct EndWaiter {
     run: Run,
     key: Option<usize>,
-}
-
-impl Ended {
-    pub(super) const fn new(run: Run) -> Self {
-        Self(EndWaiter { run, key: None })
-    }
-}
-
-impl Settled {
-    pub(super) const fn new(run: Run) -> Self {
-        Self(EndWaiter { run, key: None })
-    }
 }
 
 impl Future for Ended {
@@ -192,6 +180,10 @@ impl Future for Settled {
 }
 
 impl EndWaiter {
+    pub(super) const fn new(run: Run) -> Self {
+        Self { run, key: None }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>, done: impl Fn(&Run) -> bool) -> Poll<TerminalReason> {
         // The waker is registered before the check: else an end between the two would not wake the
         // task.

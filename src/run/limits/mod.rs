@@ -113,11 +113,10 @@ impl RunWindows {
     /// Adds a layer's window; `observes` if the layer is in shadow mode.
     pub(crate) fn add(&self, window: Duration, resets_on: ResetOn, observes: bool) {
         let window = nanos(window);
-        for (cell, kind) in self.0.iter().zip(Self::KINDS) {
-            // The window is mostly there already: a load leaves the cache line shared.
-            if kind == (resets_on, observes) && window < cell.load(Ordering::Acquire) {
-                cell.fetch_min(window, Ordering::AcqRel);
-            }
+        let cell = &self.0[resets_on as usize + 3 * usize::from(observes)];
+        // The window is mostly there already: a load leaves the cache line shared.
+        if window < cell.load(Ordering::Acquire) {
+            cell.fetch_min(window, Ordering::AcqRel);
         }
     }
 

@@ -124,10 +124,14 @@ impl Terminated {
     pub(in crate::run) fn of(node: &Node<NodeState>) -> Self {
         let end = node.nearest_end();
         let origin = end.map_or_else(|| node.number(), |end| end.origin);
-        let mut path = std::iter::once(node).chain(node.ancestors());
-        let ended = path.find(|node| node.number() == origin);
+        let ended = node.path().find(|node| node.number() == origin);
         Self {
-            reason: end.map_or_else(|| unended(node), |end| end.reason.clone()),
+            reason: end
+                .map(|end| &end.reason)
+                // A closing node refuses work with the reason that it will end with.
+                .or_else(|| node.refusal())
+                .cloned()
+                .unwrap_or(TerminalReason::Aborted),
             run: node.run_id(),
             kind: end.map_or_else(|| node.kind(), |end| end.kind),
             elapsed: end.map_or(Duration::ZERO, |end| end.lasted()),
@@ -136,12 +140,10 @@ impl Terminated {
             also: ended.unwrap_or(node).also(),
             tree: node.payload.tree,
             origin,
-            measure: match end {
-                Some(end) => end.measure,
-                None => node
-                    .refusal_limit()
-                    .map_or(LimitKind::Set, |limit| limit.measure),
-            },
+            measure: end
+                .map(|end| end.measure)
+                .or_else(|| Some(node.refusal_limit()?.measure))
+                .unwrap_or_default(),
             cause: end.and_then(|end| cause(node, &end.reason)),
             source: None,
             failed_attempts: node.payload.call().and_then(CallState::failed_attempts),
@@ -169,14 +171,8 @@ fn cause(node: &Node<NodeState>, reason: &TerminalReason) -> Option<Arc<str>> {
     if *reason != TerminalReason::LoopDetected {
         return None;
     }
-    node.run_state().features_if_any()?.actions.cause()
-}
-
-/// The reason for which a node that has not ended refuses work.
-fn unended(node: &Node<NodeState>) -> TerminalReason {
-    // A closing node refuses with the reason that it will end with.
-    let closing = node.refusal().cloned();
-    closing.unwrap_or(TerminalReason::Aborted)
+    let features = node.run_state().features_if_any()?;
+    features.actions.cause.get().cloned()
 }
 
 impl TerminalReason {

@@ -207,7 +207,7 @@ pub(crate) type FailedAttempts = Arc<dyn Any + Send + Sync>;
 /// The state that few calls have, allocated when the call first needs it.
 #[derive(Debug, Default)]
 struct RareCallState {
-    hooks: OnceLock<Hooks>,
+    hooks: Hooks,
     /// The list of the call's failed attempts. Only the module that set it knows the type.
     failed_attempts: Lock<Option<FailedAttempts>>,
     /// The addresses of the retry buckets with a deposit, after the first one.
@@ -237,13 +237,13 @@ impl CallState {
         self.rare.get_or_init(Box::default)
     }
 
-    /// The hooks for the end of the call. The first call of this method makes them.
+    /// The hooks for the end of the call.
     pub(in crate::run) fn hooks(&self) -> &Hooks {
-        self.rare().hooks.get_or_init(Hooks::default)
+        &self.rare().hooks
     }
 
     pub(in crate::run) fn hooks_if_any(&self) -> Option<&Hooks> {
-        self.rare.get()?.hooks.get()
+        Some(&self.rare.get()?.hooks)
     }
 
     /// The place for the node's span; made by this method if there is none yet.
