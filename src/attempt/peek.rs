@@ -19,7 +19,7 @@ use crate::{
     error::{BoxError, chain},
     headers::{X_RUN_ID, X_TERMINAL_REASON},
     llm::{
-        dialect::{Truncated, Usage},
+        dialect::{StreamState, Truncated},
         failure::{
             Classifier, Failure, FailureClass, IncompleteJson, JsonOutline, Redirected,
             TransportError, is_broken_json,
@@ -264,7 +264,7 @@ where
                 let headers = &self.parts.headers;
                 if self.parts.status.is_success() && is_plain(headers) {
                     let whole = self.content.held.whole();
-                    self.content.body.report(Usage::of_answer(&whole));
+                    self.content.body.report(&StreamState::of_answer(&whole));
                     // `classify` finds a failure in each incomplete document, so an answer without
                     // a failure needs no second check.
                     if failure.is_some() && is_broken_json(headers, &whole) {

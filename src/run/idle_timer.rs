@@ -21,19 +21,11 @@ pub(crate) struct IdleTimer {
     /// Whether the timer has taken the node's inline window.
     in_node: bool,
     resets_on: ResetOn,
-    kind: IdleKind,
+    /// The kind of the window: a step timeout, or the time without a byte or heartbeat.
+    kind: WindowKind,
     /// Whether the timer only measures silence. Then the window is not added to the node, and a
     /// check of the node never ends the node for it.
     observes: bool,
-}
-
-/// The kind of silence that a timer measures.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum IdleKind {
-    /// The time without progress, which a step timeout limits.
-    Step,
-    /// The time without a byte or heartbeat, on a stream that has sent a heartbeat before.
-    Lifeless,
 }
 
 impl IdleTimer {
@@ -44,7 +36,7 @@ impl IdleTimer {
             window: None,
             in_node: false,
             resets_on,
-            kind: IdleKind::Step,
+            kind: WindowKind::Step(resets_on),
             observes: false,
         }
     }
@@ -63,7 +55,7 @@ impl IdleTimer {
     /// Makes a timer for the time without a byte or heartbeat, on a stream that sent heartbeats.
     pub(crate) fn lifeless(length: Duration) -> Self {
         Self {
-            kind: IdleKind::Lifeless,
+            kind: WindowKind::Lifeless,
             ..Self::new(ResetOn::AnyByte, length)
         }
     }
@@ -86,18 +78,13 @@ impl IdleTimer {
     /// the node.
     #[inline(never)]
     fn open(&mut self, target: &Node<NodeState>) {
-        let kind = match self.kind {
-            IdleKind::Step => WindowKind::Step(self.resets_on),
-            IdleKind::Lifeless => WindowKind::Lifeless,
-        };
-        if self.observes {
-            self.window = Some(Arc::new(IdleWindow::new(kind)));
-        } else if target.clocks.take_window(kind) {
+        if !self.observes && target.clocks.take_window(self.kind) {
             self.in_node = true;
-        } else {
-            let window = Arc::new(IdleWindow::new(kind));
-            target.add_window(&window);
-            self.window = Some(window);
+            return;
+        }
+        let window = self.window.insert(Arc::new(IdleWindow::new(self.kind)));
+        if !self.observes {
+            target.add_window(window);
         }
     }
 

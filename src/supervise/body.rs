@@ -1,5 +1,6 @@
 use std::{
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
@@ -13,7 +14,7 @@ use super::{
 };
 use crate::{
     error::BoxError,
-    llm::{dialect::Usage, failure::FailureClass},
+    llm::{dialect::StreamState, failure::FailureClass},
     run::{Role, TaskId},
 };
 
@@ -69,13 +70,14 @@ impl<B: Body> SupervisedBody<B> {
         }
     }
 
-    /// Records on the node the usage that a fully buffered response states, if the run counts it.
-    pub(crate) fn report(&self, usage: Option<Usage>) {
+    /// Records on the node the stop reason that a fully buffered response states, and its usage if
+    /// the run counts it.
+    pub(crate) fn report(&self, answer: &StreamState) {
         if let Some(supervisor) = &self.supervisor {
             let counts = supervisor.observer().is_none_or(Observer::counts);
-            if let Some(usage) = usage.filter(|_| counts) {
-                supervisor.run.report(Some(usage), None);
-            }
+            let usage = answer.usage().filter(|_| counts);
+            let stop_reason = answer.stop_reason().map(Arc::from);
+            supervisor.run.report(usage, stop_reason.as_ref());
         }
     }
 

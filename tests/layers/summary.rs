@@ -158,6 +158,35 @@ async fn a_refusal_under_a_good_status_costs_what_it_says() {
     assert_eq!(told.tokens(), Some((10, 2)));
 }
 
+/// The stop reason of an answer that is no stream, as each API writes it.
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_is_no_stream_says_why_the_model_stopped() {
+    for (body, reason) in [
+        (
+            r#"{"choices":[{"message":{},"finish_reason":"length"}]}"#,
+            "length",
+        ),
+        (
+            r#"{"content":[],"stop_reason":"end_turn","usage":{"input_tokens":1}}"#,
+            "end_turn",
+        ),
+        (
+            r#"{"status":"incomplete","incomplete_details":{"reason":"max_output_tokens"}}"#,
+            "max_output_tokens",
+        ),
+    ] {
+        let told = Summaries::default();
+        let service = ServiceBuilder::new()
+            .layer(told.layer())
+            .layer(RetryBudgetLayer::new(no_delay()))
+            .service(Upstream::script(Script::answer(200, body)));
+
+        Outcome::of(service.oneshot(prompt_json("a"))).await.whole();
+
+        assert_eq!(told.one().stop_reason.as_deref(), Some(reason));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_no_answer_said_is_not_known() {
     for (body, tokens) in [

@@ -16,13 +16,13 @@ use tokio::time::advance;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
     BoxError, Candidate, Cooldowns, HardCeilingLayer, ModelFallbackLayer, Owner, ReplayBody,
-    RetryBudgetLayer, Run, RunRegistry, Scope, StepTimeoutLayer, TerminalReason, ToolError,
-    Trajectory, TurnCapLayer,
+    RetryBudgetLayer, Run, RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason,
+    ToolError, Trajectory, TurnCapLayer,
 };
 
 use crate::support::{
     LogCapture, Outcome, ReadExt, Script, Upstream, UpstreamBody, healthy, no_delay, prompt,
-    reason_of, request, secs,
+    reason_of, request, request_of, secs,
 };
 
 /// What was written, call by call, and what of it was not flushed yet.
@@ -367,4 +367,21 @@ async fn timeouts_of_tools_move_to_no_other_model() {
     // And it was nothing that the model did: it is not left alone.
     service.oneshot(run.attach(prompt("a"))).await.unwrap_err();
     assert_eq!(*calls.lock().unwrap(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_runs_own_holds_for_a_child_that_a_registry_adopts() {
+    let [own, registrys] = [Paper::default(), Paper::default()];
+    let registry = RunRegistry::new().trajectory(&registrys.trajectory());
+    let run = Run::open();
+    run.record_to(&own.trajectory());
+    let child = run.child();
+    let service = RunLayer::new(registry.clone()).layer(Upstream::script(healthy()));
+    let answer = service.oneshot(request_of(&child)).await.unwrap();
+    answer.into_body().read().await.whole();
+
+    child.end(TerminalReason::Stuck);
+
+    assert!(!registry.list().is_empty(), "the child is in the registry");
+    assert_eq!((own.lines().len(), registrys.lines().len()), (1, 0));
 }

@@ -40,18 +40,9 @@ fn is_zero(tokens: &u64) -> bool {
 }
 
 static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
+static REASON: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"reason\""));
 
 impl Usage {
-    /// Reads the token usage from the body of a complete answer that is no event stream.
-    ///
-    /// The usage is the top-level `usage`, with the keys of any dialect.
-    pub(crate) fn of_answer(body: &[u8]) -> Option<Self> {
-        // Most bodies without usage are recognized by this search, and not parsed.
-        USAGE.find(body)?;
-        let [usage] = Scanner::members(body, [b"usage"]).ok()?;
-        Self::of_object(usage?)
-    }
-
     /// Reads a `usage` object with the keys of any dialect.
     pub(crate) fn of_object(usage: &[u8]) -> Option<Self> {
         let names = [Tokens::PROMPT, Tokens::INPUT];
@@ -184,6 +175,54 @@ pub(crate) struct ChatChoices {
 }
 
 impl StreamState {
+    /// Reads usage and stop reason from the body of a complete answer that is no event stream.
+    ///
+    /// The values stand under the keys of any dialect. Of several choices the last one counts.
+    pub(crate) fn of_answer(body: &[u8]) -> Self {
+        let mut answer = Self::default();
+        // Most bodies without these values are recognized by the searches, and not parsed.
+        if USAGE.find(body).is_none() && REASON.find(body).is_none() {
+            return answer;
+        }
+        match answer.read_answer(body) {
+            Ok(()) => answer,
+            // The values before a malformed part do not count.
+            Err(_) => Self::default(),
+        }
+    }
+
+    fn read_answer(&mut self, body: &[u8]) -> Scan<()> {
+        Scanner::document(body, |json, key| {
+            match key {
+                b"usage" => {
+                    self.report_tokens(Tokens::read(json, &[Tokens::PROMPT, Tokens::INPUT])?);
+                }
+                b"stop_reason" => self.read_stop(json)?,
+                b"incomplete_details" => self.read_stop_in(json, b"reason")?,
+                b"choices" => {
+                    json.array(|json| self.read_stop_in(json, b"finish_reason"))?;
+                }
+                _ => json.skip()?,
+            }
+            Ok(())
+        })
+    }
+
+    fn read_stop_in(&mut self, json: &mut Scanner<'_>, name: &[u8]) -> Scan<()> {
+        json.object(|json, key| match key == name {
+            true => self.read_stop(json),
+            false => json.skip(),
+        })?;
+        Ok(())
+    }
+
+    fn read_stop(&mut self, json: &mut Scanner<'_>) -> Scan<()> {
+        if let Some(reason) = json.text()?.filter(|reason| !reason.is_empty()) {
+            self.report_stop(&reason.decoded());
+        }
+        Ok(())
+    }
+
     /// The token usage that the upstream has reported in the stream so far.
     #[must_use]
     pub const fn usage(&self) -> Option<Usage> {

@@ -164,13 +164,8 @@ impl Run {
 
     /// The notices that are set for the tools of this node, on the nearest run that has some.
     pub(crate) fn asked_notices(&self) -> Option<ProgressNotices> {
-        let node = &**self.node();
-        let mut nodes = std::iter::once(node).chain(node.ancestors());
-        nodes.find_map(|node| {
-            let run = node.kind() == NodeKind::Run;
-            let features = node.payload.features_if_any().filter(|_| run)?;
-            *features.notices.lock()
-        })
+        let mut nodes = self.node().path();
+        nodes.find_map(|node| *node.payload.features_if_any()?.notices.lock())
     }
 
     /// Sends a notice if the running step of this node is due for one. Returns the time at which
@@ -238,18 +233,13 @@ impl Node<NodeState> {
         let Some(features) = run.payload.features_if_any() else {
             return;
         };
-        let completed = end.origin == self.number() && end.reason.class() == ReasonClass::Success;
-        for hit in features.shadows.take(self.number()) {
-            if !completed {
-                continue;
-            }
-            let ShadowHit {
-                reason,
-                limit,
-                after,
-                ..
-            } = hit;
-            let took = end.lasted();
+        let hits = features.shadows.take(self.number());
+        if end.origin != self.number() || end.reason.class() != ReasonClass::Success {
+            return;
+        }
+        let took = end.lasted();
+        for hit in hits {
+            let (reason, limit, after) = (hit.reason, hit.limit, hit.after);
             tracing::warn!(
                 target: "tower_agent",
                 run = %self.run_id(),

@@ -23,7 +23,7 @@ use crate::{
         report::{RunNotice, Terminated},
         state::NodeState,
         step::ResetOn,
-        tree::{Node, NodeKind},
+        tree::{Node, NodeKind, TaskId},
     },
 };
 
@@ -59,15 +59,12 @@ impl Run {
     /// The step windows of the nearest run at or above this node that has some, each with the flag
     /// of shadow mode.
     pub(crate) fn windows(&self) -> Vec<(Duration, ResetOn, bool)> {
-        let nodes = std::iter::once(&**self.node()).chain(self.node().ancestors());
-        let of = |node: &Node<NodeState>| -> Vec<_> {
-            let features = node.payload.features_if_any();
-            features.map_or_else(Vec::new, |features| features.windows.all().collect())
-        };
-        let mut found = nodes.map(of);
-        found
-            .find(|windows| !windows.is_empty())
-            .unwrap_or_default()
+        let mut nodes = self.node().path();
+        let found = nodes.find_map(|node| {
+            let windows: Vec<_> = node.payload.features_if_any()?.windows.all().collect();
+            (!windows.is_empty()).then_some(windows)
+        });
+        found.unwrap_or_default()
     }
 
     /// The number of turns that the nearest run has had. A turn is a request that made a model
@@ -100,7 +97,7 @@ impl Run {
         let run = self.run();
         let now = run.now();
         // The check ends the run, or a node above it, if a deadline has passed.
-        run.node().check(now, crate::run::tree::TaskId::NONE).ok()?;
+        run.node().check(now, TaskId::NONE).ok()?;
         let turns = &run.node().payload.features_if_any()?.turns;
         {
             let mut counted = turns.lock();
@@ -143,7 +140,7 @@ impl Run {
         let of_call = call.and_then(|call| Some(&call.payload.call()?.turn));
         let number = of_call.unwrap_or(number);
         let turns = &self.run_state().features().turns;
-        if turns.lock().take(cap.turns, number).is_some() {
+        if turns.lock().take(cap.turns, number) {
             return Ok(());
         }
         let passed = LimitHit {
@@ -367,18 +364,16 @@ impl Run {
         });
         self.acted(acted);
         for effect in effects {
-            match effect {
-                Effect::Acted(_) | Effect::Moved => {}
-                Effect::Found(found) => {
-                    let ends = found.verdict == LoopVerdict::Stopped;
-                    if ends {
-                        let _ = self.actions().cause.set(found.to_string().into());
-                    }
-                    self.notify(&RunNotice::from(found));
-                    if ends {
-                        self.run().end(TerminalReason::LoopDetected);
-                    }
-                }
+            let Effect::Found(found) = effect else {
+                continue;
+            };
+            let ends = found.verdict == LoopVerdict::Stopped;
+            if ends {
+                let _ = self.actions().cause.set(found.to_string().into());
+            }
+            self.notify(&RunNotice::from(found));
+            if ends {
+                self.run().end(TerminalReason::LoopDetected);
             }
         }
     }
@@ -399,13 +394,13 @@ impl Run {
                 continue;
             };
             let repetition = detector.repeat(action);
-            match repetition {
-                Repetition::Stuck { ends: true, .. } => {
+            if let Repetition::Stuck { now, ends, .. } = repetition {
+                if now || ends {
                     result = repetition;
+                }
+                if ends {
                     break;
                 }
-                Repetition::Stuck { now: true, .. } => result = repetition,
-                Repetition::Moving | Repetition::Stuck { .. } => {}
             }
         }
         self.report_repetition(result);
@@ -450,16 +445,12 @@ impl Run {
     }
 
     fn report_repetition(&self, repetition: Repetition) {
-        match repetition {
-            Repetition::Stuck { ends: true, .. } => {
+        if let Repetition::Stuck { repeats, now, ends } = repetition {
+            if ends {
                 self.run().end(TerminalReason::Stuck);
-            }
-            Repetition::Stuck {
-                now: true, repeats, ..
-            } => {
+            } else if now {
                 self.notify(&RunNotice::LooksStuck { repeats });
             }
-            Repetition::Moving | Repetition::Stuck { .. } => {}
         }
     }
 }

@@ -1,9 +1,10 @@
 //! The handle on a node, for the program and for the layers.
 //!
 //! [`Run`] has many methods, and one file for each part of them: `open` (nodes and requests),
-//! `settle` (how a node with work ends), `limits` (turns, loops, repetition), `events`
-//! (observers, notices, shadow mode), `record` (attempts, usage, texts), `tokens` (their count and
-//! caps), `current` (the run of a task), `sub_agent` and `wait`.
+//! `settle` (how a node with work ends), `errors` (the failures that a run counts), `limits`
+//! (turns, loops, repetition), `events` (observers, notices, shadow mode), `record` (attempts,
+//! usage, texts), `tokens` (their count and caps), `current` (the run of a task), `sub_agent` and
+//! `wait`. `end_hook` has the effects of a node's end.
 //! [`Run::snapshot`], [`Run::record_to`] and [`Run::span`] stand with the reports; [`Run::tool`]
 //! stands with the tools, [`Run::attempt`] with the attempts.
 
@@ -26,6 +27,7 @@ pub use self::{
 
 pub(crate) use self::sub_agent::{StopOnEnd, SubAgentLink};
 
+use self::wait::EndWaiter;
 use std::{
     fmt,
     sync::{Arc, Weak, atomic::Ordering},
@@ -211,7 +213,7 @@ impl Run {
     /// Dropping the future only removes its waker. The future watches no clock: the layers and
     /// [`check`](Self::check) notice a deadline.
     pub fn ended(&self) -> Ended {
-        Ended::new(self.clone())
+        Ended(EndWaiter::new(self.clone()))
     }
 
     /// Waits until this node has ended and its work is gone, and resolves with the reason.
@@ -224,7 +226,7 @@ impl Run {
     ///
     /// Dropping the future only removes its waker.
     pub fn settled(&self) -> Settled {
-        Settled::new(self.clone())
+        Settled(EndWaiter::new(self.clone()))
     }
 
     /// Stops the step windows at, above and below this node until the guard is dropped.

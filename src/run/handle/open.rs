@@ -18,16 +18,17 @@ impl Run {
     }
 
     pub(crate) fn open_below(&self, kind: NodeKind) -> Self {
-        self.count_opened(kind);
         // A call does not mark its run as used here: `settle` does, unless the request was refused.
         if kind != NodeKind::Call {
             self.run_state().set_used();
         }
+        self.open_child(kind, self.now())
+    }
+
+    fn open_child(&self, kind: NodeKind, now: Duration) -> Self {
+        self.count_opened(kind);
         let state = self.node().payload.for_child(kind);
-        Self::of(
-            self.node()
-                .child(kind, fastrand::u64(..), state, self.now()),
-        )
+        Self::of(self.node().child(kind, fastrand::u64(..), state, now))
     }
 
     /// Opens the last call of this run, the one call that may start though the run is closing.
@@ -49,10 +50,8 @@ impl Run {
         if self.node().refuses_work() {
             return None;
         }
-        self.count_opened(kind);
         self.run_state().set_used();
-        let state = self.node().payload.for_child(kind);
-        let child = Self::of(self.node().child(kind, fastrand::u64(..), state, now));
+        let child = self.open_child(kind, now);
         child.node().enter();
         Some(child)
     }
@@ -115,28 +114,16 @@ impl Run {
     /// Puts this call into the request; the first layer that sees the request settles the call.
     pub(in crate::run) fn carried_by<B>(self, mut request: http::Request<B>) -> http::Request<B> {
         self.node().payload.settlement.set(Settlement::Unclaimed);
-        request.extensions_mut().insert(Ticket::new(self.clone()));
+        let ticket = Arc::new(Unclaimed(self.clone()));
+        request.extensions_mut().insert(ticket);
         request.extensions_mut().insert(self);
         request
     }
 }
 
-/// A guard in a request's extensions. If no layer claims the attached call, the drop of the last
-/// clone of the request settles the call as aborted.
-#[derive(Clone)]
-struct Ticket {
-    _last: Arc<Unclaimed>,
-}
-
+/// A guard in a request's extensions, which the clones of the request share. If no layer claims
+/// the attached call, the drop of the last clone settles the call as aborted.
 struct Unclaimed(Run);
-
-impl Ticket {
-    fn new(call: Run) -> Self {
-        Self {
-            _last: Arc::new(Unclaimed(call)),
-        }
-    }
-}
 
 impl Drop for Unclaimed {
     fn drop(&mut self) {

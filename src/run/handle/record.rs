@@ -226,8 +226,7 @@ impl Run {
     /// The target of the attempt at or above this node, as set by the nearest layer that chose one.
     pub(crate) fn served_by<T: AttemptTarget>(&self) -> Option<&T> {
         let nodes = self.up_to_call();
-        let attempts = nodes.take_while(|node| node.kind() == NodeKind::Attempt);
-        let mut targets = attempts.filter_map(|node| node.payload.attempt()?.target.get());
+        let mut targets = nodes.filter_map(|node| node.payload.attempt()?.target.get());
         targets.find_map(|target| target.as_any().downcast_ref())
     }
 
@@ -247,7 +246,7 @@ impl Run {
 
     /// This node and its ancestors, up to and including the nearest that is no attempt.
     fn up_to_call(&self) -> impl Iterator<Item = &Node<NodeState>> {
-        let mut nodes = std::iter::once(&**self.node()).chain(self.node().ancestors());
+        let mut nodes = self.node().path();
         let mut over = false;
         std::iter::from_fn(move || {
             let node = nodes.next().filter(|_| !over)?;
@@ -295,9 +294,8 @@ impl Run {
         if usage.is_none() && stop_reason.is_none() {
             return;
         }
-        let node = &**self.node();
         let mut stop_reason = stop_reason;
-        for node in std::iter::once(node).chain(node.ancestors()) {
+        for node in self.node().path() {
             node.payload.report(usage, stop_reason);
             if node.kind() != NodeKind::Attempt {
                 // Above its call the answer is one of many, so its stop reason is not recorded

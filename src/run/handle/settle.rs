@@ -5,34 +5,15 @@ use std::sync::{Arc, LazyLock};
 use super::Run;
 use crate::run::{
     reason::{ReasonClass, TerminalReason},
-    state::{Failing, NodeState, Settlement},
+    state::{NodeState, Settlement},
     step::{ResetOn, Step, StepKind},
     tree::{End, Node, NodeKind},
 };
 
-/// The descriptions of steps for children that did not complete: an attempt, a call, a tool, a
-/// sub-agent. The texts are allocated once, so that the end of a node need not allocate them.
-static NOT_COMPLETED: LazyLock<[Arc<str>; 4]> = LazyLock::new(|| {
-    let texts = [
-        "an attempt failed",
-        "a call failed",
-        "a tool was stopped",
-        "a sub-agent ended",
-    ];
-    texts.map(Arc::from)
-});
-
-/// The step of a run with a child that did not complete.
-fn not_completed(child: NodeKind) -> Step {
-    let [attempt, call, tool, sub_agent] = &*NOT_COMPLETED;
-    let text = match child {
-        NodeKind::Attempt => attempt,
-        NodeKind::Call => call,
-        NodeKind::Tool => tool,
-        NodeKind::Run => sub_agent,
-    };
-    Step::new(StepKind::StateChange).detail(Arc::clone(text))
-}
+/// The descriptions of steps for children that did not complete: an attempt, a call, a tool. The
+/// texts are allocated once, so that the end of a node need not allocate them.
+static NOT_COMPLETED: LazyLock<[Arc<str>; 3]> =
+    LazyLock::new(|| ["an attempt failed", "a call failed", "a tool was stopped"].map(Arc::from));
 
 impl Run {
     /// Settles this node with `reason`, after its opener has dropped the node's work.
@@ -51,8 +32,7 @@ impl Run {
             self.run_state().set_used();
         }
         let now = self.now();
-        let shared =
-            self.kind() == NodeKind::Run && !self.node().payload.settlement.ends_with_call();
+        let shared = self.is_of_many();
         // The node was closed, for example because its caller left: its last piece of work ends it
         // with the reason of the closing. In a shutdown the caller still waits for the answer, so
         // `reason` is stored.
@@ -69,15 +49,12 @@ impl Run {
             return;
         }
         // A layer's classification of the answer is more exact than the reason from the status.
-        let classified = |failing: Failing| failing.reason;
-        let whole = self.kind() == NodeKind::Attempt && reason == TerminalReason::Completed;
-        let reason = match &reason {
-            TerminalReason::Failed(_) => self.failing().and_then(classified).unwrap_or(reason),
-            TerminalReason::Completed if whole => {
-                self.failing().and_then(classified).unwrap_or(reason)
-            }
-            _ => reason,
+        let classified = match reason {
+            TerminalReason::Failed(_) => self.failing(),
+            TerminalReason::Completed if self.kind() == NodeKind::Attempt => self.failing(),
+            _ => None,
         };
+        let reason = classified.and_then(|it| it.reason).unwrap_or(reason);
         drop(self.node().settle(reason, now));
         if let Some(parent) = self.node().parent() {
             let end = self.node().nearest_end();
@@ -89,15 +66,10 @@ impl Run {
             }
             // If the answer was not cut, the layer that opened the run settles the run itself,
             // after it has returned the answer.
-            let whole = |end: &End| {
-                let class = end.reason.class();
-                matches!(class, ReasonClass::Success | ReasonClass::Failure)
-            };
-            let last_word =
-                |end: &&End| !(parent.payload.settlement.is(Settlement::Layer) && whole(end));
-            if self.node().payload.settlement.is(Settlement::OnlyCall)
-                && parent.payload.settlement.ends_with_call()
-            {
+            let of_run = &parent.payload.settlement;
+            let last_word = |end: &&End| end.reason.is_cut() || !of_run.is(Settlement::Layer);
+            let is_only_call = self.node().payload.settlement.is(Settlement::OnlyCall);
+            if is_only_call && of_run.ends_with_call() {
                 if let Some(end) = end.filter(last_word) {
                     parent.settle_as(end, now);
                 }
@@ -117,11 +89,17 @@ impl Run {
         let reason = self.node().own_end().map(|end| end.reason.class());
         let whole = reason == Some(ReasonClass::Success);
         let failed = reason == Some(ReasonClass::Failure);
+        let [attempt, call, tool] = &*NOT_COMPLETED;
+        let not_completed = |child| Step::new(StepKind::StateChange).detail(Arc::clone(child));
         run.run_state().record_child_done(match self.kind() {
             NodeKind::Attempt if whole => return,
             NodeKind::Call if whole => Step::new(StepKind::LlmResponse),
             NodeKind::Tool if whole || failed => Step::new(StepKind::ToolComplete),
-            kind => not_completed(kind),
+            NodeKind::Attempt => not_completed(attempt),
+            NodeKind::Call => not_completed(call),
+            NodeKind::Tool => not_completed(tool),
+            // A run below another node is never settled: it spans several calls.
+            NodeKind::Run => return,
         });
     }
 

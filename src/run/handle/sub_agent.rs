@@ -68,16 +68,14 @@ impl Run {
             id: parent.id(),
             followed: grace.map(|grace| (parent.clone(), grace)),
         };
-        child.node().run_state().features().set_above(above);
+        // The link is set only once, here.
+        let _set_before = child.run_state().features().above.set(above);
         parent.enrol_sub_agent(&child);
         child.trace_run(Some(self));
         if grace.is_some() {
             let stop_on_end = Arc::downgrade(child.node());
-            parent
-                .node()
-                .run_state()
-                .features()
-                .add_stop_on_end(stop_on_end);
+            let features = parent.run_state().features();
+            features.add_stop_on_end(stop_on_end);
             // An end that came before the child was listed did not reach it.
             child.stop_if_parent_ended();
         }
@@ -85,14 +83,11 @@ impl Run {
     }
 
     fn enrol_sub_agent(&self, child: &Self) {
-        let node = self.nearest();
-        let above = std::iter::once(node).chain(node.ancestors());
-        let mut registered = above.filter(|node| node.payload.identity().is_some());
-        let Some(node) = registered.next() else {
-            return;
-        };
-        if let Some(registration) = node.payload.registration() {
-            registration.enrol_sub_agent(node, child);
+        let mut nodes = self.node().path();
+        if let Some(node) = nodes.find(|node| node.payload.identity().is_some()) {
+            if let Some(registration) = node.payload.registration() {
+                registration.enrol_sub_agent(node, child);
+            }
         }
     }
 
@@ -130,7 +125,7 @@ impl Run {
         while let Some(parent) = root.parent() {
             root = parent;
         }
-        let above = root.payload.features_if_any()?.above()?;
+        let above = root.payload.features_if_any()?.above.get()?;
         let (parent, grace) = above.followed.as_ref()?;
         Some(FollowedParent {
             root: Self::of(Arc::clone(root)),
@@ -148,7 +143,7 @@ impl Node<NodeState> {
             return Some(parent.run_id());
         }
         let features = run.payload.features_if_any()?;
-        features.above().map(|above| above.id.clone())
+        features.above.get().map(|above| above.id.clone())
     }
 
     /// Asks the sub-agents that follow this run to stop, because the run is over.
@@ -156,8 +151,10 @@ impl Node<NodeState> {
         let Some(features) = self.payload.features_if_any() else {
             return;
         };
-        let children = features.take_stop_on_end().into_iter();
-        let children = children.map(|child| (child, end.reason.clone()));
+        let children = std::mem::take(&mut *features.stop_on_end.lock());
+        let children = children
+            .into_iter()
+            .map(|child| (child, end.reason.clone()));
         later.stop_requests.get_or_insert_default().extend(children);
         // A child that stops at once adds its own children to this queue, so there is no
         // recursion: a chain of sub-agents may be deep.
@@ -175,7 +172,7 @@ impl Node<NodeState> {
 
     fn stop_for(&self, reason: &TerminalReason, later: &mut PendingWakes<NodeState>) {
         let features = self.payload.features_if_any();
-        let followed = features.and_then(|features| features.above()?.followed.as_ref());
+        let followed = features.and_then(|features| features.above.get()?.followed.as_ref());
         if let Some((_, grace)) = followed {
             let now = self.payload.now();
             let until = now.saturating_add(*grace);

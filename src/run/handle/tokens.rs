@@ -9,7 +9,7 @@ use crate::run::{
     reason::TerminalReason,
     report::{RunNotice, Terminated},
     state::NodeState,
-    tree::{Node, NodeKind},
+    tree::Node,
 };
 
 impl Run {
@@ -48,8 +48,8 @@ impl Run {
 
     /// Counts the tokens of the nearest run, and of the runs above it, from now on.
     fn count_tokens(&self) {
-        for run in self.runs_up() {
-            run.run_state().features().tokens();
+        for run in self.node().path().filter_map(|node| node.payload.run()) {
+            run.features().tokens();
         }
     }
 
@@ -144,11 +144,7 @@ impl Run {
         let nearest = self.nearest().number();
         self.ledgers().filter_map(move |(run, ledger)| {
             let is_nearest = run.number() == nearest;
-            let caps = if is_nearest {
-                Some(caps)
-            } else {
-                ledger.caps()
-            };
+            let caps = is_nearest.then_some(caps).or_else(|| ledger.caps());
             Some((run, &**ledger, caps?))
         })
     }
@@ -160,15 +156,8 @@ impl Run {
 
     /// The runs at or above this node that count their tokens, the nearest first.
     fn ledgers(&self) -> impl Iterator<Item = (&Node<NodeState>, &Arc<TokenLedger>)> {
-        self.runs_up().filter_map(|run| {
-            let tokens = run.tokens_if_any()?;
-            Some((run, tokens))
-        })
-    }
-
-    fn runs_up(&self) -> impl Iterator<Item = &Node<NodeState>> {
-        let nodes = std::iter::once(&**self.node()).chain(self.node().ancestors());
-        nodes.filter(|node| node.kind() == NodeKind::Run)
+        let runs = self.node().path();
+        runs.filter_map(|run| Some((run, run.tokens_if_any()?)))
     }
 }
 

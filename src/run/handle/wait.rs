@@ -3,6 +3,7 @@
 use std::{
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
@@ -14,7 +15,7 @@ use crate::run::{
     reason::TerminalReason,
     report::RunSnapshot,
     state::{NodeState, Settlement},
-    tree::{Node, NodeKind},
+    tree::{Node, TaskId},
 };
 
 /// A future that resolves with the snapshot of an ended run: see [`Run::wait`].
@@ -56,13 +57,14 @@ impl Run {
         }
     }
 
-    /// The one call that this run ends with; `None` if the run has no such call.
-    fn sole_call(&self) -> Option<std::sync::Arc<Node<NodeState>>> {
-        if self.kind() != NodeKind::Run || !self.node().payload.settlement.ends_with_call() {
+    /// The one call that this run ends with; `None` if the run has no such call, or if the call is
+    /// over: then its deadlines end nothing any more.
+    fn sole_call(&self) -> Option<Arc<Node<NodeState>>> {
+        if !self.node().payload.settlement.ends_with_call() {
             return None;
         }
         let mut children = self.node().children().into_iter();
-        children.find(|child| child.payload.settlement.is(Settlement::OnlyCall))
+        children.find(|child| child.payload.settlement.is(Settlement::OnlyCall) && !child.is_over())
     }
 
     /// Ends the outermost node with a passed deadline, on the path to this node or to its one call.
@@ -71,11 +73,10 @@ impl Run {
     fn check_deadlines(&self, now: Instant) -> Option<Instant> {
         let call = self.sole_call();
         let last = call.as_ref().unwrap_or_else(|| self.node());
-        let _over = last.check(self.at(now), crate::run::tree::TaskId::NONE);
+        let _over = last.check(self.at(now), TaskId::NONE);
         let clock = last.next_deadline().map(Duration::from_nanos);
         let clock = clock.and_then(|at| self.instant(at));
-        let node = &**self.node();
-        let above = std::iter::once(node).chain(node.ancestors());
+        let above = self.node().path();
         let idle = above.filter_map(|node| node.payload.registration()?.idle(node, now));
         idle.chain(clock).min()
     }
@@ -149,29 +150,17 @@ impl Drop for RunWait {
 /// A future that resolves when a node has ended: see [`Run::ended`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
-pub struct Ended(EndWaiter);
+pub struct Ended(pub(super) EndWaiter);
 
 /// A future that resolves when a node has ended and its work is gone: see [`Run::settled`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
-pub struct Settled(EndWaiter);
+pub struct Settled(pub(super) EndWaiter);
 
 #[derive(Debug)]
-struct EndWaiter {
+pub(super) struct EndWaiter {
     run: Run,
     key: Option<usize>,
-}
-
-impl Ended {
-    pub(super) const fn new(run: Run) -> Self {
-        Self(EndWaiter { run, key: None })
-    }
-}
-
-impl Settled {
-    pub(super) const fn new(run: Run) -> Self {
-        Self(EndWaiter { run, key: None })
-    }
 }
 
 impl Future for Ended {
@@ -191,6 +180,10 @@ impl Future for Settled {
 }
 
 impl EndWaiter {
+    pub(super) const fn new(run: Run) -> Self {
+        Self { run, key: None }
+    }
+
     fn poll(&mut self, cx: &mut Context<'_>, done: impl Fn(&Run) -> bool) -> Poll<TerminalReason> {
         // The waker is registered before the check: else an end between the two would not wake the
         // task.

@@ -130,16 +130,10 @@ impl WorkingNotices {
 
     /// The time at which the step's next notice is due. `None` before the first wait, and after the
     /// last notice.
-    pub(crate) const fn next(&self) -> Option<Duration> {
-        if self.began.is_none() {
-            return None;
-        }
+    pub(crate) fn next(&self) -> Option<Duration> {
         let again = self.sent == 0 || !self.notices.every.is_zero();
-        if again && self.sent < self.notices.at_most {
-            Some(self.next)
-        } else {
-            None
-        }
+        let is_due = self.began.is_some() && again && self.sent < self.notices.at_most;
+        is_due.then_some(self.next)
     }
 }
 

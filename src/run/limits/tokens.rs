@@ -171,21 +171,26 @@ impl TokenCaps {
         times: u32,
         is_over: impl Fn(f64, f64) -> bool,
     ) -> Option<TokenLimit> {
-        let total = spent.total(self.counts_cached) as f64;
-        let mut caps = [
-            (
-                self.output.map(f64::from),
-                spent.output as f64,
-                TokenMeasure::Output,
-            ),
-            (self.total.map(f64::from), total, TokenMeasure::Total),
-            (self.cost, spent.cost(), TokenMeasure::Cost),
-        ]
-        .into_iter();
-        caps.find_map(|(cap, used, of)| {
-            let cap = cap.filter(|cap| is_over(used, cap * f64::from(times)))?;
+        let (output, total) = (spent.output, spent.total(self.counts_cached));
+        let tokens = |cap: Option<u32>| cap.map(|cap| f64::from(cap) * f64::from(times));
+        let caps = [
+            (tokens(self.output), output as f64, TokenMeasure::Output),
+            (tokens(self.total), total as f64, TokenMeasure::Total),
+            (self.cost_cap(times), spent.cost(), TokenMeasure::Cost),
+        ];
+        caps.into_iter().find_map(|(cap, used, of)| {
+            let cap = cap.filter(|cap| is_over(used, *cap))?;
             Some(TokenLimit::new(cap, of, spent.estimated > 0))
         })
+    }
+
+    /// The cap on the cost, `times` times over.
+    fn cost_cap(&self, times: u32) -> Option<f64> {
+        match times {
+            1 => self.cost,
+            // A message names the cap: three times 0.1 is 0.3, without the error of the product.
+            _ => Some((self.cost? * f64::from(times) * UNITS).round() / UNITS),
+        }
     }
 }
 

@@ -1,4 +1,7 @@
-use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use super::{terminated::Terminated, verdict::Verdict};
 use crate::{
@@ -9,8 +12,7 @@ use crate::{
         limits::{EXCERPT, ErrorCounts, TokensSpent},
         reason::TerminalReason,
         state::{HEARTBEAT, NodeState},
-        step::ResetOn,
-        step::{Step, StepKind},
+        step::{ResetOn, Step, StepKind},
         tree::{Clock, Node, NodeKind},
     },
 };
@@ -267,7 +269,7 @@ impl Node<NodeState> {
         // Work that has never shown a heartbeat is not expected to: its silence is no sign that the
         // run hangs.
         silent < interval.saturating_mul(2)
-            || self.has_leaf(&|work| !work.pings.load(Ordering::Acquire))
+            || self.has_leaf(|work| !work.pings.load(Ordering::Acquire))
     }
 
     fn last_check(&self, now: Duration) -> Option<RunCheck> {

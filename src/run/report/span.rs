@@ -23,7 +23,7 @@ use tracing::{
     level_filters::LevelFilter,
 };
 
-use super::{log::guarded, summary::ReportedUsage};
+use super::{log::guarded, summary::CallSummary};
 use crate::{
     llm::{cut, dialect::GenAiOperation, failure::FailureClass},
     lock::Lock,
@@ -72,12 +72,9 @@ struct SpanName<'a>(&'a str, Option<&'a str>);
 
 /// The values that a span gets at the end of its node.
 struct SpanEnd {
-    reason: TerminalReason,
     /// The class of the failure that ended the node, if the node is an attempt.
     class: Option<FailureClass>,
-    run: RunId,
-    session: Option<Arc<str>>,
-    reported: ReportedUsage,
+    summary: CallSummary,
 }
 
 /// Whether a subscriber may want a span. Each opening of a node calls this: it costs one load.
@@ -191,8 +188,7 @@ impl Run {
         if let Some(open) = found.and_then(|found| found.node().take_span(NodeKind::Call)) {
             return node.put_span(open);
         }
-        let above = node.ancestors().find_map(Node::open_span);
-        let depth = above.as_ref().map_or(0, |above| above.depth);
+        let (above, depth) = node.span_above();
         let &GenAiOperation {
             name: operation,
             provider,
@@ -266,8 +262,7 @@ impl Run {
 
     #[cold]
     fn make_tool_span(&self, name: &str, call_id: Option<&str>) {
-        let above = self.node().ancestors().find_map(Node::open_span);
-        let depth = above.as_ref().map_or(0, |above| above.depth);
+        let (above, depth) = self.node().span_above();
         self.node().make_span(
             (NodeKind::Tool, "execute_tool", depth),
             None,
@@ -297,16 +292,14 @@ impl Run {
     #[cold]
     pub(crate) fn make_attempt_span(&self, model: Option<&str>, is_reported: bool) -> bool {
         let node = self.node();
-        let outer = node.ancestors().take_while(|node| node.is_attempt());
-        for outer in outer {
-            if let Some(open) = outer.take_span(NodeKind::Attempt) {
-                open.is_reported.store(is_reported, Ordering::Release);
-                node.put_span(open);
-                return true;
-            }
+        let is_attempt = |node: &&Node<NodeState>| node.kind() == NodeKind::Attempt;
+        let mut outer = node.ancestors().take_while(is_attempt);
+        if let Some(open) = outer.find_map(|outer| outer.take_span(NodeKind::Attempt)) {
+            open.is_reported.store(is_reported, Ordering::Release);
+            node.put_span(open);
+            return true;
         }
-        let above = node.ancestors().find_map(Node::open_span);
-        let depth = above.as_ref().map_or(0, |above| above.depth);
+        let (above, depth) = node.span_above();
         node.make_span((NodeKind::Attempt, "attempt", depth), None, |_, _| {
             span!(
                 above,
@@ -370,12 +363,14 @@ impl Node<NodeState> {
 
     /// The open span of this node, or of the nearest node above it that has one.
     fn nearest_span(&self) -> Option<Arc<OpenSpan>> {
-        let own = self.open_span();
-        own.or_else(|| self.ancestors().find_map(Self::open_span))
+        self.path().find_map(Self::open_span)
     }
 
-    fn is_attempt(&self) -> bool {
-        self.kind() == NodeKind::Attempt
+    /// The nearest open span above this node, and its depth.
+    fn span_above(&self) -> (Option<Arc<OpenSpan>>, u8) {
+        let above = self.ancestors().find_map(Self::open_span);
+        let depth = above.as_ref().map_or(0, |above| above.depth);
+        (above, depth)
     }
 
     /// Makes the span of this node, unless no subscriber wants it. `span` gets the run's id, if it
@@ -470,26 +465,21 @@ impl OpenSpan {
 impl SpanEnd {
     fn of(node: &Node<NodeState>, end: &End) -> Self {
         Self {
-            reason: end.reason.clone(),
             class: end.attempt_failure(),
-            run: node.run_id(),
-            session: node.session(),
-            reported: node.payload.reported(),
+            summary: CallSummary::of(node, end),
         }
     }
 
     fn record(&self, open: &OpenSpan) {
-        let span = &open.span;
-        if open.kind != NodeKind::Attempt && open.run.as_ref() != Some(&self.run) {
-            span.record("tower_agent.run.id", display(&self.run));
+        let (span, summary) = (&open.span, &self.summary);
+        if open.kind != NodeKind::Attempt && open.run.as_ref() != Some(&summary.run) {
+            span.record("tower_agent.run.id", display(&summary.run));
         }
         if !open.has_session {
-            span.record("gen_ai.conversation.id", self.session.as_deref());
+            span.record("gen_ai.conversation.id", summary.session.as_deref());
         }
         if open.kind == NodeKind::Call {
-            let ReportedUsage {
-                usage, stop_reason, ..
-            } = &self.reported;
+            let (usage, stop_reason) = (summary.usage, &summary.stop_reason);
             // Signed, as OpenTelemetry has no unsigned numbers.
             let tokens = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
             let (input, output) = (
@@ -500,7 +490,7 @@ impl SpanEnd {
             span.record("gen_ai.usage.output_tokens", output);
             span.record("gen_ai.response.finish_reasons", stop_reason.as_deref());
         }
-        open.record_error(match (open.kind, &self.reason) {
+        open.record_error(match (open.kind, &summary.reason) {
             (_, TerminalReason::Completed) => None,
             (NodeKind::Tool, TerminalReason::Failed(_)) => Some("tool_failed"),
             (NodeKind::Attempt, reason) => {

@@ -49,6 +49,9 @@ pub struct CallSummary {
     /// with the mark [`NotCounted`](crate::run::NotCounted) is left out.
     pub usage: Option<Usage>,
     /// The reason for which the model stopped, in the upstream's own words.
+    ///
+    /// An answer that is no stream is read for it only by a layer that may retry, as for its usage.
+    /// `None` if no answer that was read states a reason.
     pub stop_reason: Option<Arc<str>>,
     /// The streamed text of the call's answer, if the answer was cut and the text is
     /// [kept](crate::RunLayer::keep_partial).
@@ -56,12 +59,10 @@ pub struct CallSummary {
     pub partial: Option<Arc<str>>,
 }
 
-type SummaryHook = dyn Fn(&CallSummary) + Send + Sync;
-
 /// A hook of the program that receives the summary of a call once the call has ended and has no
 /// work in flight.
 #[derive(Clone)]
-pub(crate) struct OnEnd(Arc<SummaryHook>);
+pub(crate) struct OnEnd(Arc<dyn Fn(&CallSummary) + Send + Sync>);
 
 /// The hooks that are registered for the end of one call; `None` once a thread calls them.
 #[derive(Debug)]
@@ -99,7 +100,7 @@ impl Run {
     /// Registers `hook` for the end of this node's call. The hook runs once per call.
     pub(crate) fn on_end(&self, hook: &OnEnd) {
         if let Some(call) = self.call_node().payload.call() {
-            call.hooks().add(hook);
+            call.rare().hooks.add(hook);
         }
     }
 }
@@ -151,7 +152,7 @@ impl fmt::Debug for OnEnd {
 pub(crate) struct ReportedUsage {
     /// The sum of the tokens of all answers at or below the node; `None` if none were reported.
     pub(in crate::run) usage: Option<Usage>,
-    /// The last stop reason that a stream reported, in the upstream's words.
+    /// The last stop reason that an answer reported, in the upstream's words.
     pub(in crate::run) stop_reason: Option<Arc<str>>,
     /// The text of the node's last answer, if it was cut and the run keeps texts.
     pub(in crate::run) partial: Option<Arc<str>>,

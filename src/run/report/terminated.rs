@@ -124,10 +124,14 @@ impl Terminated {
     pub(in crate::run) fn of(node: &Node<NodeState>) -> Self {
         let end = node.nearest_end();
         let origin = end.map_or_else(|| node.number(), |end| end.origin);
-        let mut path = std::iter::once(node).chain(node.ancestors());
-        let ended = path.find(|node| node.number() == origin);
+        let ended = node.path().find(|node| node.number() == origin);
         Self {
-            reason: end.map_or_else(|| unended(node), |end| end.reason.clone()),
+            reason: end
+                .map(|end| &end.reason)
+                // A closing node refuses work with the reason that it will end with.
+                .or_else(|| node.refusal())
+                .cloned()
+                .unwrap_or(TerminalReason::Aborted),
             run: node.run_id(),
             kind: end.map_or_else(|| node.kind(), |end| end.kind),
             elapsed: end.map_or(Duration::ZERO, |end| end.lasted()),
@@ -136,12 +140,10 @@ impl Terminated {
             also: ended.unwrap_or(node).also(),
             tree: node.payload.tree,
             origin,
-            measure: match end {
-                Some(end) => end.measure,
-                None => node
-                    .refusal_limit()
-                    .map_or(LimitKind::Set, |limit| limit.measure),
-            },
+            measure: end
+                .map(|end| end.measure)
+                .or_else(|| Some(node.refusal_limit()?.measure))
+                .unwrap_or_default(),
             cause: end.and_then(|end| cause(node, &end.reason)),
             source: None,
             failed_attempts: node.payload.call().and_then(CallState::failed_attempts),
@@ -169,14 +171,8 @@ fn cause(node: &Node<NodeState>, reason: &TerminalReason) -> Option<Arc<str>> {
     if *reason != TerminalReason::LoopDetected {
         return None;
     }
-    node.run_state().features_if_any()?.actions.cause()
-}
-
-/// The reason for which a node that has not ended refuses work.
-fn unended(node: &Node<NodeState>) -> TerminalReason {
-    // A closing node refuses with the reason that it will end with.
-    let closing = node.refusal().cloned();
-    closing.unwrap_or(TerminalReason::Aborted)
+    let features = node.run_state().features_if_any()?;
+    features.actions.cause.get().cloned()
 }
 
 impl TerminalReason {
@@ -310,15 +306,17 @@ fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
         LimitKind::OpenRuns(runs) => {
             return write!(
                 f,
-                "The {subject} was refused: its caller has {runs} open runs, as many as it may \
-                 ({name}). End one of them, or wait until one has ended."
+                "The {subject} was refused: its caller has {runs} open run{}, as many as it may \
+                 ({name}). End one of them, or wait until one has ended.",
+                plural(runs)
             );
         }
         LimitKind::TurnsPerHour(turns) => {
             return write!(
                 f,
-                "The {subject} was refused: its caller has had {turns} turns within an hour, as \
-                 many as it may ({name}). Wait before the next."
+                "The {subject} was refused: its caller has had {turns} turn{} within an hour, as \
+                 many as it may ({name}). Wait before the next.",
+                plural(turns)
             );
         }
         _ => {}
@@ -346,6 +344,11 @@ fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
     write!(f, ". {advice}.")
 }
 
+/// The ending of the noun behind this number.
+const fn plural(number: u32) -> &'static str {
+    if number == 1 { "" } else { "s" }
+}
+
 /// Writes the cause of an end: with the limit that passed, if there is one, else `cause`.
 fn write_cause(f: &mut impl fmt::Write, end: &Terminated, cause: &str) -> fmt::Result {
     use LimitKind::{Announced, Lifeless, Tokens, Turns, Unhealthy, Unheard};
@@ -371,8 +374,7 @@ fn write_cause(f: &mut impl fmt::Write, end: &Terminated, cause: &str) -> fmt::R
         }
         (CallerDeadline, _, Some(limit)) => write!(f, "it used up the {limit} it was given"),
         (TurnCap, Turns(turns), _) => {
-            let s = if turns == 1 { "" } else { "s" };
-            write!(f, "it reached its limit of {turns} turn{s}")
+            write!(f, "it reached its limit of {turns} turn{}", plural(turns))
         }
         (TokenCap, Tokens(limit), _) if limit.of_owner => {
             write!(f, "its caller used up, within an hour, its {limit}")
@@ -445,6 +447,20 @@ mod tests {
     //! covers: B1
 
     use super::*;
+
+    #[test]
+    fn one_open_run_and_one_turn_are_no_plurals() {
+        let mut end = Run::open().to_terminated();
+        for (measure, words) in [
+            (LimitKind::OpenRuns(1), "1 open run, as"),
+            (LimitKind::OpenRuns(2), "2 open runs, as"),
+            (LimitKind::TurnsPerHour(1), "1 turn within"),
+            (LimitKind::Turns(1), "its limit of 1 turn ("),
+        ] {
+            (end.reason, end.measure) = (TerminalReason::TurnCap, measure);
+            assert!(end.message().contains(words), "{}", end.message());
+        }
+    }
 
     #[test]
     fn a_duration_reads_in_minutes_and_seconds() {

@@ -18,7 +18,7 @@ use crate::{
         id::RunId,
         reason::{ReasonClass, TerminalReason},
         state::NodeState,
-        tree::{End, Node, NodeKind},
+        tree::{End, Node},
     },
 };
 
@@ -189,15 +189,13 @@ impl Node<NodeState> {
         Some(Box::new(move || trajectory.0.put(line)))
     }
 
-    /// The trajectory of the nearest run that has one, at or above this node.
+    /// The trajectory of the nearest run that has its own, at or above this node; else that of the
+    /// nearest registry.
     fn trajectory(&self) -> Option<Trajectory> {
-        let nodes = std::iter::once(self).chain(self.ancestors());
-        let mut runs = nodes.filter(|node| node.kind() == NodeKind::Run);
-        runs.find_map(|run| {
-            let features = run.payload.features_if_any();
-            let own = features.and_then(|features| features.trajectory.get().cloned());
-            own.or_else(|| run.payload.registration()?.trajectory())
-        })
+        let own = |node: &Self| node.payload.features_if_any()?.trajectory.get().cloned();
+        let of_registry = |node: &Self| node.payload.registration()?.trajectory();
+        let nearest_own = self.path().find_map(own);
+        nearest_own.or_else(|| self.path().find_map(of_registry))
     }
 }
 

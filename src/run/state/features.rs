@@ -52,6 +52,7 @@ pub(crate) struct RunFeatures {
     /// The latest verdict of a checker, and its time.
     pub(in crate::run) last_check: Lock<Option<Box<(Duration, Verdict)>>>,
     pub(in crate::run) observed: Lock<EventChannel>,
+    /// The link to the parent of a sub-agent's run in a tree of its own.
     pub(in crate::run) above: OnceLock<SubAgentLink>,
     /// The sub-agents that are asked to stop when the run ends.
     pub(in crate::run) stop_on_end: Lock<Vec<StopOnEnd>>,
@@ -81,15 +82,6 @@ impl RunFeatures {
         self.tokens.get()
     }
 
-    pub(in crate::run) fn set_above(&self, above: SubAgentLink) {
-        // The link is set only once, by the caller that opens the run.
-        let _set_before = self.above.set(above);
-    }
-
-    pub(in crate::run) fn above(&self) -> Option<&SubAgentLink> {
-        self.above.get()
-    }
-
     pub(in crate::run) fn add_stop_on_end(&self, child: StopOnEnd) {
         let mut stop_on_end = self.stop_on_end.lock();
         // Dead children are removed only when the vector would grow, so that a push has constant
@@ -98,10 +90,6 @@ impl RunFeatures {
             stop_on_end.retain(|child| child.strong_count() > 0);
         }
         stop_on_end.push(child);
-    }
-
-    pub(in crate::run) fn take_stop_on_end(&self) -> Vec<StopOnEnd> {
-        std::mem::take(&mut *self.stop_on_end.lock())
     }
 }
 

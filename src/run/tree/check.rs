@@ -15,8 +15,9 @@ use std::{
 use super::{
     clocks::{Clock, IdleWindow, Nanos, Paused, Pauses, TaskId, nanos},
     end::End,
-    node::{EndHook, Node},
+    node::{EndHook, LockedNode, Node},
     node_kind::NodeKind,
+    waiters::wake_all,
 };
 use crate::run::{
     limit_kind::{LimitHit, LimitKind},
@@ -44,7 +45,7 @@ impl<P: EndHook> Node<P> {
     fn check_path(&self, now: Duration, task: TaskId) {
         let mut outermost = None;
         // The walk goes upwards, and not by recursion: a chain of sub-agents may be deep.
-        for node in std::iter::once(self).chain(self.ancestors()) {
+        for node in self.path() {
             if node.end.get().is_some() {
                 outermost = None;
             } else if let Some(passed) = node.passed(now, task) {
@@ -118,51 +119,49 @@ impl<P: EndHook> Node<P> {
 
     /// The earliest absolute deadline on the path from the root to this node.
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
-        let nodes = std::iter::once(self).chain(self.ancestors());
-        nodes.filter_map(|node| node.clocks.next()).min()
+        self.path().filter_map(|node| node.clocks.next()).min()
     }
 
     /// The earliest deadline of this clock on the path from the root to this node.
     pub(crate) fn deadline(&self, clock: Clock) -> Option<Duration> {
-        let nodes = std::iter::once(self).chain(self.ancestors());
-        nodes.filter_map(|node| node.clocks.get(clock)).min()
+        self.path().filter_map(|node| node.clocks.get(clock)).min()
     }
 
     /// Whether an attempt below this node has a running step window of `limit` or longer.
     pub(crate) fn has_attempt_window(&self, limit: Duration) -> bool {
         let is_as_long = |node: &Self| {
             let inner = node.lock();
-            let mut windows = node.clocks.own_window().into_iter().chain(inner.windows());
-            windows.any(|window| {
-                let counts = !window.is_callers() && window.due(&node.life).is_some();
-                counts && window.limit().limit >= Some(limit)
-            })
+            let mut windows = node.step_windows(&inner);
+            windows.any(|(_, window)| window.limit().limit >= Some(limit))
         };
-        let mut below = self.children();
-        while let Some(node) = below.pop() {
-            if node.kind() == NodeKind::Attempt && is_as_long(&node) {
-                return true;
-            }
-            below.append(&mut node.children());
-        }
-        false
+        let mut found = false;
+        self.descend(|node| {
+            found |= node.kind() == NodeKind::Attempt && is_as_long(node);
+            !found
+        });
+        found
     }
 
     /// The time at which the earliest step window from the root to this node passes.
     ///
     /// A sign of life may come before. The windows of paused nodes do not count.
     pub(crate) fn next_window(&self) -> Option<Nanos> {
-        let nodes = std::iter::once(self).chain(self.ancestors());
         let due = |node: &Self| {
             let inner = node.lock();
-            let windows = node.clocks.own_window().into_iter().chain(inner.windows());
-            let ours = windows.filter(|window| !window.is_callers());
-            ours.filter_map(|window| window.due(&node.life)).min()
+            node.step_windows(&inner).map(|(due, _)| due).min()
         };
-        nodes
-            .filter(|node| node.paused().since.is_none())
-            .filter_map(due)
-            .min()
+        let nodes = self.path().filter(|node| !node.is_paused());
+        nodes.filter_map(due).min()
+    }
+
+    /// The running step windows of this node, each with the time at which it passes.
+    fn step_windows<'a>(
+        &'a self,
+        inner: &'a LockedNode<P>,
+    ) -> impl Iterator<Item = (Nanos, &'a IdleWindow)> {
+        let windows = self.clocks.own_window().into_iter().chain(inner.windows());
+        let ours = windows.filter(|window| !window.is_callers());
+        ours.filter_map(|window| Some((window.due(&self.life)?, window)))
     }
 }
 
@@ -197,20 +196,18 @@ impl<P: EndHook> Node<P> {
     /// Tasks that wait in those windows are not woken. A timer that fires finds the window stopped.
     pub(crate) fn stand_in(&self, now: Duration) {
         let now = nanos(now);
-        self.change_pauses_of(
-            |node| node.kind() == NodeKind::Run,
-            |pauses| pauses.begin(now),
-        );
+        self.change_pauses_of(Self::is_run, |pauses| pauses.begin(now));
     }
 
     /// Undoes one [`stand_in`](Self::stand_in) of this tool.
     pub(crate) fn stand_down(&self, now: Duration) {
         let now = nanos(now);
-        self.change_pauses_of(
-            |node| node.kind() == NodeKind::Run,
-            |pauses| pauses.end(now),
-        );
+        self.change_pauses_of(Self::is_run, |pauses| pauses.end(now));
         self.wake_tree();
+    }
+
+    fn is_run(&self) -> bool {
+        self.kind() == NodeKind::Run
     }
 
     fn change_pauses(&self, change: impl Fn(&Pauses)) {
@@ -235,36 +232,28 @@ impl<P: EndHook> Node<P> {
     /// The window for a tool at or below this node. The nearest node, from here up, that sets one
     /// decides. `None` if no node sets a window, or if that node sets zero.
     pub(crate) fn tool_window(&self) -> Option<Duration> {
-        let mut nodes = std::iter::once(self).chain(self.ancestors());
-        let window = nodes.find_map(|node| node.clocks.tool_window());
+        let window = self.path().find_map(|node| node.clocks.tool_window());
         window.filter(|window| !window.is_zero())
     }
 
+    /// Whether a pause at, above or below this node is on.
     pub(crate) fn is_paused(&self) -> bool {
-        let own = |node: &Self| {
-            let rare = node.clocks.rare_if_any();
-            rare.is_some_and(|rare| rare.own_pauses.is_on())
-        };
-        let rare = self.clocks.rare_if_any();
-        rare.is_some_and(|rare| rare.pauses.is_on()) || self.ancestors().any(own)
+        let [_, below] = self.clocks.pauses();
+        below || self.ancestors().any(|node| node.clocks.pauses()[0])
     }
 
     /// Whether a pause is on that began at this node, or at a live node below.
     pub(crate) fn holds_pause(&self) -> bool {
-        let [own, below] = self.clocks.pauses();
-        let mut nodes = match below {
-            true => self.children(),
-            false => Vec::new(),
-        };
-        while let Some(node) = nodes.pop() {
-            match node.clocks.pauses() {
-                _ if node.end.get().is_some() => {}
-                [true, _] => return true,
-                [false, true] => nodes.append(&mut node.children()),
-                [false, false] => {}
-            }
+        let [mut holds, below] = self.clocks.pauses();
+        if below && !holds {
+            self.descend(|node| {
+                let [own, below] = node.clocks.pauses();
+                let is_live = node.end.get().is_none();
+                holds |= own && is_live;
+                below && is_live && !holds
+            });
         }
-        own
+        holds
     }
 
     /// The time at which the last pauses at or below this node were over. Zero if there were none.
@@ -302,22 +291,11 @@ impl<P: EndHook> Node<P> {
     /// Wakes the tasks that wait at this node or below, or poll a node above.
     pub(crate) fn wake_near(&self) {
         let mut wakers = Vec::new();
-        let mut below: Vec<Arc<Self>> = Vec::new();
-        let collect = |node: &Self, wakers: &mut Vec<Waker>, below: &mut Vec<Arc<Self>>| {
-            let inner = node.lock();
-            inner.waiters.collect(false, wakers);
-            below.extend(inner.children.alive());
-        };
-        collect(self, &mut wakers, &mut below);
-        while let Some(node) = below.pop() {
-            collect(&node, &mut wakers, &mut below);
-        }
+        self.collect_below(&mut wakers);
         for ancestor in self.ancestors() {
             ancestor.lock().waiters.collect(true, &mut wakers);
         }
-        for waker in wakers {
-            waker.wake();
-        }
+        wake_all(wakers);
     }
 }
 
@@ -354,15 +332,13 @@ impl<P: EndHook> Node<P> {
         if self.watched.load(Ordering::SeqCst) > 0 {
             self.collect_below(&mut wakers);
         }
-        for waker in wakers {
-            waker.wake();
-        }
+        wake_all(wakers);
     }
 
     /// Makes the waiters of this node also wake when a deadline becomes earlier. The deadline may
     /// be one of this node, of a node above, or of a node below.
     pub(crate) fn watch(&self) {
-        for node in std::iter::once(self).chain(self.ancestors()) {
+        for node in self.path() {
             node.watched.fetch_add(1, Ordering::SeqCst);
         }
         fence(Ordering::SeqCst);
@@ -370,7 +346,7 @@ impl<P: EndHook> Node<P> {
 
     /// Undoes one [`watch`](Self::watch) of this node.
     pub(crate) fn unwatch(&self) {
-        for node in std::iter::once(self).chain(self.ancestors()) {
+        for node in self.path() {
             node.watched.fetch_sub(1, Ordering::SeqCst);
         }
     }
@@ -378,11 +354,10 @@ impl<P: EndHook> Node<P> {
     /// Runs the [`check`](Self::check) of this node and of every node below, with `TaskId::NONE`.
     pub(crate) fn check_below(&self, now: Duration) {
         let _over = self.check(now, TaskId::NONE);
-        let mut below = self.children();
-        while let Some(node) = below.pop() {
+        self.descend(|node| {
             let _over = node.check(now, TaskId::NONE);
-            below.append(&mut node.children());
-        }
+            true
+        });
     }
 
     /// Whether all work below this node was over by the time `before`.
@@ -391,20 +366,18 @@ impl<P: EndHook> Node<P> {
     /// Such work still counts as active, but does nothing more.
     pub(crate) fn is_left_over(&self, before: Duration) -> bool {
         let mut held = 0;
-        let mut below = self.children();
-        while let Some(node) = below.pop() {
-            match node.end.get() {
-                Some(end) => {
-                    // The check that stored the end of the work may have run long after the work's
-                    // deadline.
-                    let deadline = node.clocks.next().map(Duration::from_nanos);
-                    if deadline.map_or(end.at(), |at| at.min(end.at())) <= before {
-                        held += node.active.load(Ordering::SeqCst);
-                    }
-                }
-                None => below.append(&mut node.children()),
+        self.descend(|node| {
+            let Some(end) = node.end.get() else {
+                return true;
+            };
+            // The check that stored the end of the work may have run long after the work's
+            // deadline.
+            let deadline = node.clocks.next().map(Duration::from_nanos);
+            if deadline.map_or(end.at(), |at| at.min(end.at())) <= before {
+                held += node.active.load(Ordering::SeqCst);
             }
-        }
+            false
+        });
         held >= self.active.load(Ordering::SeqCst)
     }
 
@@ -412,12 +385,23 @@ impl<P: EndHook> Node<P> {
         self.lock().children.alive().collect()
     }
 
-    fn collect_below(&self, wakers: &mut Vec<Waker>) {
-        self.lock().waiters.collect(false, wakers);
+    /// Visits the nodes below this one, without recursion: a chain of sub-agents may be deep.
+    ///
+    /// The nodes below a visited one follow only if `visit` returns true.
+    pub(super) fn descend(&self, mut visit: impl FnMut(&Self) -> bool) {
         let mut below = self.children();
         while let Some(node) = below.pop() {
-            node.lock().waiters.collect(false, wakers);
-            below.append(&mut node.children());
+            if visit(&node) {
+                below.append(&mut node.children());
+            }
+        }
+    }
+
+    fn collect_below(&self, wakers: &mut Vec<Waker>) {
+        let mut below = Vec::new();
+        self.collect(wakers, &mut below);
+        while let Some(node) = below.pop() {
+            node.collect(wakers, &mut below);
         }
     }
 }

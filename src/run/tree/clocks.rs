@@ -282,19 +282,20 @@ impl RareClocks {
 /// The time of the last sign of life of each kind on one node: step, content, other.
 #[derive(Debug)]
 pub(crate) struct LastSeen {
+    /// The times, in the order of the variants of [`ResetOn`].
     instants: [AtomicU64; 3],
 }
 
 impl LastSeen {
     pub(crate) const fn new() -> Self {
         Self {
-            instants: [AtomicU64::new(0), AtomicU64::new(0), AtomicU64::new(0)],
+            instants: [const { AtomicU64::new(0) }; 3],
         }
     }
 
     #[inline]
     pub(crate) fn record(&self, sign: ResetOn, now: Nanos) {
-        let cell = &self.instants[index(sign)];
+        let cell = &self.instants[sign as usize];
         // A slow thread must not replace a later time that another thread stored.
         if now > cell.load(Ordering::Acquire) {
             cell.fetch_max(now, Ordering::AcqRel);
@@ -305,18 +306,10 @@ impl LastSeen {
     /// step counts as content, and content counts as bytes.
     #[inline]
     pub(crate) fn last(&self, resets_on: ResetOn) -> Nanos {
-        let signs = &self.instants[..=index(resets_on)];
+        let signs = &self.instants[..=resets_on as usize];
         signs
             .iter()
             .fold(0, |latest, cell| latest.max(cell.load(Ordering::Acquire)))
-    }
-}
-
-const fn index(sign: ResetOn) -> usize {
-    match sign {
-        ResetOn::Step => 0,
-        ResetOn::Content => 1,
-        ResetOn::AnyByte => 2,
     }
 }
 
@@ -325,12 +318,8 @@ pub(crate) fn nanos(duration: Duration) -> Nanos {
     u64::try_from(duration.as_nanos()).map_or(NEVER - 1, |nanos| nanos.min(NEVER - 1))
 }
 
-pub(super) const fn duration(nanos: u64) -> Option<Duration> {
-    if nanos == NEVER {
-        None
-    } else {
-        Some(Duration::from_nanos(nanos))
-    }
+pub(super) fn duration(nanos: u64) -> Option<Duration> {
+    (nanos != NEVER).then(|| Duration::from_nanos(nanos))
 }
 
 /// One window of silence on a node: that of a layer or of a tool.
@@ -380,9 +369,7 @@ impl WindowKind {
 
     const fn number(self) -> u8 {
         match self {
-            Self::Step(ResetOn::Step) => 0,
-            Self::Step(ResetOn::Content) => 1,
-            Self::Step(ResetOn::AnyByte) => 2,
+            Self::Step(resets_on) => resets_on as u8,
             Self::Lifeless => 3,
             Self::Callers => 4,
         }

@@ -12,6 +12,7 @@ use super::{
     end::Closing,
     node::{EndHook, Node, PendingWakes},
     node_kind::NodeKind,
+    waiters::wake_all,
 };
 use crate::run::{limit_kind::LimitHit, reason::TerminalReason};
 
@@ -33,8 +34,7 @@ impl<P: EndHook> Node<P> {
         until: Duration,
         now: Duration,
     ) {
-        let mut later = PendingWakes::new();
-        self.close_with(reason, passed, until, now, &mut later);
+        self.close_with(reason, passed, until, now, &mut PendingWakes::new());
     }
 
     /// Closes the node like [`close_for`](Self::close_for), as part of the end of another node.
@@ -68,11 +68,9 @@ impl<P: EndHook> Node<P> {
         }
         if self.is_idle() {
             // The last piece of work may have gone before `drain` was set.
-            self.drained_with(now, later);
+            self.drained(now, later);
         }
-        for waker in wakers {
-            waker.wake();
-        }
+        wake_all(wakers);
     }
 
     /// Whether this node or a node above is closing, or was closing when this node ended.
@@ -137,9 +135,7 @@ impl<P: EndHook> Node<P> {
             return;
         }
         self.bump_epoch();
-        let inner = self.lock();
-        inner.waiters.collect(false, wakers);
-        below.extend(inner.children.alive());
+        self.collect(wakers, below);
     }
 
     /// Ends this new node as of its opening, because a closing refuses the node.
@@ -151,12 +147,7 @@ impl<P: EndHook> Node<P> {
     }
 
     /// Ends this closing node, because its last work is gone.
-    pub(super) fn drained(&self, now: Duration) {
-        let mut later = PendingWakes::new();
-        self.drained_with(now, &mut later);
-    }
-
-    fn drained_with(&self, now: Duration, later: &mut PendingWakes<P>) {
+    fn drained(&self, now: Duration, later: &mut PendingWakes<P>) {
         if let (None, Some(closing)) = (self.end.get(), self.closing.get()) {
             drop(self.latch(closing.reason.clone(), closing.passed, now, false, later));
         }
@@ -166,24 +157,22 @@ impl<P: EndHook> Node<P> {
 impl<P: EndHook> Node<P> {
     /// Counts one more piece of work, on this node and on all its ancestors.
     pub(crate) fn enter(&self) {
-        self.active.fetch_add(1, Ordering::AcqRel);
-        for ancestor in self.ancestors() {
-            ancestor.active.fetch_add(1, Ordering::AcqRel);
+        for node in self.path() {
+            node.active.fetch_add(1, Ordering::AcqRel);
         }
     }
 
     /// Undoes one [`enter`](Self::enter). Each closing node that has no work left then ends.
     pub(crate) fn leave(&self, now: Duration) {
-        let path = || std::iter::once(self).chain(self.ancestors());
         let mut wakers = Vec::new();
-        for node in path() {
+        for node in self.path() {
             // The order is `SeqCst`, like that of the drain clock: this thread sees the drain
             // deadline, or `close` sees that no work is left.
             if node.active.fetch_sub(1, Ordering::SeqCst) != 1 {
                 continue;
             }
             if node.is_closed_itself() {
-                node.drained(now);
+                node.drained(now, &mut PendingWakes::new());
             }
             // The hooks of this node run while the nodes above it still count the work: a task
             // that sees one of those idle sees what the hooks did.
@@ -194,10 +183,8 @@ impl<P: EndHook> Node<P> {
                 node.payload.idle(node);
             }
         }
-        for waker in wakers {
-            waker.wake();
-        }
-        let idle = path().take_while(|node| node.is_idle());
+        wake_all(wakers);
+        let idle = self.path().take_while(|node| node.is_idle());
         for node in idle.filter(|node| node.end.get().is_some()) {
             node.payload.woken(node);
         }
@@ -206,7 +193,7 @@ impl<P: EndHook> Node<P> {
     /// Counts a task on this node and on all its ancestors. A task delays their settlement as work
     /// does, but does not count as [`active`](Self::active) work.
     pub(crate) fn enter_task(&self) {
-        for node in std::iter::once(self).chain(self.ancestors()) {
+        for node in self.path() {
             node.tasks.fetch_add(1, Ordering::AcqRel);
         }
         self.enter();
@@ -214,7 +201,7 @@ impl<P: EndHook> Node<P> {
 
     /// Undoes one [`enter_task`](Self::enter_task) of this node.
     pub(crate) fn leave_task(&self, now: Duration) {
-        for node in std::iter::once(self).chain(self.ancestors()) {
+        for node in self.path() {
             node.tasks.fetch_sub(1, Ordering::AcqRel);
         }
         self.leave(now);
@@ -234,16 +221,15 @@ impl<P: EndHook> Node<P> {
 
     /// Whether `test` holds for any leaf of the running work at or below this node. A leaf is an
     /// active node without active children.
-    pub(crate) fn has_leaf(&self, test: &impl Fn(&P) -> bool) -> bool {
-        if self.active() == 0 {
-            return false;
-        }
-        let below: Vec<_> = self.lock().children.alive().collect();
-        let parts = below.iter().filter(|node| node.active() > 0);
-        let mut parts = parts.peekable();
-        if parts.peek().is_none() {
-            return test(&self.payload);
-        }
-        parts.any(|node| node.has_leaf(test))
+    pub(crate) fn has_leaf(&self, test: impl Fn(&P) -> bool) -> bool {
+        let is_active = |node: &Arc<Self>| node.active() > 0;
+        let is_leaf = |node: &Self| node.active() > 0 && !node.children().iter().any(is_active);
+        let passes = |node: &Self| is_leaf(node) && test(&node.payload);
+        let mut found = passes(self);
+        self.descend(|node| {
+            found |= passes(node);
+            !found && node.active() > 0
+        });
+        found
     }
 }

@@ -84,7 +84,7 @@ impl End {
     }
 
     /// The length of the limit that passed. `None` if none passed, or if the limit is no time.
-    pub(crate) const fn limit(&self) -> Option<Duration> {
+    pub(crate) fn limit(&self) -> Option<Duration> {
         duration(self.limit)
     }
 }

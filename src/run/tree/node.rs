@@ -171,10 +171,7 @@ impl<P: EndHook> Node<P> {
 
     /// The same as [`record`](Self::record), with the time in nanoseconds.
     pub(crate) fn record_at(&self, sign: ResetOn, now: Nanos) {
-        self.life.record(sign, now);
-        for ancestor in self.ancestors() {
-            ancestor.life.record(sign, now);
-        }
+        self.path().for_each(|node| node.life.record(sign, now));
     }
 
     /// The time of this node's latest sign of life that resets a window of this kind. Zero if
@@ -202,7 +199,7 @@ impl<P: EndHook> Node<P> {
     /// Whether the node with this `number` is this node or one of its ancestors.
     #[inline]
     pub(crate) fn is_at_or_below(&self, number: u64) -> bool {
-        self.number == number || self.ancestors().any(|node| node.number == number)
+        self.path().any(|node| node.number == number)
     }
 
     pub(crate) const fn kind(&self) -> NodeKind {
@@ -226,6 +223,12 @@ impl<P: EndHook> Node<P> {
         std::iter::successors(self.parent(), |node| node.parent()).map(|node| &**node)
     }
 
+    /// This node and its ancestors, up to the root.
+    #[inline]
+    pub(crate) fn path(&self) -> impl Iterator<Item = &Self> {
+        std::iter::successors(Some(self), |node| node.parent().map(|node| &**node))
+    }
+
     /// The end that is stored in this node; ends of its ancestors do not count.
     pub(crate) fn own_end(&self) -> Option<&End> {
         self.end.get()
@@ -247,8 +250,7 @@ impl<P: EndHook> Node<P> {
 
     /// The end of this node, or else that of the nearest ended ancestor.
     pub(crate) fn nearest_end(&self) -> Option<&End> {
-        let own = self.end.get();
-        own.or_else(|| self.ancestors().find_map(|node| node.end.get()))
+        self.path().find_map(|node| node.end.get())
     }
 
     /// The first eight reasons that came after this node's end, oldest first. The list has no
@@ -275,15 +277,26 @@ impl<P> Node<P> {
         // A panic would not poison this lock, so no code under it may panic.
         self.inner.lock()
     }
+
+    /// Collects the wakers at this node, and the nodes that end with it.
+    pub(super) fn collect(&self, wakers: &mut Vec<Waker>, below: &mut Vec<Arc<Self>>) {
+        let inner = self.lock();
+        inner.waiters.collect(false, wakers);
+        below.extend(inner.children.alive());
+    }
 }
 
 impl<P> Drop for Node<P> {
     fn drop(&mut self) {
-        if let Some(Parent { node, key }) = self.parent.take() {
+        // The ancestors that this node kept alive drop here one by one, and not by recursion: a
+        // chain of sub-agents may be deep.
+        let mut parent = self.parent.take();
+        while let Some(Parent { node, key }) = parent {
             node.lock().children.remove(key);
+            parent = Arc::into_inner(node).and_then(|mut node| node.parent.take());
         }
-        let inner = self.inner.get_mut();
-        for (node, key) in inner.take_followed() {
+        let rare = self.inner.get_mut().rare.take();
+        for (node, key) in rare.map_or_else(Vec::new, |rare| rare.follows) {
             if let Some(node) = node.upgrade() {
                 node.lock().children.remove(key);
             }
@@ -294,24 +307,25 @@ impl<P> Drop for Node<P> {
 /// The part of a node behind its lock: children, waiters, all windows but the first.
 #[derive(Debug)]
 pub(super) struct LockedNode<P> {
-    pub(super) children: Children<P>,
+    /// The nodes that end with this node: its children and its followers.
+    pub(super) children: SmallSlab<Weak<Node<P>>>,
     pub(super) waiters: Waiters,
     pub(super) windows: SmallSlab<Arc<IdleWindow>>,
-    rare: Option<Box<Rare<P>>>,
+    pub(super) rare: Option<Box<Rare<Weak<Node<P>>>>>,
 }
 
 /// The data behind a node's lock that few nodes ever have.
-#[derive(Debug)]
-struct Rare<P> {
-    also: Vec<TerminalReason>,
+#[derive(Debug, Default)]
+pub(super) struct Rare<N> {
+    pub(super) also: Vec<TerminalReason>,
     /// The nodes that this node follows, each with this node's key among that node's children.
-    follows: Vec<(Weak<Node<P>>, usize)>,
+    pub(super) follows: Vec<(N, usize)>,
 }
 
 impl<P> LockedNode<P> {
     pub(super) fn new() -> Self {
         Self {
-            children: Children::new(),
+            children: SmallSlab::new(),
             waiters: Waiters::new(),
             windows: SmallSlab::new(),
             rare: None,
@@ -328,59 +342,6 @@ impl<P> LockedNode<P> {
 
     pub(super) fn follows(&self) -> &[(Weak<Node<P>>, usize)] {
         self.rare.as_ref().map_or(&[], |rare| &rare.follows)
-    }
-
-    pub(super) fn add_also(&mut self, reason: TerminalReason) {
-        self.rare.get_or_insert_default().also.push(reason);
-    }
-
-    pub(super) fn take_followed(&mut self) -> Vec<(Weak<Node<P>>, usize)> {
-        self.rare.take().map_or_else(Vec::new, |rare| rare.follows)
-    }
-
-    pub(super) fn add_followed(&mut self, node: Weak<Node<P>>, key: usize) {
-        self.rare.get_or_insert_default().follows.push((node, key));
-    }
-}
-
-impl<P> Default for Rare<P> {
-    fn default() -> Self {
-        Self {
-            also: Vec::new(),
-            follows: Vec::new(),
-        }
-    }
-}
-
-/// The nodes that end with this node: its children and its followers.
-#[derive(Debug)]
-pub(super) struct Children<P>(SmallSlab<Weak<Node<P>>>);
-
-impl<P> Children<P> {
-    pub(super) const fn new() -> Self {
-        Self(SmallSlab::new())
-    }
-
-    /// The key under which the next child or follower will be stored.
-    pub(super) fn next_key(&self) -> usize {
-        self.0.next_key()
-    }
-
-    pub(super) fn insert(&mut self, node: Weak<Node<P>>) -> usize {
-        self.0.insert(node)
-    }
-
-    pub(super) fn remove(&mut self, key: usize) {
-        self.0.remove(key);
-    }
-
-    pub(super) fn alive(&self) -> impl Iterator<Item = Arc<Node<P>>> {
-        self.0.iter().filter_map(Weak::upgrade)
-    }
-
-    #[cfg(test)]
-    pub(super) fn len(&self) -> usize {
-        self.0.len()
     }
 }
 

@@ -5,6 +5,7 @@ use std::{sync::Arc, task::Waker, time::Duration};
 use super::{
     end::End,
     node::{EndHook, Node, PendingWakes},
+    waiters::wake_all,
 };
 use crate::run::{limit_kind::LimitHit, reason::TerminalReason};
 
@@ -16,7 +17,10 @@ impl<P: EndHook> Node<P> {
     /// `other` is over or closing already, this node ends at once.
     pub(crate) fn follow(self: &Arc<Self>, other: &Arc<Self>) {
         let key = other.lock().children.insert(Arc::downgrade(self));
-        self.lock().add_followed(Arc::downgrade(other), key);
+        let mut inner = self.lock();
+        let rare = inner.rare.get_or_insert_default();
+        rare.follows.push((Arc::downgrade(other), key));
+        drop(inner);
         if let Some(end) = other.nearest_end() {
             self.inherit(end, other);
         } else if let (Some(closing), None) = (other.closing.get(), self.nearest_end()) {
@@ -36,22 +40,19 @@ impl<P: EndHook> Node<P> {
         passed: Option<LimitHit>,
         now: Duration,
     ) -> Result<(), End> {
-        let mut later = PendingWakes::new();
-        self.latch(reason, passed, now, false, &mut later)
+        self.latch(reason, passed, now, false, &mut PendingWakes::new())
     }
 
     /// Ends the node like [`end`](Self::end), after the node's opener has dropped the work. No work
     /// is left below the node, so the tasks that poll a node above are not woken. If the node is
     /// over already, `reason` is not kept.
     pub(crate) fn settle(&self, reason: TerminalReason, now: Duration) -> Result<(), End> {
-        let mut later = PendingWakes::new();
-        self.latch(reason, None, now, true, &mut later)
+        self.latch(reason, None, now, true, &mut PendingWakes::new())
     }
 
     /// Ends this run with the reason and the limit of `call`, the end of its one call.
     pub(crate) fn settle_as(&self, call: &End, now: Duration) {
-        let mut later = PendingWakes::new();
-        self.settle_with(call, now, &mut later);
+        self.settle_with(call, now, &mut PendingWakes::new());
     }
 
     /// Ends this run like [`settle_as`](Self::settle_as), as part of the end of its one call. The
@@ -101,8 +102,7 @@ impl<P: EndHook> Node<P> {
     pub(super) fn inherit(&self, end: &End, from: &Self) {
         let end = self.payload.on_own_clock(end, &from.payload);
         if self.end.set(end).is_ok() {
-            let mut later = PendingWakes::new();
-            self.spread(false, &mut later);
+            self.spread(false, &mut PendingWakes::new());
         }
     }
 
@@ -111,11 +111,7 @@ impl<P: EndHook> Node<P> {
         let Some(end) = self.end.get() else { return };
         let mut wakers = Vec::new();
         let mut reached = Vec::new();
-        {
-            let inner = self.lock();
-            inner.waiters.collect(false, &mut wakers);
-            reached.extend(inner.children.alive());
-        }
+        self.collect(&mut wakers, &mut reached);
         if !settled {
             self.collect_drivers(&mut wakers);
         }
@@ -144,9 +140,7 @@ impl<P: EndHook> Node<P> {
             node.payload
                 .ended(node, node.end.get().unwrap_or(end), later);
         }
-        for waker in wakers {
-            waker.wake();
-        }
+        wake_all(wakers);
     }
 
     /// Collects the wakers of the tasks that poll this node from above, and changes the epochs.
@@ -164,7 +158,7 @@ impl<P: EndHook> Node<P> {
             ancestor.lock().waiters.collect(true, wakers);
         }
         for node in followed {
-            for above in std::iter::once(&*node).chain(node.ancestors()) {
+            for above in node.path() {
                 above.bump_epoch();
                 above.lock().waiters.collect(true, wakers);
             }
@@ -173,8 +167,9 @@ impl<P: EndHook> Node<P> {
 
     fn remember(&self, reason: TerminalReason) {
         let mut inner = self.lock();
-        if inner.also().len() < ALSO && !inner.also().contains(&reason) {
-            inner.add_also(reason);
+        let also = &mut inner.rare.get_or_insert_default().also;
+        if also.len() < ALSO && !also.contains(&reason) {
+            also.push(reason);
         }
     }
 }

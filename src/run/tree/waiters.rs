@@ -1,6 +1,9 @@
 //! The wakers of the tasks that wait at a node.
 
-use std::task::Waker;
+use std::{
+    sync::{Arc, Weak},
+    task::Waker,
+};
 
 use slab::Slab;
 
@@ -56,10 +59,16 @@ impl Waiters {
         self.0.len()
     }
 
+    /// Adds the wakers to `into`; with `only_below`, those alone of tasks that poll the node.
     pub(crate) fn collect(&self, only_below: bool, into: &mut Vec<Waker>) {
         let wanted = self.0.iter().filter(|w| w.below || !only_below);
         wanted.for_each(|waiter| into.push(waiter.waker.clone()));
     }
+}
+
+/// Calls the wakers, which the caller collected before it released the nodes' locks.
+pub(super) fn wake_all(wakers: Vec<Waker>) {
+    wakers.into_iter().for_each(Waker::wake);
 }
 
 /// A slab that holds its first item inline.
@@ -121,5 +130,12 @@ impl<T> SmallSlab<T> {
     #[cfg(test)]
     pub(super) fn len(&self) -> usize {
         usize::from(self.first.is_some()) + self.rest.as_ref().map_or(0, |rest| rest.len())
+    }
+}
+
+impl<T> SmallSlab<Weak<T>> {
+    /// The items that are still alive.
+    pub(super) fn alive(&self) -> impl Iterator<Item = Arc<T>> {
+        self.iter().filter_map(Weak::upgrade)
     }
 }

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
 use tower_agent::{HardCeilingLayer, Run, Scope, TerminalReason};
 
-use crate::support::{Script, Upstream, request, secs};
+use crate::support::{Script, Upstream, poll_once, request, secs};
 
 const CAP: TerminalReason = TerminalReason::TurnCap;
 
@@ -69,4 +69,22 @@ async fn the_last_of_a_deep_chain_of_children_reads_the_clocks_of_all() {
     assert_eq!(run.terminal_reason(), Some(TerminalReason::HardCeiling));
     // The last one first: how a chain is dropped is another matter.
     while chain.pop().is_some() {}
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_deep_chain_of_children_is_shown_and_dropped_without_a_deep_stack() {
+    let run = Run::open();
+    let mut last = run.child();
+    for _ in 0..5000 {
+        last = last.child();
+    }
+    let working = last.tool("search").watch(std::future::pending::<()>());
+    let mut working = Box::pin(working);
+    assert!(poll_once(&mut working).is_pending());
+    sleep(secs(60)).await;
+
+    assert!(run.snapshot().alive, "a tool works");
+    drop(working);
+    drop(run);
+    drop(last);
 }

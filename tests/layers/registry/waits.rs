@@ -2,15 +2,17 @@
 
 use std::time::Duration;
 
-use http::HeaderValue;
+use http::{HeaderValue, Response};
+use http_body_util::{BodyExt, Full};
 use tokio::time::{Instant, sleep};
-use tower::{Layer, ServiceExt};
+use tower::{Layer, ServiceExt, service_fn};
 use tower_agent::{
-    HardCeilingLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason, registry::WaitOutcome,
+    BoxError, ClientDisconnectLayer, HardCeilingLayer, Run, RunLayer, RunRegistry, Scope,
+    TerminalReason, registry::WaitOutcome,
 };
 
 use super::{ended, id, us};
-use crate::support::{Script, Upstream, WakeCount, request, secs};
+use crate::support::{ReadExt, Script, Upstream, WakeCount, healthy, request, run_on, secs};
 
 const LIMIT: Duration = RunRegistry::WAIT;
 
@@ -164,4 +166,31 @@ async fn a_wait_that_is_dropped_or_has_passed_is_called_no_more() {
     run.end(TerminalReason::Aborted);
     assert_eq!(dropped.count(), 0);
     assert_eq!(passed.count(), 1, "by its timer alone");
+}
+
+/// A layer of the program collects the answer, whose reader is late: so the call is over, and the
+/// run is not.
+#[tokio::test(start_paused = true)]
+async fn a_ceiling_of_a_call_that_is_over_is_not_waited_for() {
+    let calls = HardCeilingLayer::new(secs(5)).layer(Upstream::script(healthy()));
+    let calls = RunLayer::new(RunRegistry::new()).layer(calls);
+    let collects = service_fn(|request| {
+        let calls = calls.clone();
+        async move {
+            let (head, body) = calls.oneshot(request).await?.into_parts();
+            let body = Full::new(body.collect().await?.to_bytes());
+            Ok::<_, BoxError>(Response::from_parts(head, body))
+        }
+    });
+    let service = ClientDisconnectLayer::new().layer(collects);
+    let answer = service.oneshot(request()).await.unwrap();
+    let run = run_on(&answer).run();
+    let waited = tokio::spawn(run.wait(secs(60)));
+
+    sleep(secs(10)).await;
+    assert_eq!(run.terminal_reason(), None, "the answer is not read yet");
+    drop(answer.into_body().read().await);
+
+    let ended = waited.await.unwrap().expect("before the limit");
+    assert_eq!(ended.reason, Some(TerminalReason::Completed));
 }

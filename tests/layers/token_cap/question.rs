@@ -75,6 +75,8 @@ async fn a_person_may_let_the_run_use_its_cap_once_more() {
     assert_eq!(asked.len(), 2, "at 40 and at 80 tokens: {asked:?}");
     let words = "it has used most of its 50 output tokens, estimated. Shall it continue";
     assert!(asked[0].contains(words), "{asked:?}");
+    let words = "it has used most of its 100 output tokens, estimated. Shall it continue";
+    assert!(asked[1].contains(words), "{asked:?}");
     watching.await.unwrap();
 }
 
@@ -155,6 +157,8 @@ async fn the_program_may_extend_a_run_itself() {
 
     assert_eq!(cut.reason, Some(TerminalReason::TokenCap));
     assert_eq!(spent(&run).output_tokens, 110);
+    let message = run.terminated().unwrap().message();
+    assert!(message.contains("its 100 output tokens"), "{message}");
 }
 
 /// An answer of this many tokens that is no stream.

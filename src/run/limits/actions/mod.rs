@@ -90,10 +90,6 @@ impl Actions {
         let forgotten = std::mem::replace(&mut *self.memory.lock(), ActionMemory::Over);
         drop(forgotten);
     }
-
-    pub(in crate::run) fn cause(&self) -> Option<Arc<str>> {
-        self.cause.get().cloned()
-    }
 }
 
 #[cfg(test)]

@@ -102,7 +102,6 @@ impl Streak {
     pub(in crate::run) fn begin(&mut self) {
         self.series += 1;
         self.repeats = 0;
-        self.next = 0;
     }
 
     pub(in crate::run) fn repetition(&mut self, repeated: bool) -> Repetition {
@@ -110,6 +109,7 @@ impl Streak {
         let limit = self.ends_at.map_or(REPEATS, |end| end.min(REPEATS)).get();
         let repeats = self.repeats.max(self.beats);
         if repeats < limit {
+            self.next = 0;
             return Repetition::Moving;
         }
         let now = repeated && repeats >= self.next;

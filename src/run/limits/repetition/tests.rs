@@ -126,3 +126,18 @@ fn of_two_limits_the_smaller_stays_also_in_the_middle_of_a_row() {
         Repetition::Stuck { ends: true, .. }
     ));
 }
+
+#[test]
+fn a_row_of_actions_after_stuck_rounds_is_told_at_its_fifth() {
+    let standstill = RepeatDetector::default();
+    after(&standstill, [A, A]);
+    let stood: Vec<_> = (0..5).map(|_| standstill.beat()).collect();
+    assert_eq!(stood[4], stuck(5, true));
+
+    assert_eq!(
+        after(&standstill, [A, A]),
+        Moving,
+        "the third and the fourth"
+    );
+    assert_eq!(standstill.repeat(A), stuck(5, true));
+}
