@@ -32,7 +32,7 @@ pub(crate) const X_API_KEY: HeaderName = HeaderName::from_static("x-api-key");
 pub(crate) static CREDENTIALS: [HeaderName; 4] = [
     header::AUTHORIZATION,
     X_API_KEY,
-    // Azure's header for an API key, then Google's.
+    // The next header carries an API key for Azure, and the one after it an API key for Google.
     HeaderName::from_static("api-key"),
     HeaderName::from_static("x-goog-api-key"),
 ];

@@ -2,7 +2,7 @@
 //!
 //! The layers give you
 //!
-//! - two limits on time: a [step window](StepTimeoutLayer), which each token restarts, and a
+//! - two limits on time: a [step window](StepTimeoutLayer), which progress restarts, and a
 //!   [ceiling](HardCeilingLayer), which nothing restarts;
 //! - the end of a call and of its upstream request as soon as the [caller
 //!   disconnects](ClientDisconnectLayer);
@@ -15,9 +15,10 @@
 //! - a [`TerminalReason`] for every end; the official SDKs [raise](TerminalResponseLayer) an
 //!   error for a cut answer.
 //!
-//! Why all of it together: *this attempt failed, try another* and *the run is over, stop* look
-//! the same to a layer that sees an error. Here the reason is stored on a [`Run`] before
-//! anything is dropped, and every layer reads the stored reason before it acts.
+//! Why all of it together: *this attempt failed, try another* and *the run is over, stop* look the
+//! same to a layer that sees an error. Here a layer that ends a call stores the reason on a [`Run`]
+//! before it drops the call, and retry and fallback layers read the stored reason before they try
+//! again.
 //!
 //! # On a server
 //!
@@ -78,8 +79,8 @@
 //!
 //! # Order
 //!
-//! From the outside in. A wrong order is never unsafe, only less useful. [`AgentStack`] makes the
-//! layers in this order from named settings. A node is a run, a call, an attempt or a tool: see
+//! The table has the layers from the outside in. [`AgentStack`] makes all of them but the health
+//! gate in this order, from named settings. A node is a run, a call, an attempt or a tool: see
 //! [`NodeKind`].
 //!
 //! | layer | what it does |
@@ -100,12 +101,13 @@
 //! | [`HardCeilingLayer`], [`StepTimeoutLayer`] again | end the attempt: another may follow |
 //! | [`HealthGateLayer`] | makes calls wait while the upstream restarts |
 //!
-//! A layer acts on the node that it finds in the request's extensions. So its effect depends on
-//! its place: outside of retry and fallback layers it ends the call, inside of them it ends the
-//! attempt. [`Scope::Run`] makes it act on the whole run. The end of a node ends all nodes below
-//! it, and none above it. So a step window outside of retry and fallback must be longer than the
-//! window inside. Otherwise the outer window ends the call before another attempt can follow a
-//! silent one, and the first such end is logged as a warning.
+//! A layer that limits time acts on the node that it finds in the request's extensions: outside of
+//! retry and fallback layers on the call or its run, inside of them on the attempt. [`Scope::Run`]
+//! makes it act on the whole run. The end of a node ends the nodes below it.
+//!
+//! A step window outside of retry and fallback must be longer than the window inside. Otherwise the
+//! outer window ends the call before another attempt can follow a silent one, and the first such
+//! end is logged as a warning.
 //!
 //! # Around the layers
 //!
@@ -114,19 +116,20 @@
 //! does not end the parent. At the end of the parent a [`child_asked`](Run::child_asked) is asked
 //! to stop, and a [`child_detached`](Run::child_detached) goes on.
 //!
-//! A [`RunRegistry`] stores runs by owner and id, so that several requests can belong to one run.
-//! See [`abort`](RunRegistry::abort), [`abort_session`](RunRegistry::abort_session),
-//! [`supersede`](RunRegistry::supersede), [`wait`](RunRegistry::wait),
-//! [`reopen`](RunRegistry::reopen), [`drain`](RunRegistry::drain) for a shutdown that lets the
-//! current step finish, [`subscribe`](RunRegistry::subscribe) for any number of observers. A
-//! request with the id of an ended run gets the stored reason, until the registry forgets the
-//! run; the id of a completed run opens a new run.
+//! A [`RunRegistry`] stores runs by owner and id, so that several requests can belong to one run. A
+//! request with the id of a completed run opens a new run. A request with the id of a run that
+//! ended otherwise gets the stored reason, until the registry forgets the run.
 //!
-//! A new limit can be [observed](StepTimeoutLayer::observe) first: the layer then reports what the
-//! limit would have ended, and ends nothing. A [`Watchdog`] asks a checker, then a person, about
-//! runs that look stuck. A [`Trajectory`] writes a line of JSON for each run that a limit or a
-//! clock ended, and for tools and requests that were refused. [`Terminated`] is the error of a node
-//! that was ended, and a `main` may return it.
+//! See [`abort`](RunRegistry::abort), [`abort_session`](RunRegistry::abort_session),
+//! [`supersede`](RunRegistry::supersede), [`wait`](RunRegistry::wait) and
+//! [`reopen`](RunRegistry::reopen). [`drain`](RunRegistry::drain) is for a shutdown that lets the
+//! current step finish, [`subscribe`](RunRegistry::subscribe) for any number of observers.
+//!
+//! A new limit on time or on loops can be [observed](StepTimeoutLayer::observe) first: the layer
+//! then reports the ends that the limit would have caused, and ends nothing. A [`Watchdog`] asks a
+//! checker, then a person, about runs that look stuck. A [`Trajectory`] writes lines of JSON about
+//! runs that a limit or a clock ended, and about refused tools and requests. [`Terminated`] is the
+//! error of a node that was ended, and a `main` may return it.
 //!
 //! # In the log
 //!
@@ -159,12 +162,14 @@
 //! # Traces
 //!
 //! A subscriber that wants `tower_agent` at `INFO` gets a span for each run that the program opens,
-//! and for each call, attempt and tool. The fields have the names of OpenTelemetry's GenAI
-//! conventions, for the layer of `tracing-opentelemetry`; `docs/events.md`, beside the README,
-//! lists them. `error.type` is the reason of a run or call, the class of an attempt's failure or
-//! the reason that cut the attempt, and for a tool the reason or `tool_failed`. Neither prompts nor
-//! answers are recorded. Without such a subscriber no span is made.
-//! [`Run::span`] returns the span of a node, for a transport that sends its `traceparent`.
+//! and for each call, attempt and tool. Without such a subscriber no span is made. [`Run::span`]
+//! returns the span of a node, for a transport that sends its `traceparent`.
+//!
+//! The fields have the names of OpenTelemetry's GenAI conventions, for the layer of
+//! `tracing-opentelemetry`; `docs/events.md`, beside the README, lists them. Neither prompts nor
+//! answers are recorded. For work that did not complete, `error.type` is the reason of a run or
+//! call, the class of an attempt's failure or the reason that cut the attempt, and for a tool the
+//! reason or `tool_failed`.
 //!
 //! # Compile errors
 //!
@@ -215,7 +220,7 @@ pub mod supervise;
 pub mod tool;
 pub mod watchdog;
 
-// So that the tests below can name the crate `tower_agent`, as its users do.
+// This alias lets the tests below name the crate `tower_agent`, as its users do.
 #[cfg(test)]
 extern crate self as tower_agent;
 #[cfg(test)]

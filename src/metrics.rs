@@ -2,9 +2,8 @@
 //!
 //! A program that installs a recorder of the facade, such as that of `metrics-exporter-prometheus`,
 //! gets the numbers below. Without a recorder nothing is counted, and a request allocates only for
-//! a name with labels that its thread does not remember; a thread remembers 64. Each number is
-//! recorded once, at the event that it counts, while the thread holds no lock of this crate. A
-//! recorder that panics disturbs no call.
+//! a name with labels that its thread does not remember; a thread remembers 64. A recorder that
+//! panics disturbs no call.
 //!
 //! | metric | type | labels |
 //! |---|---|---|
@@ -323,7 +322,10 @@ pub(crate) struct EndedCall {
     pub(crate) error: Option<&'static str>,
     pub(crate) elapsed: Duration,
     pub(crate) usage: Option<Usage>,
-    /// `None` if the answer was no stream, or had no content.
+    /// The times of the chunks in one of the call's streams; `None` without such.
+    ///
+    /// That stream is the first that ended with content. A stream that is compressed, or that has
+    /// no 2xx status, does not count.
     pub(crate) chunks: Option<ChunkTimes>,
 }
 

@@ -1,8 +1,8 @@
 //! The layers of an agent's stack, made in a fixed order from named settings.
 //!
 //! [`AgentStack::server`] makes a stack that answers requests of other programs;
-//! [`AgentStack::client`] makes one for the requests that the program itself sends. From the
-//! outside in:
+//! [`AgentStack::client`] makes one for the requests that the program itself sends. The layers,
+//! from the outside in:
 //!
 //! | layer | where | setting | without the setting |
 //! |---|---|---|---|
@@ -150,7 +150,7 @@ impl AgentStack<Client> {
         Self::new(Client)
     }
 
-    /// Makes the layers.
+    /// Makes the layers of the stack, and logs its [contradictions](Self::contradictions).
     #[must_use]
     pub fn layer(&self) -> ClientLayers {
         Stack::new(self.calls(), self.run_limits())
@@ -218,7 +218,7 @@ impl AgentStack<Server> {
         self
     }
 
-    /// Makes the layers.
+    /// Makes the layers of the stack, and logs its [contradictions](Self::contradictions).
     #[must_use]
     pub fn layer(&self) -> ServerLayers {
         let side = self.side.clone();
@@ -274,7 +274,7 @@ impl<Side> AgentStack<Side> {
         self
     }
 
-    /// Ends a run at its first turn beyond this number.
+    /// Caps the turns of a run; by default the first turn beyond this number ends the run.
     #[must_use]
     pub fn max_turns(mut self, turns: impl Into<TurnCapLayer>) -> Self {
         self.turns = turns.into();
@@ -327,12 +327,12 @@ impl<Side> AgentStack<Side> {
 
     /// Sets another window for the time until an attempt's first content.
     ///
-    /// For an answer that does not stream, this window covers the whole wait. Without
-    /// [`step`](Self::step) it is the only window of the attempt.
+    /// For an answer that does not stream, this window lasts until the first byte of its body.
+    /// Without [`step`](Self::step) it is the only window of the attempt.
     ///
     /// # Panics
     ///
-    /// If `window` is zero.
+    /// Panics if `window` is zero.
     #[must_use]
     pub fn first(mut self, window: Duration) -> Self {
         assert!(!window.is_zero(), "a first window must be longer than zero");
@@ -342,11 +342,12 @@ impl<Side> AgentStack<Side> {
 
     /// Names the settings that turn off others, with the reason and the remedy for each.
     ///
-    /// A limit of the attempt that is longer than the [`ceiling`](Self::ceiling) never applies. If
-    /// the stack has [`retry`](Self::retry) or [`fallback`](Self::fallback), neither does one that
-    /// is as long as the ceiling, nor a window of the attempt that is not shorter than
-    /// [`run_step`](Self::run_step): the run ends first, so no other attempt follows. The windows
-    /// until the first content are compared with each other. Limits in shadow mode are not compared.
+    /// The method names a limit of the attempt that is longer than the [`ceiling`](Self::ceiling),
+    /// which ends the run first. If the stack has [`retry`](Self::retry) or
+    /// [`fallback`](Self::fallback), it also names one that is as long as the ceiling, and a window
+    /// of the attempt that is not shorter than [`run_step`](Self::run_step): no other attempt could
+    /// follow. The windows until the first content are compared with each other. Limits in shadow
+    /// mode are not compared.
     #[must_use]
     pub fn contradictions(&self) -> Vec<String> {
         let repeats = self.retry.is_some() || self.fallback.is_some();

@@ -6,8 +6,8 @@
 //!
 //! # Order
 //!
-//! The handler stands inside of a layer that opens runs, such as
-//! [`RunLayer`](crate::RunLayer); without one the extractor answers 500.
+//! The handler stands inside of a layer that opens runs, such as [`RunLayer`](crate::RunLayer). If
+//! the request carries no run, the extractor answers 500.
 //!
 //! # Examples
 //!

@@ -23,8 +23,8 @@
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the connection (HTTP/1) or resets the
-//! stream (HTTP/2).
+//! Once the request is sent, dropping the future, or the body before its end, drops the
+//! connection (HTTP/1) or resets the stream (HTTP/2).
 //!
 //! # Errors
 //!
@@ -84,8 +84,11 @@ pub struct ReqwestService {
 }
 
 impl ReqwestService {
-    /// Creates the service with a client from `builder`, without retries and without
-    /// redirects.
+    /// Creates the service with a client from `builder`, with its retries and redirects
+    /// switched off.
+    ///
+    /// One retry stays: the client repeats a request that no upstream has seen, see the
+    /// [module](self).
     ///
     /// # Errors
     ///
@@ -126,7 +129,8 @@ impl ReqwestService {
         let Some(url) = self.known(request.uri()) else {
             let uri = request.uri().clone();
             let mut request = request.map(wrap);
-            // This also drops a timeout that reqwest's `RequestBuilder` set.
+            // Without its extensions the request also loses a timeout that reqwest's
+            // `RequestBuilder` set.
             request.extensions_mut().clear();
             let request = reqwest::Request::try_from(request)?;
             if let Ok(mut last) = self.last.try_lock() {
@@ -144,7 +148,7 @@ impl ReqwestService {
 }
 
 impl fmt::Debug for ReqwestService {
-    // Without the last URL, which may hold a secret.
+    // The output leaves out the last URL, which may hold a secret.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut service = f.debug_struct("ReqwestService");
         service
@@ -266,7 +270,9 @@ where
     }
 }
 
-/// A body that several threads may share, though only one reads it.
+/// A wrapper that makes a body `Sync` by a lock, as reqwest requires.
+///
+/// The frames are read through exclusive access, by one thread at a time, without the lock.
 struct SyncBody<B>(Lock<Pin<Box<B>>>);
 
 impl<B: Body> Body for SyncBody<B> {

@@ -20,8 +20,8 @@ use crate::{
     supervise::SupervisedBody,
 };
 
-/// The body of the answer that the layer returns: the held bytes, unchanged, then the rest of the
-/// attempt's body.
+/// The body of the answer that a retry or fallback layer returns. It has the held bytes, unchanged,
+/// then the rest of the attempt's body.
 #[derive(Debug)]
 pub struct AttemptBody<B>
 where
@@ -29,7 +29,7 @@ where
 {
     /// The attempt's body and the held bytes; `None` after the end or an error.
     pub(super) content: Option<Pin<Box<HeldBody<SupervisedBody<B>>>>>,
-    /// The node of the layer: the call, or an attempt of a layer further out.
+    /// The node that the layer acts on, below which it opened the attempt.
     pub(super) own: Run,
     pub(super) ownership: Option<Ownership>,
     pub(super) completion: Option<Box<Completion>>,
@@ -46,11 +46,10 @@ impl<B: Body> Drop for AttemptBody<B> {
 
 impl<B: Body> AttemptBody<B> {
     /// Drops the inner body, which settles the attempt. Then settles the layer's node, if the layer
-    /// owns it, and notifies the observer and the program's hook.
+    /// owns it, and reports the attempt's end.
     ///
-    /// The node ends for the failure that the layer returned, unless the attempt was ended before
-    /// its answer; else as the attempt did. The node ends as aborted if the caller has not received
-    /// all held bytes, or the held error.
+    /// The layer's node settles as aborted if the caller misses held bytes or the held error.
+    /// Otherwise [`Ownership::settle`] chooses the reason.
     fn close(&mut self) {
         let content = self.content.take();
         let is_delivered = content
@@ -67,7 +66,8 @@ impl<B: Body> AttemptBody<B> {
         }
     }
 
-    /// The end of the layer's node, or else the [cut](Ownership::cut) of its attempt.
+    /// The end of the layer's node. If the node lives and the layer owns it, the
+    /// [cut](Ownership::cut) of the attempt; `None` without either.
     fn end(own: &Run, ownership: Option<&Ownership>) -> Option<Terminated> {
         if own.node().is_over() {
             return Some(own.to_terminated());
@@ -75,11 +75,12 @@ impl<B: Body> AttemptBody<B> {
         ownership.and_then(Ownership::cut)
     }
 
-    /// Settles the layer's node after an error, and returns the error for the reader.
+    /// Closes the body after an error, and returns the error for the reader.
     ///
-    /// The node settles now and not at the drop of the body: an end of the run in between would
-    /// replace the answer's own end. If the node has ended before, the error reports that end, even
-    /// if the attempt ended first: the reader has not seen the attempt's end yet.
+    /// A node that this layer settles is settled now and not at the drop of the body. Otherwise an
+    /// end of the run in between would replace the answer's own end. If the layer's node has ended
+    /// before, the error reports that end, even if the attempt ended first: the reader has not seen
+    /// the attempt's end yet.
     #[cold]
     fn broke<T>(&mut self, polled: Polled<T>) -> Polled<T> {
         let polled = polled.map_err(|error| match self.own.node().is_over() {
@@ -176,7 +177,8 @@ where
             return Poll::Ready(Some(Err(cut.into())));
         }
         if matches!(polled, Poll::Ready(None)) {
-            // The node settles now, as after an error: see `broke`.
+            // A node that this layer settles is settled now and not at the drop of the body.
+            // Otherwise an end of the run in between would replace the answer's own end.
             this.close();
         }
         polled

@@ -50,7 +50,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Decides what follows a failed attempt: another attempt, or the end of the call.
+    /// Decides what follows a failed attempt: another attempt, or the result of this layer.
     #[cold]
     pub(super) fn failed<B: Body<Data = Bytes>>(
         &mut self,
@@ -95,7 +95,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         Next::Done(Err(self.end_error(error)))
     }
 
-    /// Adds a failed attempt to the list of the call, and reports it to the program's hook.
+    /// Records a failed attempt in the call's list, and closes the attempt's report. A failure that
+    /// a layer further in has recorded is not recorded again.
     ///
     /// Counts the failure as an error of the run if the budget counts every attempt, unless a layer
     /// further in has counted it. Returns the result of the count, that of the layer further in
@@ -126,11 +127,12 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         counted.or_else(|| every.then(|| self.own.count_error(self.policy.key(failure))))
     }
 
-    /// Counts a silent attempt among the run's silent attempts in a row. Another failure resets
-    /// their number.
+    /// Counts a silent attempt among the run's silent attempts in a row. Any other failure resets
+    /// their number. The method does neither if a layer further in has recorded the failure.
     ///
-    /// The method denies another attempt if the idle breaker's limit is reached, unless the breaker
-    /// fails over and this layer can move to another candidate.
+    /// After a silent attempt, the method denies another one once the silent attempts in a row have
+    /// reached the idle breaker's limit. A fallback layer is not denied if the breaker is set to
+    /// fail over.
     fn count_silent_attempt<B: Body>(
         &mut self,
         failed: &FailedAttempt<B>,
@@ -156,8 +158,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Settles a failed attempt, and starts the next one, after the permit's wait if it is not
-    /// zero.
+    /// Settles a failed attempt, and returns the next step. The step is the permit's wait; if
+    /// the wait is zero, it is the step of `start`.
     fn start_next<B: Body<Data = Bytes>>(
         &mut self,
         failure: &Failure,
@@ -189,8 +191,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Ends the call with the failed answer or error: no attempt of this layer follows. If the idle
-    /// breaker denied one and is set to end idle runs, ends the run instead.
+    /// Makes the failed answer or error the layer's result: no attempt of this layer follows. If
+    /// the idle breaker denied one and is set to end idle runs, the method ends the run instead.
     fn stop<B: Body<Data = Bytes>>(
         &mut self,
         denied: Denial,
@@ -201,7 +203,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     ) -> Next<B> {
         let ends_run = denied == Denial::Idle && self.policy.settings().budget.ends_idle_runs();
         // The event is logged before a node ends by the denial. If the layer's node is an attempt,
-        // the layer further out logs the event, unless the run ends here.
+        // this layer logs no event unless it ends the run: a layer further out may still go on.
         if ends_run || self.own.kind() != NodeKind::Attempt {
             self.log_denial(denied, &failure);
         }
@@ -269,7 +271,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                 )
             };
         }
-        // A caller's own fault is no warning for the operator.
+        // A caller's own fault and an expired session are no warnings for the operator.
         if matches!(
             failure.class,
             FailureClass::Caller | FailureClass::SessionExpired
@@ -307,8 +309,9 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }))
     }
 
-    /// Records in the span of the call which model serves it, and the time to the first content if
-    /// that is among the held events.
+    /// Records in the call's span the model of the candidate that serves it. Without a candidate no
+    /// model is recorded. If content has come, also records the time to the first content. Does
+    /// nothing if the layer's node is an attempt.
     #[cold]
     fn trace_served(&self, parts: &Parts) {
         if self.own.kind() != NodeKind::Attempt {
@@ -343,7 +346,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             parts.headers.insert(X_ATTEMPT, number);
         }
         let ownership = self.settle_guard.take().map(|guard| {
-            // Layers further out, which open no node, read this layer's node here.
+            // A layer further out that opens no node finds this layer's node here.
             parts.extensions.insert(self.own.clone());
             Ownership {
                 guard,

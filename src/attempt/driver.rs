@@ -1,7 +1,7 @@
 //! Starts the attempts of a call, and keeps the state that survives from one attempt to the
 //! next.
 //!
-//! This file also has the template from which a policy makes the request of each attempt.
+//! This file also has the template from which policies make the requests of attempts.
 
 use std::{
     mem,
@@ -40,7 +40,7 @@ use crate::{
 pub(super) struct AttemptDriver<S, C> {
     service: S,
     pub(super) policy: C,
-    /// The node of the layer: the call, or an attempt of a layer further out.
+    /// The node that the layer acts on, below which it opens the attempts.
     pub(super) own: Run,
     timer: TaskTimer,
     /// Whether the service is still ready from the caller's `poll_ready`: no attempt has used that
@@ -48,12 +48,12 @@ pub(super) struct AttemptDriver<S, C> {
     is_ready: bool,
     has_called: bool,
     pub(super) last_error: Option<BoxError>,
-    /// Calls the program's hook for the attempt that is under way, and closes the attempt's span;
-    /// `None` without either.
+    /// The report of the current attempt, for the program's hook and the attempt's span. `None` if
+    /// there is neither, or if the report was made or handed over already.
     pub(super) report: Option<Box<AttemptReport>>,
     /// Whether this layer has recorded a failed attempt.
     pub(super) has_failed: bool,
-    /// Whether the log has listed the call's failed attempts.
+    /// Whether a warning of this layer in the log has listed the call's failed attempts.
     pub(super) is_logged: bool,
     // This field drops last: the node settles once the rest is dropped.
     pub(super) settle_guard: Option<SettleGuard>,
@@ -127,8 +127,8 @@ impl<S, C> AttemptDriver<S, C> {
     /// Schedules a wake of the task at `at`, and at the next deadline or the end of a node, while
     /// no supervised call watches that node.
     ///
-    /// The node is `attempt`, or the layer's own if there is none. If its deadline has passed
-    /// already, the method checks the node and returns `Again`.
+    /// The node is `attempt`, or without one the layer's own. If a deadline of the node or of a
+    /// node above has passed already, the method checks the clocks and returns `Again`.
     pub(super) fn watch<B: Body>(
         &mut self,
         attempt: Option<&Run>,
@@ -164,8 +164,8 @@ impl<S, C> AttemptDriver<S, C> {
 
     /// Drops the settle guard, and makes the error for the end of the layer's node.
     ///
-    /// The error's source is `error`, or else the last attempt's error. An error that reports this
-    /// same end already is returned unchanged.
+    /// The error's source is `error`, or else the last attempt's error, if there is one. A source
+    /// that reports this same end already is returned unchanged.
     pub(super) fn end_error(&mut self, error: Option<BoxError>) -> BoxError {
         let ended = match error.or_else(|| self.last_error.take()) {
             Some(error) => self.own.end_error(error),
@@ -209,7 +209,8 @@ impl<S, C> AttemptDriver<S, C> {
 }
 
 impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
-    /// Starts the first attempt, once the whole request body is buffered.
+    /// Starts the first attempt with the buffered request. If the policy refuses the request, ends
+    /// the call instead.
     #[inline]
     pub(super) fn begin<B: Body>(&mut self, request: Request<ReplayBody>) -> Next<B> {
         self.own.begin_attempts();
@@ -250,7 +251,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Records in the call's span the model that the caller's request names.
+    /// Records the model that the caller's request names in the call's span. Does nothing if the
+    /// model is not known, or if the layer's node is an attempt.
     #[cold]
     fn trace_asked(&self) {
         if self.own.kind() != NodeKind::Attempt {
@@ -270,7 +272,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// Calls the service's `poll_ready` for an opened attempt. The attempt starts once the service
     /// is ready.
     ///
-    /// An error of `poll_ready`, or the end of the attempt meanwhile, counts as a failed attempt.
+    /// An error of `poll_ready`, and an end of the attempt meanwhile, fail the attempt. If the
+    /// layer's node has ended or is closing, the call ends with that end instead.
     pub(super) fn ready<B>(
         &mut self,
         slot: &mut Option<Admitted>,
@@ -298,8 +301,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
         let error = match readiness {
             Poll::Ready(Err(error)) => readiness_error(error.into()),
-            // The attempt has ended but the layer's node has not: the attempt's share of the time
-            // has passed.
+            // The attempt has ended but the layer's node has not. Mostly the attempt's share of the
+            // time has passed.
             _ if !alive => attempt.to_terminated().into(),
             Poll::Ready(Ok(())) => return Poll::Ready(Next::Call(admitted)),
             Poll::Pending => {
@@ -358,16 +361,17 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         let service = &mut self.service;
         // The supervised call enforces the attempt's deadlines, such as its share of the time.
         // `hiding_node` keeps the attempt out of the answer's extensions, where layers further out
-        // look for the call. `deferring` settles the attempt only when the body drops, because a
-        // whole answer may still be classified as a failure.
+        // look for the call. `deferring` lets the end of a whole body settle the attempt only when
+        // the body drops, because the answer may still be classified as a failure.
         let settings = LayerSettings::passive();
         let settings = settings.counting().hiding_node().deferring();
         let call = SupervisedFuture::new(claim, settings, request, |request| service.call(request));
         Ok((call, attempt))
     }
 
-    /// The time at which a held answer commits although it has shown no content: `hold` after the
-    /// attempt was opened. `None` if no `hold` is set.
+    /// The time at which a held answer commits without content: `hold` after the attempt was
+    /// opened. A held answer with a head that shows a failure does not commit then. `None` if no
+    /// `hold` is set.
     pub(super) fn commit_deadline(&self, attempt: &Run) -> Option<Nanos> {
         let hold = self.policy.settings().hold?;
         Some(nanos(attempt.node().opened().saturating_add(hold)))
@@ -425,8 +429,8 @@ impl RequestTemplate {
 
     /// Sets the number of the next attempt.
     ///
-    /// The header is set here and not in the request, so that the header map grows once and not in
-    /// the clone of each attempt.
+    /// The header `x-attempt` is set in the template and not in each request. So the header map
+    /// grows once, and not in the clone of each attempt.
     pub(crate) fn set_attempt(&mut self, number: u32) {
         if mem::replace(&mut self.number, number) != number {
             self.head.headers.insert(X_ATTEMPT, number_value(number));

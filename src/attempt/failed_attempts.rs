@@ -21,7 +21,8 @@ const MAX_MESSAGE: usize = 256;
 /// The headers in which upstreams name a request: OpenAI's, Anthropic's, and AWS's.
 const REQUEST_IDS: [&str; 3] = ["x-request-id", "request-id", "x-amzn-requestid"];
 
-/// The longest request id that is kept; a longer one is left out, as a part of it names nothing.
+/// The longest request id that is kept, in bytes. A longer one is left out: a part of an id names
+/// nothing.
 const MAX_REQUEST_ID: usize = 128;
 
 /// One attempt that has ended, or was classified as failed.
@@ -34,8 +35,8 @@ pub struct Tried {
     pub reason: TerminalReason,
     /// The class of the attempt's failure; `None` for an attempt that did not fail.
     pub class: Option<FailureClass>,
-    /// The status of the attempt's answer, if there was one. For a failure under a good status or
-    /// in a stream, the status in the error's code, if that has one.
+    /// The status of the answer, if the attempt served the call or failed by that status. For any
+    /// other failure, the status in the error's code; `None` if there is none.
     pub status: Option<StatusCode>,
     /// The upstream's error message, or the error in place of an answer; at most 256 bytes, empty
     /// if there is neither.
@@ -132,7 +133,7 @@ pub struct Tries {
 impl Tries {
     /// Finds the failed attempts in a call's error, or in one of its sources.
     ///
-    /// The end of a call by a layer further out carries them as well.
+    /// If a layer further out ended the call, its error has the failed attempts too.
     #[must_use]
     pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         let of_end = || {
@@ -271,7 +272,7 @@ impl fmt::Display for LoggedAttempts<'_> {
         for (at, tried) in self.0.tried.iter().enumerate() {
             f.write_str(if at > 0 { ", " } else { "" })?;
             if let Some(candidate) = &tried.candidate {
-                // Quoted, so that no name can look like another field.
+                // The name is quoted, so that it cannot look like another field.
                 write!(f, "{candidate:?} ")?;
             }
             f.write_str(tried.class.map_or("", FailureClass::as_str))?;

@@ -52,7 +52,7 @@ where
     S: Service<Request<ReplayBody>>,
     B: Body,
 {
-    // Boxed: each layer further out moves its future twice, and the loop is large.
+    // The loop is boxed, because it is large, and each layer further out moves its future twice.
     attempts: Pin<Box<AttemptLoop<S, Q, B, C>>>,
 }
 
@@ -90,7 +90,8 @@ where
 {
     /// Begins a call of `service`, which is ready.
     ///
-    /// The call fails if the request body has more than the policy's `max_body` bytes.
+    /// The call fails if the request body has more than the policy's `max_body` bytes. The limit
+    /// does not apply to a body that is a [`ReplayBody`] already.
     pub(crate) fn new(service: &mut S, mut request: Request<Q>, policy: C) -> Self
     where
         S: Clone,

@@ -1,10 +1,9 @@
 //! One attempt of a call, and the decision whether another follows it.
 //!
-//! [`RetryBudgetLayer`](crate::RetryBudgetLayer) repeats an attempt and
-//! [`ModelFallbackLayer`](crate::ModelFallbackLayer) moves it to another model.
-//! Everything else is the same for both layers: the request is read once, each
-//! attempt is a node of the run's tree, its answer is held until its first content,
-//! and one function asks in one order whether another attempt may follow.
+//! [`RetryBudgetLayer`](crate::RetryBudgetLayer) repeats an attempt, and
+//! [`ModelFallbackLayer`](crate::ModelFallbackLayer) moves the call to another model. This module
+//! is the part that both layers share: it buffers the request, opens a node of the run's tree for
+//! each attempt, and decides after a failed attempt whether another may follow.
 //!
 //! # The order of the questions
 //!
@@ -12,23 +11,25 @@
 //! 2. Does the [idle breaker](crate::RetryBudget::idle_breaker) allow this layer another attempt
 //!    after so many silent attempts of the run in a row?
 //! 3. May the request be carried out twice?
-//! 4. Does the failure allow another attempt by this layer (by its class and, for a repeat, by
-//!    `x-should-retry`), and does the upstream ask for no longer wait than the budget allows?
+//! 4. Does the failure's class allow another attempt by this layer? For a repeat: do
+//!    `x-should-retry`, and the wait that the upstream asks for, allow it?
 //! 5. Is there time for the wait and for an attempt?
-//! 6. Is an attempt left, or a suitable candidate that is in no cooldown?
+//! 6. Is an attempt left, or a suitable candidate that no cooldown blocks?
 //! 7. Does the program's [hook](crate::RetryBudget::before_attempt) allow the attempt?
-//! 8. Do the run's error limits and the shared bucket grant the attempt?
+//! 8. Do the run's error limits grant the attempt and, for a repeat, the shared bucket?
 //!
-//! At the first no this layer makes no further attempt, and the event `chain_stopped` names the no
-//! as `denied`. If the layer's node is an attempt, a layer further out asks anew and logs the
-//! event, unless the idle breaker has ended the run. A no to the first question logs no event: the
-//! end of the node is the result. Nor is there an event, or a second question, if the failure
-//! reports that the run of this id has ended elsewhere: then the call ends with that reason.
+//! At the first no this layer makes no further attempt. The event `chain_stopped` then has the
+//! cause in its field `denied`, unless the layer's node has ended, is closing or is itself an
+//! attempt. In the last case a layer further out, if there is one, asks its own questions. But an
+//! idle breaker that ends the run is logged by the layer that asked it, also in an attempt.
+//!
+//! A failure may report that a run with the id of the call's run has ended elsewhere. Then the call
+//! ends with that reason, and of the questions above only the first is asked.
 //!
 //! # What is held, and until when
 //!
 //! The layer holds an answer until the attempt commits to it, or the answer proves to be a failure.
-//! After the commit the caller gets the answer, and no other attempt follows.
+//! After the commit this layer makes no other attempt, whatever the rest of the answer brings.
 //!
 //! | answer | held until |
 //! |---|---|
@@ -38,9 +39,9 @@
 //! | a compressed answer of success | its first byte |
 //! | a 4xx or 5xx, to classify it | its end or error, 64 KiB or one second |
 //!
-//! An answer that is no failure also commits once the layer's
+//! An answer may also commit by time. If its head shows no failure, it commits once the layer's
 //! [`hold`](crate::ModelFallbackLayer::hold) has passed, if that is set. The caller gets the held
-//! bytes unchanged. Beyond a few frames, small frames are joined into larger ones.
+//! bytes unchanged, but held frames may be joined.
 //!
 //! # What no caller is handed
 //!
@@ -49,10 +50,10 @@
 //! - A 1xx or 3xx of a [candidate with a base URL](crate::Candidate::base_url) is a
 //!   [`Redirected`](crate::llm::failure::Redirected): a client that followed it would
 //!   send the prompt, and maybe an API key, to a host that the program did not choose.
-//! - An uncompressed answer of success with a JSON content type, but without a complete document
-//!   as its body, is an [`IncompleteJson`](crate::llm::failure::IncompleteJson). If the attempt
-//!   committed before the answer's end, the caller has the beginning already, and the body
-//!   ends with that error.
+//! - A cut JSON document is an [`IncompleteJson`](crate::llm::failure::IncompleteJson). The layer
+//!   finds it in an uncompressed answer of success with a JSON content type, if the body leaves a
+//!   bracket or a string open, or does not begin and end as JSON. If the attempt committed before
+//!   the answer's end, the caller has the beginning already, and the body ends with that error.
 //!
 //! # Examples
 //!
@@ -116,12 +117,12 @@ pub(crate) const MAX_ERROR: usize = 64 * 1024;
 pub(crate) const ERROR_TIME: Duration = Duration::from_secs(1);
 
 impl Run {
-    /// Opens an attempt below this call's node, and makes the attempt with `call`.
+    /// Opens an attempt below this node, which is mostly a call, and makes it with `call`.
     ///
     /// The method is for a retry, a hedge or a cache of the program's own. The request that `call`
-    /// gets carries the attempt in place of this node: a layer further in acts on the attempt
-    /// alone. The method counts the attempt for the call's
-    /// [summary](crate::CallSummary::attempts).
+    /// gets carries the attempt in place of this node, so a layer further in finds the attempt.
+    /// The attempt counts in the call's [summary](crate::CallSummary::attempts). If this node is
+    /// itself an attempt, the first attempt below it does not count again.
     ///
     /// Once the attempt or a node above it has ended, the returned future (or the body of its
     /// answer) drops the inner one at its next poll. The outcome of the answer settles the attempt.
@@ -167,7 +168,7 @@ impl Run {
 
 /// An answer's extension: a retry or fallback layer further in has committed to this answer.
 ///
-/// So no layer further out makes another attempt, except after a redirect of a candidate's own
-/// upstream.
+/// A retry or fallback layer further out that finds this extension makes no other attempt. The
+/// exception is a redirect of a candidate's own upstream.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Committed;

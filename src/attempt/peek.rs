@@ -1,5 +1,5 @@
-//! Reads the beginning of an answer up to the outcome of its attempt: a commit, or a failure with
-//! its class and reason.
+//! Reads the beginning of an answer up to the outcome of its attempt. The outcome is a commit or a
+//! classified failure.
 
 use std::{
     future::Future,
@@ -54,7 +54,8 @@ pin_project! {
 #[derive(Debug)]
 pub(crate) struct PeekedAnswer<B> {
     pub(crate) parts: Parts,
-    // Boxed once per attempt: the attempt's layer and each layer further out move the answer.
+    // The content is boxed once per attempt, because the attempt's layer and each layer further
+    // out move the answer.
     pub(crate) content: Box<HeldBody<B>>,
     rule: CommitRule,
 }
@@ -179,14 +180,15 @@ impl<B> PeekedAnswer<B> {
         }
     }
 
-    /// Whether the head of an answer shows a failure: by its status, or because a layer further in
-    /// has classified it.
+    /// Whether the head of an answer shows a failure. It does if a layer further in has classified
+    /// it as one, or for a 4xx or 5xx to which no layer further in has committed.
     pub(crate) fn is_failure(answer: &Response<B>) -> bool {
         let rule = CommitRule::of(answer, false);
         matches!(rule, CommitRule::Failure | CommitRule::Classified(_))
     }
 
-    /// Classifies the answer as a layer further in did, else by head and held part.
+    /// Classifies the answer as a layer further in did, else by head and held part. `None` if the
+    /// answer is no failure.
     pub(crate) fn classify(&mut self, classifier: &Classifier) -> Option<Failure> {
         if let CommitRule::Classified(failure) = &self.rule {
             return Some(Failure::clone(failure));
@@ -217,8 +219,8 @@ where
                 // Nothing to hold: after the end, `is_end_stream` is true.
                 None => {}
                 Some(Err(error)) if matches!(self.rule, CommitRule::Failure) => {
-                    // The answer's status suffices to classify the failure; the caller gets the
-                    // error after the held bytes.
+                    // The answer's status suffices to classify the failure. If the caller gets this
+                    // answer, the error follows the held bytes.
                     held.broke(error);
                     return Poll::Ready(Ok(PeekProgress::Classify));
                 }
@@ -311,10 +313,10 @@ fn wall_clock(headers: &HeaderMap) -> SystemTime {
     }
 }
 
-/// The most events that are held before an attempt commits.
+/// The number of events at which an attempt commits to a stream without content.
 const MAX_EVENTS: u64 = 256;
 
-/// The most bytes that are held before an attempt commits.
+/// The number of held bytes above which an attempt commits.
 const MAX_HELD: usize = 256 * 1024;
 
 /// The rule that decides how far an answer is read before the attempt commits or fails.
@@ -326,15 +328,15 @@ enum CommitRule {
     Redirect(Redirected),
     /// The answer is not read: a layer further in has classified the failure.
     Classified(Box<Failure>),
-    /// The answer, a stream of events, is read to its first content or error event, its end, or the
-    /// maximum of held events or bytes.
+    /// The answer is a stream of events. It is read to its first content or error event, its
+    /// terminator or end, `MAX_EVENTS` events, or until more than `MAX_HELD` bytes are held.
     Content(ResponseMarks),
-    /// The answer is read to its first byte.
+    /// The answer is read to its first byte or its end.
     Byte,
     /// The answer is read to its end, or until more than `MAX_HELD` bytes are held.
     End,
     /// The answer is a 4xx or 5xx, which is read to classify it. The reading stops at the end or an
-    /// error, or once `MAX_ERROR` bytes are held.
+    /// error, once `MAX_ERROR` bytes are held, or after `ERROR_TIME`.
     Failure,
 }
 
@@ -410,7 +412,7 @@ impl CommitRule {
     }
 }
 
-/// The failure of a model that stopped without content: a refusal, or a prompt too long.
+/// The failure that the stop reason of a stream shows, such as a refusal. `None` if it shows none.
 fn stop_failure(marks: &ResponseMarks) -> Option<Failure> {
     Failure::of_stop(&marks.stop_reason()?)
 }
@@ -448,8 +450,7 @@ pub(super) fn classify_error(error: &BoxError, own: &Run, streams: bool) -> Fail
 }
 
 impl<B: Body> FailedAttempt<B> {
-    /// Returns the attempt's error. For a failed answer it drops the body, which ends the attempt,
-    /// and returns `None`.
+    /// Returns the attempt's error. Drops a failed answer, and returns `None` for it.
     pub(super) fn into_error(self) -> Option<BoxError> {
         match self {
             Self::Answer(_) => None,
@@ -464,7 +465,8 @@ impl<B: Body> FailedAttempt<B> {
         }
     }
 
-    /// Whether the upstream, or the connection to it, caused the failure.
+    /// Whether the failure tells about the upstream. It does if it is an answer, an end of the
+    /// attempt, a redirect, a cut body, or a transport error.
     ///
     /// The error of a layer of the program that refused the request says nothing about the
     /// upstream.
@@ -479,7 +481,8 @@ impl<B: Body> FailedAttempt<B> {
             })
     }
 
-    /// Whether a node in the tree of `own`, except a tool, ended as `StepTimeout`.
+    /// Whether the attempt's error reports a step timeout in the tree of `own`. The timeout of a
+    /// tool is left out.
     pub(super) fn is_step_timeout(&self, own: &Run) -> bool {
         self.end()
             .is_some_and(|end| end.reason == TerminalReason::StepTimeout && is_of_attempt(end, own))
@@ -513,7 +516,7 @@ fn is_of_attempt(end: &Terminated, own: &Run) -> bool {
 /// The terminal reason of a node that ends with this error.
 pub(super) fn reason_of(error: &BoxError, own: &Run) -> TerminalReason {
     match Terminated::find(&**error) {
-        // The end of the last attempt is the end of the call.
+        // The end of another node of this tree, such as the attempt, gives its reason.
         Some(end) if end.is_kin_of(own) => end.reason.clone(),
         _ => crate::supervise::reason_of(error),
     }

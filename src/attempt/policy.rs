@@ -70,8 +70,8 @@ pub trait AttemptPolicy {
         self.subject()
     }
 
-    /// The wait before another attempt; a denial if the failure's class allows none, or the
-    /// upstream asks for too long a wait.
+    /// The wait before another attempt. The method denies the attempt if the failure allows none,
+    /// or the upstream asks for too long a wait.
     fn retry_delay(&mut self, failure: &Failure) -> Result<Duration, Denial>;
 
     /// Finds the next attempt or candidate, but does not switch to it. The result is a denial if
@@ -106,7 +106,8 @@ pub trait AttemptPolicy {
 
     /// The key under which the failure is counted: the candidate or model, and the error.
     ///
-    /// The error in the key is the upstream's message; without a message, the failure's class.
+    /// The key takes the error from the upstream's message; without a message, from the failure's
+    /// class.
     fn key(&self, failure: &Failure) -> ErrorKey {
         let subject = self.subject().or_else(|| self.model());
         let error = match &*failure.message {
@@ -128,8 +129,8 @@ pub trait AttemptPolicy {
 pub struct AttemptSettings {
     pub(crate) budget: RetryBudget,
     pub(crate) classifier: Classifier,
-    /// How long an attempt may hold its answer, from the attempt's start, before it commits; `None`
-    /// for as long as the attempt lives.
+    /// How long after its opening an attempt may hold its answer before it commits. `None` for no
+    /// such limit.
     pub(crate) hold: Option<Duration>,
     /// The largest request body that is buffered, in bytes.
     pub(crate) max_body: usize,
@@ -149,9 +150,9 @@ impl AttemptSettings {
 /// The reason why no further attempt of a call follows a failed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Denial {
-    /// The failure, by its class or by `x-should-retry`, allows no further attempt by this layer.
+    /// The failure allows no further attempt by this layer, for example by its class.
     Class,
-    /// The request is marked with [`SideEffects`], which must not happen twice.
+    /// The call is marked as one with effects that must not happen twice: see [`SideEffects`].
     SideEffects,
     /// Too many attempts of the run in a row were silent.
     Idle,
@@ -160,7 +161,7 @@ pub enum Denial {
     RetryAfter,
     /// Too little time is left for the wait and an attempt.
     TimeLeft,
-    /// All attempts or candidates are used up.
+    /// No attempt, or no suitable candidate, is left.
     Spent,
     /// All suitable candidates are in a cooldown.
     Cooldown,
@@ -193,7 +194,7 @@ impl Denial {
     }
 
     /// The budget that refused another attempt; `None` if no budget did. For a layer that `moves`
-    /// to other candidates, [`Spent`](Self::Spent) is no budget: all candidates were tried.
+    /// to other candidates, [`Spent`](Self::Spent) is no budget: no suitable candidate is left.
     #[cfg(feature = "metrics")]
     pub(crate) const fn budget(self, moves: bool) -> Option<&'static str> {
         match self {
@@ -204,10 +205,9 @@ impl Denial {
     }
 }
 
-/// Marks, as its extension, a request with effects that must not happen twice.
+/// An extension of a request that says that its effects must not happen twice.
 ///
-/// Once a call with such a request has failed, no layer repeats it or moves it to another
-/// candidate.
+/// After a failed attempt of a request with this extension, no layer makes another attempt.
 ///
 /// ```
 /// use tower_agent::attempt::SideEffects;

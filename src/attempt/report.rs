@@ -1,4 +1,4 @@
-//! Reports each attempt once: closes its span, and calls the program's hook.
+//! The report of an attempt: it closes the attempt's span, and calls the program's hook.
 
 use std::{
     fmt,
@@ -17,9 +17,9 @@ use crate::{
 /// The program's hook after each attempt.
 pub(super) type AfterAttempt = dyn Fn(&Tried) + Send + Sync;
 
-/// Reports one attempt when the report drops, once the attempt is over or classified as failed:
-/// closes the span of the attempt, and calls the program's hook unless a layer further in has
-/// reported the attempt.
+/// The report of one attempt, which is made when this value drops. That is once the attempt is
+/// over, or is classified as failed. The drop closes the attempt's span, and calls the program's
+/// hook unless a layer further in has called its own.
 pub(super) struct AttemptReport {
     hook: Option<Arc<AfterAttempt>>,
     attempt: Run,

@@ -44,8 +44,8 @@ impl Ownership {
         };
         let is_end_of_answer = self.is_end_of_answer(end);
         let failed = self.failed.filter(|_| is_end_of_answer);
-        // The failure wins over the attempt's end: the body of a failed answer may itself complete
-        // without an error.
+        // The failure that was returned wins over the end of the answer's body. The body of a
+        // failed answer may itself complete without an error.
         self.guard
             .settle(failed.unwrap_or_else(|| end.reason.clone()));
     }
@@ -90,10 +90,10 @@ impl Completion {
         }
     }
 
-    /// Classifies the stream's error event by the program's own rules; `None` without an event, or
+    /// Classifies the stream's error event by the layer's classifier. `None` without an event, or
     /// if a rule panics.
     ///
-    /// The supervised body settled the attempt's node without these rules.
+    /// The supervised body settled the attempt's node without the program's rules.
     fn reason_of_event(&self) -> Option<TerminalReason> {
         let event = self.marks.as_ref()?.failure()?;
         // A rule that panics must not abort the process: this may run in a drop.
@@ -102,10 +102,11 @@ impl Completion {
     }
 }
 
-/// Settles a node when the guard drops: as aborted, unless [`settle`](Self::settle) has named a
-/// reason, or [`release`](Self::release) has handed the duty to the caller.
+/// Settles its node as aborted if the guard drops while it still has the node.
 ///
-/// Declare it after the values that belong to the node, so that it drops last.
+/// [`settle`](Self::settle) settles the node at once, and [`release`](Self::release) hands the duty
+/// to the caller. In a struct, declare the guard after the fields that belong to the node, so that
+/// it drops last.
 #[derive(Debug)]
 pub(super) struct SettleGuard(Option<Run>);
 

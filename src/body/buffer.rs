@@ -14,13 +14,13 @@ use pin_project_lite::pin_project;
 use super::replay::ReplayBody;
 use crate::error::{BoxError, RequestCut, chain};
 
-/// The most bytes reserved, at a body's second frame, for the rest that the body announces.
+/// The most bytes reserved for the rest that a body announces after its second non-empty frame.
 const MAX_RESERVE: usize = 1024 * 1024;
 
 pin_project! {
-    /// A body that is being buffered, up to a limit.
+    /// A body that is being buffered up to a limit, unless it is a [`ReplayBody`].
     ///
-    /// A body that is already a [`ReplayBody`] is returned unread, whatever its length.
+    /// A body over the limit is an error. A [`ReplayBody`] is returned unread, whatever its length.
     #[project = BufferingProj]
     #[derive(Debug)]
     pub(crate) enum Buffering<B> {
@@ -36,7 +36,7 @@ pin_project! {
 /// The data of a body, as far as it has been read.
 #[derive(Default)]
 pub(crate) struct Collected {
-    /// The first non-empty frame, uncopied: the whole body if no other follows.
+    /// The first non-empty frame, uncopied; empty once a second non-empty frame has come.
     first: Bytes,
     /// The joined data of all frames; empty until the second non-empty frame. Unjoined, frames
     /// of one byte each would take thirty times the limit.
@@ -44,7 +44,7 @@ pub(crate) struct Collected {
 }
 
 impl<B: Body + 'static> Buffering<B> {
-    /// Starts to buffer `body`, with at most `limit` bytes.
+    /// Starts to buffer `body`. A [`ReplayBody`] has no limit, any other at most `limit` bytes.
     pub(crate) fn new(body: B, limit: usize) -> Self {
         match ReplayBody::try_from_body(body) {
             Ok(body) => Self::Replay { body },

@@ -29,8 +29,9 @@ impl AnnouncedLength {
 
 /// Reads the body's length, as the `content-length` of a head announces it.
 ///
-/// The length is `None` if there is no `content-length`, more than one, one that is no
-/// plain number, or one beside a `transfer-encoding`, which overrides it (RFC 9112, 6.3).
+/// The length is `None` if there is no `content-length`, more than one, one that is no plain number
+/// or does not fit in 64 bits, or one beside a `transfer-encoding`, which overrides it (RFC 9112,
+/// 6.3).
 pub(crate) fn content_length(headers: &HeaderMap) -> Option<u64> {
     let mut values = headers.get_all(header::CONTENT_LENGTH).iter();
     let (Some(only), None) = (values.next(), values.next()) else {
@@ -43,11 +44,11 @@ pub(crate) fn content_length(headers: &HeaderMap) -> Option<u64> {
     only.to_str().ok()?.parse().ok()
 }
 
-/// Removes the headers by which the upstream's connection framed the body.
+/// Removes a `transfer-encoding`, and with it any `content-length`.
 ///
-/// The framing headers are the `transfer-encoding`, and a `content-length` beside it,
-/// which is not the length of the body. A server that sent that length with a longer body
-/// would let the upstream inject responses into the caller's connection.
+/// A `content-length` beside a `transfer-encoding` is not the length of the body. A server that
+/// sent that length with a longer body would let the upstream inject responses into the caller's
+/// connection.
 pub(crate) fn unframe(headers: &mut HeaderMap) {
     if headers.remove(header::TRANSFER_ENCODING).is_some() {
         headers.remove(header::CONTENT_LENGTH);

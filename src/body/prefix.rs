@@ -13,7 +13,7 @@ use crate::error::BoxError;
 
 /// The number of frames after the first that a held prefix keeps uncopied, whatever their size.
 ///
-/// Most responses need fewer.
+/// Most held prefixes have fewer frames.
 const FEW: usize = 8;
 
 /// The size in bytes below which a further frame, beyond the [`FEW`], is copied and joined.

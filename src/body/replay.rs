@@ -17,7 +17,7 @@ pub(crate) const MAX_BODY: usize = 32 * 1024 * 1024;
 ///
 /// A clone shares the bytes, and starts at the current read position of the original. So take
 /// the clone for a later attempt before the body is read. A layer that must send a body again
-/// buffers it into a `ReplayBody` once; a body that already is a `ReplayBody` stays unchanged.
+/// buffers it into a `ReplayBody` once, and does not buffer a `ReplayBody` again.
 ///
 /// Reading a `ReplayBody` never waits and never fails, and its length is exact.
 ///

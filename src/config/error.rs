@@ -14,8 +14,8 @@ const UNKNOWN: &str = "unknown key";
 
 /// The reason why a configuration cannot be used.
 ///
-/// Its `Display` is `NAME:LINE:COLUMN: KEY: MESSAGE`, as compilers print it, so that editors find
-/// the place. A part that is not known is left out.
+/// The error prints as `NAME:LINE:COLUMN: KEY: MESSAGE`, as compilers print errors, so that editors
+/// find the place. A part that is not known is left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     name: Option<String>,
@@ -62,10 +62,10 @@ impl ConfigError {
         path
     }
 
-    /// Line and column, both from 1, if known.
+    /// The line and the column of the mistake, if they are known. Lines count from 1.
     ///
-    /// The column counts characters of TOML and bytes of JSON. If JSON ends too early, right after
-    /// a line break, the column is 0.
+    /// The column counts from 1, in characters of TOML and in bytes of JSON. It is 0 if JSON ends
+    /// too early, right after a line break.
     #[must_use]
     pub const fn position(&self) -> Option<(usize, usize)> {
         self.position
@@ -84,7 +84,7 @@ impl ConfigError {
         self
     }
 
-    /// Finds the key in the TOML document that was read, unless its place is known.
+    /// Finds the place of the key in the TOML document that was read, unless the place is known.
     #[must_use]
     pub fn in_toml(mut self, text: &str) -> Self {
         if let (None, Ok(document)) = (self.position, DeTable::parse(text)) {
@@ -156,7 +156,7 @@ pub fn read_table<T: DeserializeOwned>(table: toml::Table) -> Result<T, ConfigEr
 
 /// The byte range of the error's value, or of the innermost table or entry on its path that exists.
 ///
-/// For a table, and for an unknown key, it is the range of the key.
+/// For a table, and for an unknown key, the result is the range of the key.
 fn place(document: &Spanned<DeTable<'_>>, error: &ConfigError) -> Option<Range<usize>> {
     let mut table = Some(document.get_ref());
     let mut array = None;

@@ -41,7 +41,7 @@ impl AgentLimits {
         })
     }
 
-    /// Leaves out what these limits inherit of the keys that are an error beside no other limit.
+    /// Leaves out inherited keys that are an error in a table without certain other limits.
     pub(super) fn without_inherited(mut self, all: &Self) -> Self {
         fn clear<T: PartialEq>(own: &mut Option<T>, all: Option<T>) {
             if *own == all {
@@ -213,7 +213,7 @@ fn below_defaults(
 
 /// The limits where the configuration sets none.
 ///
-/// Without a table and a preset, nothing is repeated or counted.
+/// The values of absent retry keys. Without a table and a preset, nothing is repeated or counted.
 fn absent(repeats: bool, recommended: bool) -> AgentLimits {
     let attempts = if repeats || recommended { 2 } else { 1 };
     let mut run = RunTable {

@@ -1,10 +1,10 @@
 //! A configuration of an agent's stack, in TOML, JSON or any other format of serde.
 //!
 //! [`AgentConfig`] reads the tables that `docs/config.md` lists, and the names and shapes that
-//! agents' own configurations use, such as `agents.defaults.stepTimeoutSeconds`. Every mistake is
-//! an error that names the key, because an operator would notice an ignored limit only when an
-//! incident needs it. An absent limit is off unless `docs/config.md` lists a default, and a limit
-//! of zero is off; `preset = "recommended"` fills in limits that the configuration leaves out.
+//! agents' own configurations use, such as `agents.defaults.stepTimeoutSeconds`. A mistake in a key
+//! is an error that names the key, because an operator would notice an ignored limit only when an
+//! incident needs it. An absent limit is off unless `docs/config.md` lists a default. With
+//! `preset = "recommended"` the limits of that preset replace absent ones.
 //!
 //! A server that adds tables [parses](parse_toml) the document, removes its tables, and reads each
 //! with [`read_table`] into types with [`Time`], [`BoundedCount`], [`Amount`] and [`Url`]. The rest of the
@@ -60,7 +60,7 @@ pub use self::{
 /// A checked configuration: see the [module](self).
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// The limits of each agent without a table in `agents`.
+    /// The limits of a caller that is no agent with a table in `agents`.
     defaults: AgentLimits,
     /// Whether `agents.defaults` has the `ask_at` of all agents, and not `[run]`.
     defaults_ask: bool,
@@ -80,8 +80,8 @@ impl AgentConfig {
     ///
     /// # Errors
     ///
-    /// For the first mistake, with its line and column, if the document has the key that the error
-    /// names, or a table above that key.
+    /// For the first mistake. The error has its line and column, unless the document has neither
+    /// the key that the error names nor a table above that key.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let table = parse_toml(text)?;
         Self::from_table(table).map_err(|error| error.in_toml(text))
@@ -113,7 +113,8 @@ impl AgentConfig {
     ///
     /// The document leaves out an absent key if its default is off, unknown, or another key's
     /// value. An agent's table leaves out `observe`, `ask_at`, `count_cached_input` and
-    /// `idle_fails_over` if it inherits them. The document reads as the same configuration.
+    /// `idle_fails_over` if they equal the inherited ones. The document reads as the same
+    /// configuration.
     ///
     /// ```
     /// use tower_agent::config::AgentConfig;
@@ -179,8 +180,8 @@ impl AgentConfig {
 
     /// The path of the first `ask_at` key that is above zero; `None` if there is none.
     ///
-    /// Such a key needs a [`Watchdog`](crate::Watchdog) with a question, which is asked before a
-    /// cap on tokens or cost ends the run.
+    /// An `ask_at` above zero needs a [`Watchdog`](crate::Watchdog) with a question, which is asked
+    /// before a cap on tokens or cost ends the run.
     #[must_use]
     pub fn ask_at(&self) -> Option<Vec<&str>> {
         let asks = |limits: &AgentLimits| limits.run.ask_at.is_some_and(|part| part.0 > 0.0);

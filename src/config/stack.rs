@@ -34,7 +34,8 @@ impl AgentConfig {
     ///
     /// # Errors
     ///
-    /// If a variable is not set, is empty, or holds characters that no header may carry.
+    /// If a variable is not set, is empty, or holds characters that no header may carry, or if
+    /// [`Candidate::base_url`] refuses a URL.
     pub fn candidates(
         &self,
         env: impl Fn(&str) -> Option<String>,
@@ -149,14 +150,14 @@ impl AgentStack<Server> {
     ///
     /// # Errors
     ///
-    /// If the environment lacks the key of a candidate: see [`AgentConfig::candidates`].
+    /// If the candidates cannot be made: see [`AgentConfig::candidates`].
     pub fn configure(self, config: &AgentConfig) -> Result<Self, ConfigError> {
         let candidates = config.candidates(|variable| std::env::var(variable).ok())?;
         let fallback = config.fallback(candidates, &Cooldowns::new());
         Ok(self.fallback(fallback).limits(config))
     }
 
-    /// Applies the configuration, except for its candidates.
+    /// Applies the configuration, except for its candidates and the fallback between them.
     #[must_use]
     pub fn limits(self, config: &AgentConfig) -> Self {
         let attempt = &config.attempt;
@@ -254,7 +255,7 @@ fn attempt_step(table: &AttemptTable) -> StepTimeoutLayer {
 }
 
 fn loop_guard(table: &LoopsTable) -> LoopGuardLayer {
-    // A checked table has all four.
+    // A checked table has all four limits.
     let count = |limit: Option<_>| limit.map_or(0, BoundedCount::get);
     let mut layer = LoopGuardLayer::new()
         .warn(count(table.warn))

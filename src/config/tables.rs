@@ -20,14 +20,14 @@ pub(super) struct File {
     pub(super) preset: Option<Preset>,
     pub(super) run: RunTable,
     pub(super) attempt: AttemptTable,
-    /// The table's presence alone turns repeats on.
+    /// An empty table already turns repeats on.
     pub(super) retry: Option<RetryTable>,
     pub(super) fallback: FallbackTable,
     pub(super) disconnect: DisconnectTable,
     pub(super) stop: Option<StopTable>,
-    /// The table's presence alone turns the loop guard on.
+    /// An empty table already turns the loop guard on.
     pub(super) loops: Option<LoopsTable>,
-    /// The table's presence alone turns notices and keep-alive comments on.
+    /// An empty table already turns notices and keep-alive comments on.
     pub(super) progress: Option<ProgressTable>,
     pub(super) candidates: Vec<CandidateTable>,
     pub(super) agents: BTreeMap<String, AgentTable>,
@@ -132,7 +132,7 @@ limits! {
     }
 }
 
-/// `retryBudget` of an agent; its presence alone turns repeats on.
+/// `retryBudget` of an agent; an empty one already turns repeats on.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct RetryBudgetTable {

@@ -72,8 +72,9 @@ impl Time {
             }
             Raw::Text(text) => match humantime::parse_duration(text) {
                 Ok(time) => Ok(time.min(LONGEST)),
-                // A text with a fraction is an error: for a part below a nanosecond humantime
-                // reports an overflow, too.
+                // Without a fraction, an overflow means a time that is too long: the longest
+                // counts. With a fraction it is an error, because humantime reports an overflow
+                // also for a part below a nanosecond.
                 Err(DurationError::NumberOverflow) if !text.contains('.') => Ok(LONGEST),
                 Err(error) => Err(format!("is not a duration such as \"60s\": {error}")),
             },
@@ -144,7 +145,7 @@ impl Url {
     }
 }
 
-/// Reads and checks a value; an error message begins with the value.
+/// Reads a value and checks it. The message of a failed check begins with the value.
 fn read<'de, D: Deserializer<'de>, T>(
     deserializer: D,
     check: impl FnOnce(&Raw) -> Result<T, String>,
@@ -194,7 +195,7 @@ impl<'de> Deserialize<'de> for Url {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         let text = String::deserialize(deserializer)?;
         Self::read(&text).map(Self).map_err(|why| {
-            // Hidden, because the message ends up in logs and the URL may hold a password.
+            // A URL with an `@` is hidden: it may hold a password, and the message is logged.
             let shown = if text.contains('@') {
                 "[hidden]"
             } else {

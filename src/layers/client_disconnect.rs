@@ -18,9 +18,9 @@
 //! - the answer has no body (HEAD, 204, 304), or
 //! - the caller got the terminator of the stream's dialect, or the upstream's own error event.
 //!
-//! The layer takes every other drop for a disconnect, also the drop by an aborted server task. Code
-//! that drops the future for another reason must store that reason first, with
-//! [`Run::end`](crate::Run::end).
+//! The layer does not know why a future or body is dropped: the drop by an aborted server task is a
+//! disconnect, too. Code that drops the future for another reason must store that reason first,
+//! with [`Run::end`](crate::Run::end).
 //!
 //! # What cannot be seen
 //!
@@ -36,10 +36,9 @@
 //! # Order
 //!
 //! This layer belongs outside of retry and fallback layers. Inside of a
-//! [`PumpLayer`](crate::PumpLayer) this layer has no effect: the caller's drop reaches the pump
-//! first, and the pump ends or drains the call. Outside of a pump that
-//! [drains](crate::PumpLayer::drain) the drop reaches this layer first, and this layer ends the
-//! call at once, so the pump drains nothing.
+//! [`PumpLayer`](crate::PumpLayer) it is not needed, because the pump itself ends or drains the
+//! call when the caller drops it. Outside of a pump that [drains](crate::PumpLayer::drain) this
+//! layer ends the call at once, so the pump drains nothing.
 //!
 //! # Cancel safety
 //!

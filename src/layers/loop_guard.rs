@@ -3,46 +3,54 @@
 //! An agent that polls a job which never finishes, or tries the same edit again and again, looks
 //! busy: every step is quick, every answer is good, and the bill grows until a person notices. No
 //! clock detects the loop, because the run makes progress all the time. The requests show the loop:
-//! each request carries the calls that the model made, and their results.
+//! they carry the calls that the model made, and their results.
 //!
 //! # What is counted
 //!
-//! An action is a tool call together with its result. Two calls are the same if they have the same
-//! name and the same arguments, in any order of the keys. Two results of a history are the same if
-//! they differ only in words such as ids, times and durations, unless the layer compares [exact
-//! results](LoopGuardLayer::exact_results). The layer compares the run's last 30 actions, or more
-//! if a limit is larger or a tool [polls](LoopGuardLayer::polls):
+//! An action is a tool call, with its result if that is known. Two calls are the same if they have
+//! the same name and the same arguments, in any order of the keys. Two results of a history are the
+//! same if they differ only in words such as ids, times and durations, unless the layer compares
+//! [exact results](LoopGuardLayer::exact_results). The layer compares the run's last 30 actions, or
+//! more if a limit is larger or a tool [polls](LoopGuardLayer::polls):
 //!
 //! | pattern | notice to observers | end of the run |
 //! |---|---|---|
 //! | the same call with the same result; other calls may stand between | at every 10th call | at the 20th call |
 //! | two calls in turn, each with its earlier result | at every 10th call | at the 20th call |
 //! | up to four calls in any order, each with its result at least twice | at every 10th call | at the 30th call |
-//! | calls of tools that the request did not declare, if it declared any | none | at the 10th call |
+//! | calls of undeclared tools | none | at the 10th call |
 //! | the same call in a row, with any results | at every 10th call | at the 30th call |
 //!
-//! In the first two rows a different result restarts the count. In the third row a result that the
-//! last calls did not have restarts the count. In all rows a user's message restarts the count, if
-//! the model had finished its turn; a message between two calls does not. A call without a result,
-//! such as a refused one, is no action, and changes only the count of undeclared tools. The run
-//! ends as [`LoopDetected`](crate::TerminalReason::LoopDetected), before the layer calls the inner
-//! service; the notice is a [`RunNotice::Loop`](crate::RunNotice::Loop). Actions also count for the
+//! A different result restarts the count of the same call with the same result, and that of two
+//! calls in turn. A result that the last calls did not have restarts the count of up to four calls.
+//! A call in a history without its result, and a refused tool, are no actions, and change at most
+//! the count of undeclared tools. A user's message after a finished answer restarts all counts,
+//! unless the request has nothing in common with the run's earlier requests.
+//!
+//! A tool counts as undeclared only if both of the last two requests declare tools, and neither of
+//! them declares this one.
+//!
+//! If a request brings a loop to its limit, the run ends as
+//! [`LoopDetected`](crate::TerminalReason::LoopDetected), and the inner service does not get that
+//! request. The notice is a [`RunNotice::Loop`](crate::RunNotice::Loop). Actions also count for the
 //! [signs of being stuck](crate::Run::end_when_stuck).
 //!
 //! The layer reads the requests and answers of OpenAI's chat and Responses APIs and of Anthropic's
-//! messages API. In each request it reads only the messages that follow those of the run's previous
-//! request. If the request has changed that history, the layer counts only the calls after the last
-//! call with an id that it knows, or, if it knows none, after the user's last message. The layer
-//! reads answers too, because requests with `previous_response_id` carry results without the calls.
-//! The layer counts nothing in a request that is not JSON, nor in a compressed request or answer.
+//! messages API. It reads answers, because requests with `previous_response_id` carry results
+//! without the calls. It counts nothing in a request that is not JSON, nor in a compressed request
+//! or answer.
+//!
+//! In a request that repeats the run's history unchanged the layer reads only the messages after
+//! it. If that history was changed, the layer counts only the calls after the last call with an id
+//! that it knows, or, if it knows none, after the user's last message.
 //!
 //! Of one request at most the last 512 calls, results and messages count, and each pattern causes
 //! at most one notice of each [`LoopVerdict`](crate::LoopVerdict).
 //!
 //! Tools that run in this process can [name their arguments](crate::tool::Tool::arguments); then
 //! the run counts their calls without a history. Such a run ends by the limits of a layer that one
-//! of its model calls has passed, or by [`Run::end_when_looping`]. Without either, observers get
-//! notices by the default limits, and the run goes on.
+//! of its model calls has passed, unless the layer is in shadow mode, or by
+//! [`Run::end_when_looping`]. Without such limits observers get notices, and the run goes on.
 //!
 //! # Which history
 //!
@@ -54,12 +62,13 @@
 //! # Order
 //!
 //! This layer belongs outside of [`ModelFallbackLayer`](crate::ModelFallbackLayer) and
-//! [`RetryBudgetLayer`](crate::RetryBudgetLayer), so that it reads and buffers each request once,
-//! and not once per attempt. Inside of these layers it counts the same. The layer belongs inside of
+//! [`RetryBudgetLayer`](crate::RetryBudgetLayer), so that it reads each request once, and not once
+//! per attempt. Inside of these layers it counts the same. The layer belongs inside of
 //! [`RunLayer`](crate::RunLayer): further out no id is known, and each request would be the first
-//! of its run. If a request passes two layers of this kind, its actions count once. Of two limits
-//! of layers in the same mode, shadow or not, the smaller holds. The inner service must be `Clone`,
-//! and takes a [`ReplayBody`].
+//! of its run. The inner service must be `Clone`, and takes a [`ReplayBody`].
+//!
+//! If a request passes two layers of this kind, its actions count once. Of two limits of layers in
+//! the same mode, shadow or not, the smaller holds.
 //!
 //! # Cancel safety
 //!
@@ -103,7 +112,7 @@
 //! # }
 //! ```
 //!
-//! With other limits, and in shadow mode, which only reports the runs that it would end:
+//! A layer with other limits, in shadow mode, which only reports the runs that it would end:
 //!
 //! ```
 //! let layer = tower_agent::LoopGuardLayer::new().stop(15).any_tool(0).observe();
@@ -152,10 +161,10 @@ impl Default for LoopGuardLayer {
 impl LoopGuardLayer {
     /// Makes a layer with the default limits: see the [module](self#what-is-counted).
     ///
-    /// Observers get a notice at every 10th call of a pattern. The run ends at the 20th same call
-    /// with the same result, or the 20th of two calls in turn; at the 10th call of an undeclared
-    /// tool; and at the 30th same call in a row, or the 30th of up to four calls without a new
-    /// result.
+    /// Observers get a notice at every 10th call of a pattern, except for calls of undeclared
+    /// tools. The run ends at the 20th same call with the same result, or the 20th of two calls in
+    /// turn; at the 10th call of undeclared tools; and at the 30th same call in a row, or the 30th
+    /// of up to four calls without a new result.
     #[must_use]
     pub const fn new() -> Self {
         Self {
@@ -168,7 +177,7 @@ impl LoopGuardLayer {
         }
     }
 
-    /// Makes a layer that counts nothing, and only buffers the body of each request.
+    /// Makes a layer that counts nothing, and only buffers request bodies.
     #[must_use]
     pub const fn off() -> Self {
         let mut layer = Self::new();
@@ -178,11 +187,10 @@ impl LoopGuardLayer {
 
     /// The number of calls of a pattern at which observers get a notice; 10 by default.
     ///
-    /// The number counts the same call with the same result, two calls in turn with unchanged
-    /// results, up to four calls without a new result, and the same call in a row with any results;
-    /// the first such call is included. Each further multiple of the number causes another notice.
-    /// With 0 observers get a notice only at a limit that ends the run, or would in shadow mode. In
-    /// every limit of this layer a number above 1000 counts as 1000.
+    /// The number holds for each pattern except calls of undeclared tools, and the first call of a
+    /// pattern counts. Each further multiple of the number causes another notice. With 0, observers
+    /// get a notice only at a limit that ends the run, or would in shadow mode. In every limit of
+    /// this layer a number above 1000 counts as 1000.
     #[must_use]
     pub const fn warn(mut self, times: u32) -> Self {
         self.limits.warn = LoopLimits::limit(times);
@@ -201,8 +209,8 @@ impl LoopGuardLayer {
 
     /// The number of calls of undeclared tools that ends the run; 10 by default.
     ///
-    /// Such calls are counted among the run's last 30 calls, or more if a limit is larger or a tool
-    /// [polls](Self::polls). With 0 such calls do not end the run.
+    /// Calls of undeclared tools are counted among the run's last 30 calls, or more if a limit is
+    /// larger or a tool [polls](Self::polls). With 0 they do not end the run.
     #[must_use]
     pub const fn unknown_tool(mut self, calls: u32) -> Self {
         self.limits.unknown_tool = LoopLimits::limit(calls);
@@ -237,9 +245,9 @@ impl LoopGuardLayer {
     ///
     /// By default a result that differs only in ids, times and durations is not new: words with
     /// letters and digits, numbers of ten or more characters, numbers with a unit of time, times
-    /// such as `10:31:07`, and ids with a known prefix count as equal. A shorter number, such as a
-    /// page or a percentage, is compared as it is. Only the first 8 KiB of each string are compared
-    /// so, and the rest as written.
+    /// such as `10:31:07`, and ids with a known prefix count as equal, and letter case and white
+    /// space do not count. A shorter number, such as a page or a percentage, is compared as it is.
+    /// This holds for the first 8 KiB of each string; the rest is compared as written.
     #[must_use]
     pub const fn exact_results(mut self) -> Self {
         self.exact = true;
@@ -360,7 +368,7 @@ impl LayerHooks for CallsReader {
         if let Some(data) = data {
             self.answer.push(data);
         }
-        // Record the calls here and not at the drop: a caller that has the last bytes may send
+        // Record the calls here and not only at the drop: a caller that has the last bytes may send
         // its next request before it drops the body.
         if observer.is_some_and(Observer::is_complete) {
             self.finish(found);

@@ -1,15 +1,16 @@
-//! Caps the open runs, hourly turns and hourly tokens of an owner: a caller's key.
+//! Caps the open runs, hourly turns and hourly tokens of an owner, by default a caller's key.
 //!
 //! An agent that sends a new run id with each request, or none, escapes a cap on the turns of a
-//! run. The agent cannot choose the owner of its runs, so this layer counts per
-//! [`Owner`](crate::Owner).
+//! run. By default the owner of a run is the caller's key, whatever the run id, so this layer
+//! counts per [`Owner`](crate::Owner).
 //!
 //! # What is counted
 //!
-//! - [Open runs](OwnerCaps::max_open_runs): the runs that a request opened and that have not ended.
-//!   A request that names no run is one such run while it is in progress.
-//! - [Turns in an hour](OwnerCaps::turns_per_hour): the requests, of all runs, with a path that
-//!   [`TurnCapLayer`](crate::TurnCapLayer) counts as a turn by default.
+//! - [Open runs](OwnerCaps::max_open_runs): the live runs that a request opened, or that the
+//!   program [reopened](RunRegistry::reopen) or opened by [`supersede`](RunRegistry::supersede). A
+//!   request that names no run is one such run while it is in progress.
+//! - [Turns in an hour](OwnerCaps::turns_per_hour): the admitted requests, of all runs, that
+//!   [`TurnCapLayer`](crate::TurnCapLayer) counts as turns by default.
 //! - [Tokens in an hour](OwnerCaps::tokens_per_hour), and their cost: those of all runs, counted as
 //!   [`TokenCapLayer`](crate::TokenCapLayer) counts them.
 //!
@@ -19,14 +20,16 @@
 //!
 //! A request over a cap ends as [`TurnCap`](crate::TerminalReason::TurnCap), or, over a cap on
 //! tokens or cost, as [`TokenCap`](crate::TerminalReason::TokenCap), with a message that names the
-//! cap. This layer does not read the request's body. If the refused request would have opened a
-//! run, the registry keeps no entry of that run; a run that exists already goes on. Count and
-//! admission are one step: of many simultaneous requests no more are admitted than a cap on runs or
-//! turns allows, and requests with the same new id count as one run.
+//! cap. This layer does not read the request's body. A run that was admitted before goes on. A new
+//! run that the layer refuses leaves the registry, unless observers know it or another call of it
+//! is in progress.
 //!
-//! A stream ends as `TokenCap` after the first frame at which its owner has exceeded a cap on
-//! tokens or cost, unless the upstream has said by then why it stops. That ends the call, and not
-//! its run.
+//! Count and admission are one step: of many simultaneous requests no more are admitted than a cap
+//! on runs or turns allows, and requests with the same new id count as one run.
+//!
+//! A stream of a counted request ends as `TokenCap` after the first frame at which its owner has
+//! exceeded a cap on tokens or cost, unless the upstream has said by then why it stops. That ends
+//! the call, and not a run that spans calls.
 //!
 //! The layer counts its refusals. At most once a minute, for each owner and cap, it reports the
 //! number of requests refused since its last report: as a warning, and as a line of the registry's
@@ -121,7 +124,8 @@ impl OwnerCapLayer {
     }
 }
 
-/// The hooks that compare an owner's tokens with the caps at each frame.
+/// The hooks that compare an owner's tokens with the caps at each frame of a stream, until the
+/// upstream says why it stops.
 #[derive(Debug)]
 struct OwnerCapping {
     caps: TokenCaps,

@@ -14,13 +14,16 @@
 //! upstream forbids it by `x-should-retry`: broken connections, overload, rate limits, errors of
 //! the server, also an error event or a broken end before a stream's first content. An overloaded
 //! candidate is repeated only if no other candidate can serve. An attempt that was silent for a
-//! step window is repeated once per candidate, if the request is for a stream and no other
-//! candidate can serve, else never. Once the layer has committed to an answer, mostly at the first
-//! content, it repeats nothing. A compressed answer is classified by its head alone: without a
+//! step window is repeated once per candidate, if its request asks for a stream or its answer is
+//! one, and no other candidate can serve. Otherwise it is not repeated.
+//!
+//! Once the layer has committed to an answer, in a stream at the first content at the latest, it
+//! repeats nothing. A compressed answer is classified by its head alone: without a
 //! [`ModelFallbackLayer`](crate::ModelFallbackLayer) outside, which asks for plain answers, set
-//! `accept-encoding: identity`. A redirect is never repeated. Without a candidate that has a base
-//! URL the caller gets the redirect like any answer: the program decides where its own service
-//! sends requests.
+//! `accept-encoding: identity`.
+//!
+//! A redirect is never repeated. Without a candidate that has a base URL the caller gets the
+//! redirect like any answer: the program decides where its own service sends requests.
 //!
 //! If the upstream asks for a wait, by `retry-after` or in its error, the layer waits exactly that
 //! long. It does not repeat if that wait is longer than
@@ -37,16 +40,18 @@
 //!   kind](crate::RetryBudget::per_run) and, if set, [in a
 //!   row](crate::RetryBudget::consecutive_errors) that the caller gets. These are calls that failed
 //!   after all their attempts, even if the caller does not read the failed answer to its end, and
-//!   tools that failed; if [`count`](crate::RetryBudget::count) says so, failed attempts count too,
-//!   but not in a row. The kind is an [`ErrorKey`](crate::run::ErrorKey): the candidate, model or
-//!   tool that failed, and the message without its ids, numbers, times and addresses. The failure
-//!   that exceeds a limit, or completes the row, ends the run, once the caller has got its answer.
+//!   tools that failed. The kind is an [`ErrorKey`](crate::run::ErrorKey): the candidate, model or
+//!   tool that failed, and the message without its ids, numbers, times and addresses. By default
+//!   the failure that exceeds a limit, or completes the row, ends the run, once the caller has got
+//!   its answer. If [`count`](crate::RetryBudget::count) says so, failed attempts count too, but
+//!   not in a row, and an attempt that exceeds the limit of its kind is not repeated, but ends no
+//!   run.
 //! - For all runs: the [shared](crate::RetryBudget::shared) repeats, in a bucket for each of the
-//!   first 256 candidates and one for all others. Each first attempt deposits a fraction of a
-//!   repeat, the ratio, and a floor grants some repeats per second in any case. In an outage the
-//!   attempts at a candidate are at most the candidate's first attempts, plus the ratio times
-//!   these, plus the earlier deposits, plus the floor for each second and one second more. Nested
-//!   layers that share the budget deposit once per call.
+//!   first 256 candidates, one for all others, and one for requests without a candidate. Each first
+//!   attempt deposits a fraction of a repeat, the ratio, and a floor grants some repeats per second
+//!   in any case. In an outage the attempts at a candidate are at most the candidate's first
+//!   attempts, plus the ratio times these, plus the earlier deposits, plus the floor for each
+//!   second and one second more. Nested layers that share the budget deposit once per call.
 //! - Within a run, if the [idle breaker](crate::RetryBudget::idle_breaker) is set: the number of
 //!   consecutive attempts that were silent for their step window.
 //!
@@ -76,8 +81,8 @@
 //!
 //! # Panics
 //!
-//! A pending poll of a call with a deadline, or before a repeat, panics outside of a tokio runtime
-//! with its timer enabled.
+//! A pending poll of a call with a deadline, or in the wait before a repeat, panics outside of a
+//! tokio runtime with its timer enabled.
 //!
 //! # Examples
 //!
@@ -174,9 +179,10 @@ impl RetryBudgetLayer {
 
     /// Limits how long the layer holds back an answer, from the opening of the attempt.
     ///
-    /// At this limit the layer commits to an answer that has no content yet. By default the layer
-    /// holds such an answer as long as the attempt lives. After the commit a stall is an error that
-    /// the caller gets.
+    /// At this limit the layer commits to an answer that has no content yet, unless its head shows
+    /// a failure. By default only the end of the attempt and the
+    /// [size](crate::attempt#what-is-held-and-until-when) of the held part limit the time. After
+    /// the commit a stall is an error that the caller gets.
     #[must_use]
     pub const fn hold(mut self, hold: Duration) -> Self {
         self.settings.hold = Some(hold);
@@ -248,7 +254,7 @@ where
 pub struct RetryPolicy {
     settings: AttemptSettings,
     own: Option<Run>,
-    /// The caller's request; `None` before `begin`, and once no further attempt can follow.
+    /// The caller's request; `None` before `begin` and after `release`.
     request: Option<RetryRequest>,
     /// Whether `deposit` has run for this call, at its first attempt.
     has_deposited: bool,
@@ -263,7 +269,7 @@ struct RetryRequest {
     template: Option<RequestTemplate>,
     body: ReplayBody,
     backoff: Option<Backoff>,
-    /// The `model` and `stream` of the request's body, parsed after a failure only.
+    /// The `model` and `stream` of the request's body, parsed at their first use.
     fields: OnceLock<RequestFields>,
 }
 
@@ -295,8 +301,8 @@ impl RetryPolicy {
         let (Some(own), Some(request)) = (&self.own, &mut self.request) else {
             return Duration::ZERO;
         };
-        // The seed includes the number of the call: calls of one run that fail together must not
-        // repeat together.
+        // The seed of the jitter includes the call's number, not only the run's seed. With one seed
+        // for all calls of a run, those that fail together would also repeat together.
         let seed = || own.seed().wrapping_add(own.node().number());
         let budget = &self.settings.budget;
         let backoff = request
@@ -382,7 +388,7 @@ impl AttemptPolicy for RetryPolicy {
         let settings = self.settings.budget.settings();
         let moves = || failure.class.other() == TryOther::Yes && has_others();
         match failure.retry_after {
-            // Another candidate can answer at once.
+            // The layer does not wait long while another candidate can answer at once.
             Some(retry_after) if retry_after > settings.delays.base && moves() => {
                 Err(Denial::RetryAfter)
             }
@@ -431,7 +437,8 @@ impl AttemptPolicy for RetryPolicy {
 /// The header in which a caller's client reports the number of its own retries.
 const X_STAINLESS_RETRY_COUNT: HeaderName = HeaderName::from_static("x-stainless-retry-count");
 
-/// The number of retries that the caller's client reports for this request; 0 without the header.
+/// The number of retries that the caller's client reports for this request; 0 if it reports none
+/// that can be read.
 ///
 /// The number lowers the attempts of this layer, to one at the least, and never raises them.
 fn client_retries(headers: &HeaderMap) -> u32 {

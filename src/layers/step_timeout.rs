@@ -2,9 +2,9 @@
 //!
 //! A limit on the total time ends a turn that chains six slow steps, although the turn makes
 //! progress all the time. And such a limit lets a stream that stalls after its first token hang
-//! until the limit. A step window does neither: the window restarts with every step and every
-//! delta, and ends the node with [`StepTimeout`](crate::TerminalReason::StepTimeout) once it passes
-//! without either.
+//! until the limit. A step window does neither: by default the window restarts with every step and
+//! every delta, and ends the node with [`StepTimeout`](crate::TerminalReason::StepTimeout) once it
+//! passes without either.
 //!
 //! # When the clock runs
 //!
@@ -30,17 +30,20 @@
 //! # Local models
 //!
 //! A model on a slow machine may take a minute for a token, or for a whole answer: no window for
-//! progress separates a slow model from a dead one. [`StepTimeoutLayer::local`] has no such window.
-//! Until the stream sends its first heartbeat, which is a comment or a ping, this layer sets no
-//! limit while the connection is open. From then on, when no byte comes for twice the
-//! [interval](StepTimeoutLayer::heartbeat) (20 s by default), the node ends with
-//! [`StepTimeout`](crate::TerminalReason::StepTimeout), and the message says that the heartbeats
-//! stopped.
+//! progress separates a slow model from a dead one. A layer made by [`StepTimeoutLayer::local`] has
+//! no such window. Until the stream sends its first heartbeat, which is a comment or a ping, that
+//! layer sets no limit while the connection is open.
 //!
-//! Deltas do not start that clock, because the upstream need not send more of them in time; any
-//! byte restarts a running clock. An answer that is no event stream starts no clock. Nor does the
-//! first ping of an Anthropic stream before its first content, as that API begins every stream with
-//! a ping. A server that sends heartbeats less often needs a longer interval.
+//! From the first heartbeat on, the node ends with
+//! [`StepTimeout`](crate::TerminalReason::StepTimeout) when no byte comes for twice the
+//! [interval](StepTimeoutLayer::heartbeat), by default for 20 s. The message says that the
+//! heartbeats stopped.
+//!
+//! In a layer made by `local` only a heartbeat starts the clock; once it runs, any byte restarts
+//! it. Deltas do not start the clock, because the upstream need not send more of them in time. Nor
+//! does the first ping of an Anthropic stream before its first content, as that API begins every
+//! stream with a ping. A server that sends heartbeats less often than the interval needs a longer
+//! interval.
 //!
 //! # Shadow mode
 //!
@@ -70,7 +73,8 @@
 //!
 //! Dropping the future or the body drops the inner one. If this layer opened the run, or was the
 //! first layer to get a call that the program attached, a drop before the answer is complete also
-//! ends that node as aborted. The poll that finds the window passed drops the inner future or body.
+//! ends that node as aborted. The poll in which the window ends the node drops the inner future or
+//! body.
 //!
 //! # Panics
 //!
@@ -149,7 +153,7 @@ impl StepTimeoutLayer {
     ///
     /// # Panics
     ///
-    /// If `window` is zero; [`optional`](Self::optional) makes a layer without a window.
+    /// Panics if `window` is zero; [`optional`](Self::optional) makes a layer without a window.
     #[must_use]
     pub const fn new(window: Duration) -> Self {
         Self::optional(Some(window))
@@ -161,7 +165,7 @@ impl StepTimeoutLayer {
     ///
     /// # Panics
     ///
-    /// If `window` is zero.
+    /// Panics if `window` is zero.
     #[must_use]
     pub const fn optional(window: Option<Duration>) -> Self {
         match window {
@@ -174,7 +178,7 @@ impl StepTimeoutLayer {
         }
     }
 
-    /// Makes a layer for slow local models: it limits the time between heartbeats, not progress.
+    /// Makes a layer for slow local models: it limits the silence after a heartbeat, not progress.
     ///
     /// See the [module](self#local-models).
     #[must_use]
@@ -193,12 +197,13 @@ impl StepTimeoutLayer {
 
     /// The interval in which a stream with heartbeats sends one; 10 s by default.
     ///
-    /// After twice the interval without a byte the node ends. Only a layer made by
-    /// [local](Self::local) uses the interval; on any other layer this setting has no effect.
+    /// Once the stream has sent a heartbeat, twice the interval without a byte ends the node. Only
+    /// a layer made by [local](Self::local) uses the interval; on any other layer this setting has
+    /// no effect.
     ///
     /// # Panics
     ///
-    /// If `interval` is zero.
+    /// Panics if `interval` is zero.
     #[must_use]
     pub const fn heartbeat(mut self, interval: Duration) -> Self {
         assert!(
@@ -219,7 +224,7 @@ impl StepTimeoutLayer {
     ///
     /// # Panics
     ///
-    /// If `window` is zero.
+    /// Panics if `window` is zero.
     #[must_use]
     pub const fn first(mut self, window: Duration) -> Self {
         assert!(!window.is_zero(), "a first window must be longer than zero");

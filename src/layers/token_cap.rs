@@ -6,11 +6,13 @@
 //!
 //! # What is counted
 //!
-//! The tokens that upstreams state, of all attempts of the run and of its sub-agents: also of
-//! attempts that failed, and of streams that were cut. The layer compares a run with its caps at
-//! each request and at each frame of a stream, also at those of sub-agents; of a run and its
-//! sub-agents over a cap, the outermost ends. Each run has the caps of the layer that its own
-//! requests pass. A run has no caps if only its sub-agents make requests.
+//! The layer counts the tokens of all attempts of a run and of its sub-agents, also those of
+//! streams that failed or were cut. Each run has the caps of the layer that its own requests pass.
+//! A run has no caps if only its sub-agents make requests.
+//!
+//! The layer compares a run with its caps at each request, and at each frame of a stream until the
+//! upstream says why it stops. A request or frame of a sub-agent also checks the runs above it. Of
+//! several runs over a cap the outermost ends.
 //!
 //! - Output: the tokens of answers, with those of reasoning and of tool calls.
 //! - Input: the tokens of prompts. Tokens that an upstream read from its cache count only [on
@@ -22,11 +24,12 @@
 //!
 //! Some upstreams state the tokens of an answer at its end, and some never. Until an upstream
 //! states them, four bytes of generated text, as they stand in the JSON of the stream, count as one
-//! token, rounded up for each answer. Each number that the upstream states replaces the estimate.
+//! token. Each number that the upstream states replaces the estimate of the text so far. If
+//! reasoning stands under several keys, only the longest of these texts counts.
+//!
 //! An answer that is no stream is counted at its end; if it states no usage, the text in its JSON
-//! is estimated. Of reasoning that stands under several keys the longest counts once. Prompts are
-//! never estimated. If an end rests on an estimate, its message says `estimated`, and
-//! [`Terminated::is_estimated`](crate::Terminated::is_estimated) is true.
+//! is estimated. Prompts are never estimated. If an end rests on an estimate, its message says
+//! `estimated`, and [`Terminated::is_estimated`](crate::Terminated::is_estimated) is true.
 //!
 //! A compressed answer is not counted, as no layer reads it, so no cap cuts it. A
 //! [`ModelFallbackLayer`](crate::ModelFallbackLayer) asks for plain answers; without one, set
@@ -37,19 +40,21 @@
 //! # When a run ends
 //!
 //! A stream that exceeds a cap ends the run as [`TokenCap`](crate::TerminalReason::TokenCap), after
-//! the frame that exceeds the cap, and with the run all calls in progress. If the upstream of a
-//! stream has said why it stops, for each choice of a chat answer, the layer delivers the stream to
-//! its end, unless another call ends the run. A request of a run that has used a whole cap ends the
-//! run too: the inner service does not get that request. Calls that are in progress at the same
-//! time may use more than the cap, as an answer that is no stream shows its tokens at its end.
+//! the frame that exceeds the cap, and with the run all calls in progress. Once the upstream of a
+//! stream has said why it stops, the layer delivers the rest of the stream, unless another call
+//! ends the run.
 //!
-//! With [`ask_at`](TokenCapLayer::ask_at) observers get a notice before a cap, so that the program
-//! can ask a person.
+//! A request of a run that has used a whole cap ends the run too, and the inner service does not
+//! get that request. Calls that are in progress at the same time may use more than the cap, as an
+//! answer that is no stream shows its tokens at its end.
+//!
+//! With [`ask_at`](TokenCapLayer::ask_at) observers get a notice when a run nears a cap, so that
+//! the program can ask a person.
 //!
 //! # Same instant
 //!
-//! A stored reason wins. At a request a passed clock then wins over the cap; at a frame the cap
-//! wins, because a ready frame wins over a clock.
+//! A stored reason wins. At a request a passed absolute deadline then wins over the cap; at a frame
+//! the cap wins, because a ready frame wins over a clock.
 //!
 //! # Order
 //!
@@ -129,12 +134,12 @@ impl TokenCapLayer {
     /// [`Watchdog`](crate::Watchdog) with a [question](crate::Watchdog::question) then asks a
     /// person, while the run works on. If the person lets the run continue, the run may use its
     /// caps [once more](crate::Run::extend_tokens), and the watchdog asks again at this part of the
-    /// extended cap. If the person stops the run, it ends at once; without an answer it ends at the
-    /// cap.
+    /// extended cap. If the person stops the run, the run ends at once; without an answer the caps
+    /// hold as before.
     ///
     /// # Panics
     ///
-    /// If `part` is not greater than 0 and at most 1.
+    /// Panics if `part` is not a number above 0 and up to 1.
     #[must_use]
     pub const fn ask_at(mut self, part: f64) -> Self {
         assert!(part > 0.0 && part <= 1.0, "a part of a cap is from 0 to 1");
@@ -166,8 +171,8 @@ pub type TokenCapFuture<F> = SupervisedFuture<F>;
 /// The response body of [`TokenCap`].
 pub type TokenCapBody<B> = SupervisedBody<B>;
 
-/// The hooks that check a run's caps at each frame of a stream until it stops, and that send the
-/// notice of a near cap at the end too.
+/// The hooks that check a run's caps at each frame of a stream, until the upstream says why it
+/// stops. At the end of the call the hooks send the notice of a near cap, if it is due.
 #[derive(Debug)]
 struct Capping(RunTokenCaps);
 

@@ -16,28 +16,31 @@
 //! The count belongs to the nearest run, so it holds across all requests with the run's id
 //! ([`RunLayer`](crate::RunLayer)); a sub-agent's run has a separate count. A call counts once,
 //! even if it passes several layers of this kind; each layer compares the number of the turn with
-//! its cap. A cap of n admits the first n turns, also if they come at the same time. Turn n + 1
-//! ends the run as [`TurnCap`](crate::TerminalReason::TurnCap): the inner service does not get that
-//! request, [`at_turn`](crate::Terminated::at_turn) is n, and calls that are in progress end too.
+//! its cap.
+//!
+//! A cap of n admits the first n turns, also if they come at the same time. Without a
+//! [`finaliser`](TurnCapLayer::finaliser), turn n + 1 ends the run as
+//! [`TurnCap`](crate::TerminalReason::TurnCap): the inner service does not get that request,
+//! [`at_turn`](crate::Terminated::at_turn) is n, and calls that are in progress end too.
 //!
 //! A request that names no run, by an id that a [`RunLayer`](crate::RunLayer) reads or by a `Run`
-//! in its extensions, is a separate run, and so always has one turn.
+//! in its extensions, is a separate run, and so has at most one turn.
 //! [`OwnerCapLayer`](crate::OwnerCapLayer) limits how many such runs a caller may have.
 //!
 //! # The last call
 //!
-//! With [`finaliser`](TurnCapLayer::finaliser) a run that has used up its turns does not end at the
-//! call beyond the cap: the run closes, and refuses that call and every other new call and tool.
-//! The program may then make one more call with [`Run::finaliser`], for example to have the model
-//! sum up; the run admits that call and its attempts. The run ends as `TurnCap` when that call was
-//! answered and no other work is in progress, or when the limit of `finaliser` has passed. As with
-//! a ceiling, that end comes with a poll of a call of the run, [`Run::check`], [`Run::wait`], or a
-//! check by the registry. Ceilings go on.
+//! With [`finaliser`](TurnCapLayer::finaliser) the call beyond the cap does not end the run. The
+//! run closes, and refuses that call and all new work but one more call, which the program makes
+//! with [`Run::finaliser`], for example to have the model sum up.
+//!
+//! The run ends as `TurnCap` when that last call has ended and no other work is in progress, or
+//! when the limit of `finaliser` has passed. The end at the limit comes with a poll of a call of
+//! the run, [`Run::check`], [`Run::wait`], or a check by the registry. Ceilings go on.
 //!
 //! # Same instant
 //!
-//! A stored reason wins, then a passed clock of any layer, then the cap. If another clock of the
-//! run passes in the same instant as the limit of `finaliser`, that clock wins too.
+//! A stored reason wins, then a passed absolute deadline, then the cap. If another clock of the run
+//! passes in the same instant as the limit of `finaliser`, that clock wins too.
 //!
 //! # Order
 //!
@@ -123,7 +126,7 @@ impl TurnCapLayer {
     ///
     /// # Panics
     ///
-    /// If `turns` is zero; [`optional`](Self::optional) makes a layer without a general cap.
+    /// Panics if `turns` is zero; [`optional`](Self::optional) makes a layer without a general cap.
     #[must_use]
     pub const fn new(turns: u32) -> Self {
         Self::optional(Some(turns))
@@ -136,7 +139,7 @@ impl TurnCapLayer {
     ///
     /// # Panics
     ///
-    /// If `turns` is zero.
+    /// Panics if `turns` is zero.
     #[must_use]
     pub const fn optional(turns: Option<u32>) -> Self {
         if let Some(turns) = turns {
@@ -150,7 +153,8 @@ impl TurnCapLayer {
         }
     }
 
-    /// Sets the function that decides which requests are turns; by default their paths decide.
+    /// Sets the function that decides which requests are turns, in place of the
+    /// [default](self#what-is-counted).
     #[must_use]
     pub fn counts(mut self, counts: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
         self.counts = Some(Arc::new(counts));
@@ -180,7 +184,7 @@ impl TurnCapLayer {
     ///
     /// # Panics
     ///
-    /// If `limit` is zero.
+    /// Panics if `limit` is zero.
     #[must_use]
     pub const fn finaliser(mut self, limit: Duration) -> Self {
         assert!(!limit.is_zero(), "a last call must be given some time");
@@ -256,7 +260,7 @@ impl TurnCapLayer {
 ///
 /// # Errors
 ///
-/// If the run is over, or refuses the request because it is closing or at its cap.
+/// A [`Terminated`] if the run is over, or refuses the request because it is closing or at its cap.
 #[allow(
     clippy::result_large_err,
     reason = "the cold path, and the type of every layer"

@@ -17,8 +17,8 @@ pub(crate) fn names_json(headers: &HeaderMap) -> bool {
 
 /// Whether the headers' content type is `text/event-stream`.
 pub(crate) fn names_events(headers: &HeaderMap) -> bool {
-    // Each layer calls this function for each answer, so it compares the beginning of the value,
-    // and does not search for the end of the media type as `essence` does.
+    // Layers call this function for every answer, so it compares the beginning of the value. It
+    // does not search for the end of the media type as `essence` does.
     let kind = b"text/event-stream";
     let value = headers.get(header::CONTENT_TYPE);
     let value = value.map_or(&b""[..], HeaderValue::as_bytes);

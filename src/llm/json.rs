@@ -240,8 +240,8 @@ impl<'a> Scanner<'a> {
         }
     }
 
-    /// Reads the value of an `error` key; `true` if it is an object, or a string that is not
-    /// empty.
+    /// Reads the value of an `error` key, and returns whether it is an error. An error is a string
+    /// that is not empty, or an object that is empty or has a field that is not null.
     ///
     /// An object that has fields, all of them null, is no error: batch jobs send such objects.
     pub(crate) fn is_error(&mut self) -> Scan<bool> {

@@ -8,7 +8,7 @@
 
 /// The most non-empty arrays and objects that a skipped value may nest in each other.
 ///
-/// [`ValidatingWalk::skip`] keeps one bit for each of them, set for an object.
+/// [`ValidatingWalk::skip`] keeps one bit for each open array or object, set for an object.
 const MAX_DEPTH: usize = u128::BITS as usize;
 
 /// The number of bytes of a string after which [`ValidatingWalk::string`] skips whole blocks.
@@ -250,7 +250,8 @@ impl<'a> ValidatingWalk<'a> {
     }
 }
 
-/// Whether a block within a string has only characters and the escapes `\n`, `\t`, `\r` and `\"`.
+/// Whether a block within a string has only plain characters and the simplest escapes. These are
+/// `\n`, `\t`, `\r` and `\"`.
 ///
 /// The byte before each byte suffices to check it, because in a block without `\\` every backslash
 /// begins an escape. So all bytes are checked at once. The caller checks the first byte.

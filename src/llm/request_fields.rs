@@ -69,7 +69,8 @@ impl RequestFields {
 
     /// Reads a valid object with short keys and a short `model`, all without escapes.
     ///
-    /// Any other body gives `None`: [`read_any`](Self::read_any) reads it, or says what is wrong.
+    /// The result is `None` for a body that this fast path does not read. Then
+    /// [`read_any`](Self::read_any) reads it, or returns the error.
     pub(super) fn read_plain(body: &Bytes) -> Option<Self> {
         let mut json = ValidatingWalk::new(body);
         let mut fields = Self::default();

@@ -12,7 +12,7 @@ pub(super) const PREFIXES: [&str; 8] = [
     "req", "call", "chatcmpl", "msg", "toolu", "resp", "run", "thread",
 ];
 
-/// The minimum length of an id after its prefix: `call_function` is shorter, so it is no id.
+/// The minimum length of an id behind its prefix, so that `call_function` is no id.
 pub(super) const ID: usize = 16;
 
 /// Units of time, which belong to the number before them, as in "5 minutes".
@@ -37,7 +37,8 @@ pub(super) const LONG: usize = 10;
 
 /// A byte that is an ASCII letter.
 ///
-/// This constant and the next ones are the classes of bytes. The class of any other byte is zero.
+/// `LETTER` and the constants after it, up to `WIDE`, are the classes of bytes. The class of any
+/// other byte is zero.
 const LETTER: u8 = 1;
 const DIGIT: u8 = 2;
 /// A byte that joins two digits: `.` or `,`.
@@ -47,7 +48,7 @@ const HYPHEN: u8 = 8;
 /// A byte with which a micro sign begins; other characters begin with it too.
 const MICRO: u8 = 16;
 const SPACE: u8 = 32;
-/// Any other byte of a character that is not ASCII.
+/// A byte of a non-ASCII character, other than those of the class `MICRO`.
 const WIDE: u8 = 64;
 
 const CLASSES: [u8; 256] = {
@@ -134,7 +135,7 @@ fn short_letters(bytes: &[u8], at: usize) -> Option<([u8; PIECE], usize)> {
 
     let word = u64::from_le_bytes(*bytes[at..].first_chunk()?);
     let lower = word | (ONES * 0x20);
-    // Sums of seven-bit numbers, so that none carries into the next byte.
+    // The sums are of seven-bit numbers, so that none carries into the next byte.
     let low = lower & !HIGH;
     let from_a = low + ONES * (0x80 - b'a' as u64);
     let beyond_z = low + ONES * (0x7f - b'z' as u64);

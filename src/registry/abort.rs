@@ -89,7 +89,8 @@ impl RunRegistry {
     /// Ends every live run as [`Shutdown`](TerminalReason::Shutdown), and admits none from now
     /// on. Returns the number of runs that it ended.
     ///
-    /// A shutdown is the one end after which clients may retry elsewhere.
+    /// A run with a deadline that has passed by now ends by that deadline instead. A shutdown is
+    /// the one end after which clients may retry elsewhere.
     #[allow(
         clippy::must_use_candidate,
         reason = "most callers need not know how many"
@@ -107,9 +108,9 @@ impl RunRegistry {
     ///
     /// From now on the registry admits no run, and live runs admit no call, attempt, tool or
     /// sub-agent, but for attempts of a [last call](crate::TurnCapLayer::finaliser) under way. Runs
-    /// without work end at once. A run of one call ends as its call does. Other runs end as
-    /// [`Shutdown`](TerminalReason::Shutdown) when their last work is done, and at `limit` at the
-    /// latest. A run that was closing before ends with the reason for which it closed.
+    /// without work end at once. A run of one call ends as its call does, other runs as
+    /// [`Shutdown`](TerminalReason::Shutdown) when their last work is done. Each run that is left
+    /// ends at `limit`. A run that was closing before ends with the reason for which it closed.
     ///
     /// The drain has begun when this method returns; dropping the future does not stop the drain.
     pub fn drain(&self, limit: Duration) -> RunDrain {
@@ -121,7 +122,7 @@ impl RunRegistry {
             run.node().check_below(began);
             let node = run.node();
             node.close(&TerminalReason::Shutdown, until, began);
-            // A run at its turn cap is held open for a last call, which a drain does not admit.
+            // A run at its turn cap may be held open for a last call, which a drain does not admit.
             node.release(began);
         }
         RunDrain(Box::pin(drain(live, now.checked_add(limit))))
@@ -144,7 +145,7 @@ fn end(run: &Run, reason: TerminalReason, now: Duration) -> bool {
     node.check(now, TaskId::NONE).is_ok() && node.end(reason, None, now).is_ok()
 }
 
-/// Resolves when all live runs have ended and their work is gone.
+/// Resolves when all runs of a drain have ended and their work is gone.
 ///
 /// [`RunRegistry::drain`](crate::registry::RunRegistry::drain) returns this future. The future
 /// resolves a second after the drain's limit at the latest, because a caller may hold a body that
@@ -156,7 +157,7 @@ fn end(run: &Run, reason: TerminalReason, now: Duration) -> bool {
 ///
 /// # Panics
 ///
-/// If the future is polled outside of a Tokio runtime with time while runs are left.
+/// Panics if the future is polled outside of a Tokio runtime with time while runs are left.
 #[must_use = "futures do nothing unless polled"]
 pub struct RunDrain(Pin<Box<dyn Future<Output = usize> + Send + Sync>>);
 
@@ -167,7 +168,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// if that is `None`) it ends the runs that are left. Returns the number of runs that were cut.
 async fn drain(mut left: Vec<Run>, limit: Option<Instant>) -> usize {
     let (mut cut, mut until) = (0, limit);
-    // One run at a time, so that each end wakes the task at most once.
+    // The loop waits for one run at a time, so that each end wakes the task at most once.
     while let Some(run) = left.last() {
         let is_settled = match until {
             Some(until) => timeout_at(until, run.settled()).await.is_ok(),

@@ -33,8 +33,8 @@ impl RunRegistry {
     /// leaves no trace, unless observers know it or another call of it is live. Runs of other
     /// registries are not counted.
     ///
-    /// Count and admission are one step under the lock of the entry: of several requests with
-    /// one new id, one counts as the run, and the others count as turns of it.
+    /// Count and admission are one step under the lock of the entry: of several requests with one
+    /// new id, one counts as the run, and the others as further requests of it.
     pub(crate) fn admit(&self, call: &Run, caps: OwnerCaps, is_turn: bool) {
         let run = call.run();
         let identity = self.identity_of(&run);
@@ -52,7 +52,7 @@ impl RunRegistry {
                 })
             })
         };
-        // A run that was admitted before takes no lock of the registry.
+        // A run that was admitted before takes no lock of a shard.
         let is_pending = !admission.is_admitted();
         let opened = is_pending.then(open).flatten();
         let (cap, ended, known) = match opened {

@@ -26,8 +26,8 @@ pub(crate) struct Entries {
     /// The time at which all live runs are next due for a check; `None` if no such check is
     /// planned.
     sweep: Option<Instant>,
-    /// The replaced runs with an end that is not published yet, by serial number. The value says
-    /// whether the program or a request chose the run's id.
+    /// The replaced runs with an end that is not published yet, by serial number. The value is
+    /// `named` of the run's former entry.
     replaced: HashMap<u64, bool>,
     /// The number of entries of ended runs.
     remembered: usize,
@@ -39,13 +39,13 @@ pub(crate) struct Entries {
 struct RunEntry {
     run: Run,
     place: Place,
-    /// Whether the program or a request chose the run's id, and may use the id again.
+    /// Whether the program or a request has named the run by its id, and may use the id again.
     named: bool,
     /// The idle limit of the run; `None` if the run ends with its one call.
     idle: Option<Duration>,
     /// When the registry forgets the ended run; `None` while the run lives.
     expires: Option<Instant>,
-    /// Whether the run was idle for too long or is unused; a thread is about to complete it.
+    /// Whether the run was idle for too long or unused, so that a thread completes it.
     retired: bool,
 }
 
@@ -103,8 +103,8 @@ impl Entries {
         }
     }
 
-    /// Marks the run of this key as shared, because a lookup found it by its id, and lowers its
-    /// idle limit to `idle`. A smaller limit stays.
+    /// Marks the run of this key as shared, because a lookup found it by its id, and sets its idle
+    /// limit to `idle`. A smaller limit stays.
     pub(crate) fn share(&mut self, key: &EntryKey, idle: Duration, now: Instant) {
         let Some(entry) = self.hit(key, now) else {
             return;
@@ -135,7 +135,7 @@ impl Entries {
         Some(entry)
     }
 
-    /// Retires the run of this entry if it was idle for too long: no request finds it any more.
+    /// Retires the run of this entry if it was idle for too long: no request joins it any more.
     /// Otherwise the error says when the run will have been idle for too long; `None` if idleness
     /// does not end it, or the entry is gone.
     pub(crate) fn retire(&mut self, place: Place, now: Instant) -> Option<Result<(), Instant>> {
@@ -227,7 +227,7 @@ impl Entries {
 
     /// Marks the entry of a run that ended as remembered. A replaced run, which has no entry, only
     /// stops counting as live. Returns whether the run's id was given; `None` if the end was
-    /// published before.
+    /// published before, or if the run is forgotten.
     pub(crate) fn mark_ended(&mut self, place: Place, now: Instant) -> Option<bool> {
         let Some(entry) = self.entry_mut(place) else {
             return self.replaced.remove(&place.serial);
@@ -242,7 +242,7 @@ impl Entries {
         Some(named)
     }
 
-    /// The earliest time at which [`due`](Self::due) has work to do.
+    /// The earliest time at which [`due`](Self::due) may have work to do.
     pub(crate) fn next(&self) -> Option<Instant> {
         let due = self.due.iter().filter_map(BinaryHeap::peek);
         due.map(|Reverse((at, _))| *at).chain(self.sweep).min()
@@ -340,8 +340,8 @@ impl Entries {
 
     fn check_at(&mut self, place: Place, at: Instant, is_over: bool) {
         let due = &mut self.due[usize::from(is_over)];
-        // A forgotten entry leaves its times in the queue. A live run mostly has one or two times
-        // there, an ended one has one: the queue is cleaned beyond twice as many.
+        // A forgotten entry leaves its times in the queue. A live run mostly has at most two times
+        // there, an ended run one. A queue is cleaned once it has twice as many, and 64 more.
         let most = if is_over { 2 } else { 4 } * self.runs.len() + 64;
         if due.len() > most {
             let is_of = |place: Place| move |entry: &RunEntry| entry.place == place;

@@ -10,9 +10,8 @@ use crate::run::{End, LimitKind, Node, NodeState, ReasonClass, ResetOn};
 /// The rank of an ended run; the registry evicts runs of rank 0 first.
 ///
 /// Rank 0: runs that completed, that had a generated id, or that ended by a deadline or silence
-/// limit that their caller announced; only a task that waits for such a run needs its end. Rank 2:
-/// other runs that a limit or a clock ended, so that a flood of new ids does not revive an old id.
-/// Rank 1: the rest.
+/// limit that their caller announced. Rank 2: other runs that a limit or a clock ended, so that a
+/// flood of new ids does not revive an old id. Rank 1: the rest.
 pub(super) fn rank(end: Option<&End>, named: bool) -> usize {
     // A caller can cause these ends at no cost, so they must not evict other runs: a deadline
     // that the caller announced, or the longest silence for which the caller waits.
@@ -25,7 +24,12 @@ pub(super) fn rank(end: Option<&End>, named: bool) -> usize {
     }
 }
 
-/// The time at which the run's idle limit passes, if no work or sign of life comes before.
+/// The time at which a run without work reaches its idle limit.
+///
+/// The limit counts from the latest of the run's opening, its last sign of life and the end of its
+/// last pause. Later work, signs of life and pauses move the time. For a run with work in progress,
+/// or in a pause, the result is `now` plus `limit`, when the caller looks again. If the sum is
+/// beyond the range of `Instant`, the result is `now` plus [`RunRegistry::IDLE`].
 pub(super) fn idle_until(node: &Node<NodeState>, limit: Duration, now: Instant) -> Instant {
     let epoch = node.payload.epoch;
     let before = now.saturating_duration_since(epoch);

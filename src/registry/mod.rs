@@ -9,9 +9,8 @@
 //!
 //! Ids belong to an [`Owner`]: the same id of two owners is two runs. Live runs stay in the
 //! registry. Ended runs stay for ten minutes after their end, or after the last lookup by owner and
-//! id, and at most [`RunRegistry::ENDED`] of them. Beyond that number the registry forgets
-//! completed runs first, and runs that a limit or a clock ended last, so that a flood of new ids
-//! does not revive an old one.
+//! id, and at most [`RunRegistry::ENDED`] of them. The docs of that constant say which runs the
+//! registry forgets first.
 //!
 //! The registry works lazily, and has no task of its own: when the program or a layer uses the
 //! registry, or a task [waits](RunRegistry::wait), the registry completes idle runs, ends runs past
@@ -110,7 +109,7 @@ impl RunRegistry {
     /// kind the registry forgets the oldest end first.
     pub const ENDED: usize = 10_000;
 
-    /// How long the registry remembers an ended run after the last lookup that found it.
+    /// How long at most the registry remembers an ended run after the last lookup that found it.
     ///
     /// Only a lookup by owner and id counts, as by [`get`](Self::get) or by a request. Without a
     /// lookup the time runs from the run's end.
@@ -118,11 +117,11 @@ impl RunRegistry {
 
     /// The time without work after which a run with a given id completes, by default.
     ///
-    /// Such a run completes after that long with no work in flight, no pause and no sign of life,
-    /// unless [`RunLayer::idle`](crate::RunLayer::idle) sets another limit.
+    /// A run with a given id completes after this time with no work in flight, no pause and no sign
+    /// of life, unless [`RunLayer::idle`](crate::RunLayer::idle) sets another limit.
     pub const IDLE: Duration = Duration::from_secs(1800);
 
-    /// The number of events that an observer may lag behind before it loses some.
+    /// The number of events that an observer of a registry may lag behind before it loses some.
     pub const EVENTS: usize = 1024;
 
     /// The usual limit for a [`wait`](Self::wait): how long a caller waits for a run's end.
@@ -130,8 +129,8 @@ impl RunRegistry {
 
     /// How long a run or call may still count as live after its deadline.
     ///
-    /// That happens if no task has checked the clocks of the run or call since, or if its work was
-    /// never dropped.
+    /// When the registry is used, it checks the clocks of all live runs at least this often. Work
+    /// that ended this long ago, but was never dropped, no longer keeps its run from being idle.
     pub const SAFETY: Duration = Duration::from_secs(60);
 
     /// Makes a registry without runs.
@@ -140,8 +139,8 @@ impl RunRegistry {
         Self::default()
     }
 
-    /// Records in `trajectory` the ends of the registry's runs by a limit or clock, and refusals by
-    /// owner caps.
+    /// Records in `trajectory` the ends of the registry's runs by a limit or clock. Their refused
+    /// tools, and refusals by owner caps, are recorded too.
     ///
     /// If the method is called twice, the first trajectory stays for the registry's life.
     #[must_use]
@@ -194,8 +193,8 @@ impl RunRegistry {
     /// [`RunRegistry::WAIT`] is the usual limit. For a remembered run, or an unknown id, the future
     /// resolves at once.
     ///
-    /// The future resolves with the end of the run that has the id now, even if the id is
-    /// opened anew right after.
+    /// The future waits for the run that has the id now, even if the id is opened anew right
+    /// after.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
@@ -265,7 +264,7 @@ pub enum WaitOutcome {
     Ended {
         /// The reason of the run's end.
         reason: TerminalReason,
-        /// The state of the run at its end.
+        /// A snapshot of the ended run.
         snapshot: Box<RunSnapshot>,
     },
     /// The limit has passed, and the run goes on.

@@ -41,8 +41,8 @@ impl RunRegistry {
     /// Finds or opens the owner's run of this id, as [`open`](Self::open) does, and opens a new run
     /// in this session.
     ///
-    /// An abort of the session then ends the run too. A run that exists stays in the session in
-    /// which it was opened, or in none: [`Run::session`] tells which.
+    /// An abort of the session also ends a run that was opened in it. A run that exists stays in
+    /// the session in which it was opened, or in none: [`Run::session`] tells which.
     ///
     /// ```
     /// use tower_agent::{Owner, RunRegistry, TerminalReason};
@@ -120,7 +120,7 @@ impl RunRegistry {
     /// Finds or opens the run of this id, and counts the calling layer's request as work of the
     /// run.
     ///
-    /// The run does not complete as idle before the layer undoes that by
+    /// The run does not complete as idle before the layer uncounts the request by
     /// [`Node::leave`](crate::run::Node::leave). If owners have caps, an inner layer
     /// [admits](Self::admit) a new run.
     pub(crate) fn enter(
@@ -145,7 +145,7 @@ impl RunRegistry {
         let (key, now) = (self.state.key(owner, id), Instant::now());
         let (run, enrolled) = self.state.with(&key, |entries| {
             if let Some(run) = entries.reusable(&key, now) {
-                // Found by its id, the run no longer belongs to one call.
+                // A run that is found by its id no longer belongs to one call.
                 entries.share(&key, idle, now);
                 // The run is entered under the lock under which idle and unused runs retire.
                 match finder {
@@ -183,9 +183,9 @@ impl RunRegistry {
     /// Enrols a run that has no id in the registry yet. Returns whether it was enrolled.
     ///
     /// The run takes `id` unless a live or remembered run has it; a run that completed does not
-    /// count. Without `id` the run takes its generated one; if the registry is shut down, the run
-    /// then ends as `Shutdown`. Unless a run without `id` ends with its one call, it completes
-    /// after it was idle for `idle`.
+    /// count. Without `id` the run takes its generated one, or ends as `Shutdown` if the registry
+    /// is shut down. An enrolled run completes after it was idle for `idle`, unless it got no `id`
+    /// and ends with its one call.
     pub(crate) fn adopt(
         &self,
         run: &Run,
@@ -251,7 +251,7 @@ impl RunRegistry {
             let run = Run::open_root();
             self.enrol(entries, &run, enrolment, now).then_some(run)
         })?;
-        // No cap applies to the program, but its runs count for the owner.
+        // No cap refuses this run, but it counts for the owner.
         let counted = self.state.owners.get();
         if let Some(Ok(open)) = counted.map(|all| all.open(key.owner, OwnerCaps::new(), false)) {
             run.count_as(Box::new(open));

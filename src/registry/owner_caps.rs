@@ -108,7 +108,7 @@ pub struct OwnerCaps {
     tokens_per_hour: TokenCaps,
 }
 
-/// The counts of owners. An owner is forgotten once it has no open run, and no turn, tokens or
+/// The counts of owners. An owner can be forgotten once it has no open run, and no turn, tokens or
 /// report of the last hour.
 #[derive(Debug)]
 pub(crate) struct Owners {
@@ -145,7 +145,7 @@ pub(crate) struct OwnerTokens {
 struct RefusalCount {
     /// When refusals by this cap were last reported; `None` if never.
     reported: Option<Duration>,
-    /// The number of refusals by this cap since that report.
+    /// The number of refusals by this cap since the last report of it.
     refused: u64,
 }
 
@@ -172,11 +172,12 @@ impl OwnerCaps {
         }
     }
 
-    /// Sets the maximum of live runs of one owner. A request without an id counts as one run.
+    /// Sets the number of open runs of one owner at which its requests open no further run. A
+    /// request without an id counts as one run.
     ///
     /// # Panics
     ///
-    /// If `runs` is zero.
+    /// Panics if `runs` is zero.
     #[must_use]
     pub const fn max_open_runs(mut self, runs: u32) -> Self {
         assert!(runs > 0, "an owner must have at least one run");
@@ -189,7 +190,7 @@ impl OwnerCaps {
     ///
     /// # Panics
     ///
-    /// If `turns` is zero.
+    /// Panics if `turns` is zero.
     #[must_use]
     pub const fn turns_per_hour(mut self, turns: u32) -> Self {
         assert!(turns > 0, "an owner must have at least one turn");
@@ -235,8 +236,8 @@ impl Owners {
         }
     }
 
-    /// Counts a new run of this owner; with `turn`, the request that opened the run also counts as
-    /// a turn.
+    /// Counts a new run of this owner. With `turn`, the request that opened the run also counts as
+    /// a turn, if turns are capped.
     ///
     /// # Errors
     ///
@@ -261,8 +262,8 @@ impl Owners {
         })
     }
 
-    /// Admits a request of this owner in a run that is open already, and counts it as a turn if it
-    /// is one.
+    /// Admits a request of this owner in a run that is open already. Counts it as a turn if it is
+    /// one and turns are capped.
     ///
     /// # Errors
     ///
@@ -448,8 +449,8 @@ fn whole<S: serde::Serializer>(limit: &f64, serializer: S) -> Result<S::Ok, S::E
 
 impl RunRegistry {
     /// Reports a request that an owner's cap refused, at most once a minute per owner and cap.
-    /// `run` is the run that the request found, if any. The caller must hold no lock: the method
-    /// calls the program's subscriber and writer.
+    /// `run` is the request's call, unless its run was withdrawn. The caller must hold no lock: the
+    /// method calls the program's subscriber and writer.
     pub(crate) fn report_refused(&self, owner: Owner, cap: LimitHit, run: Option<&Run>) {
         let (name, limit) = match cap.measure {
             LimitKind::OpenRuns(limit) => ("max_open_runs", limit.into()),

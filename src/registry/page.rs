@@ -30,8 +30,8 @@ pub struct InvalidRunCursor;
 impl RunRegistry {
     /// The number of live runs in the registry: those without a reason in their snapshot.
     ///
-    /// The cost does not depend on the number. A run past its deadline that no task has checked
-    /// since counts for up to [`SAFETY`](Self::SAFETY) more.
+    /// Apart from upkeep that is due, the cost does not depend on the number. A run past its
+    /// deadline that no task has checked since counts for up to [`SAFETY`](Self::SAFETY) more.
     ///
     /// ```
     /// use tower_agent::{Owner, RunRegistry, TerminalReason};
@@ -55,7 +55,7 @@ impl RunRegistry {
     /// A page of the registry's live and remembered runs, newest first.
     ///
     /// The page begins after the run of the cursor `after`, or with the newest run. The page holds
-    /// at most `limit` runs, and at least one if there is any. Only these runs cost a snapshot.
+    /// at most `limit` runs; a `limit` of zero counts as one. Only these runs cost a snapshot.
     ///
     /// Consecutive pages show each run at most once. The pages show no run that was opened after
     /// the request for the first page, and leave out runs that are forgotten meanwhile.
@@ -107,7 +107,8 @@ impl FromStr for RunCursor {
 
     /// # Errors
     ///
-    /// If the text has other characters than digits, has none, or exceeds [`u64::MAX`].
+    /// [`InvalidRunCursor`] if the text is empty, has other characters than digits, or exceeds
+    /// [`u64::MAX`].
     fn from_str(text: &str) -> Result<Self, InvalidRunCursor> {
         // `u64::from_str` would also take a leading `+`, which no cursor prints.
         let is_number = text.bytes().all(|byte| byte.is_ascii_digit());

@@ -60,8 +60,8 @@ pub(crate) struct RegistryState {
     pub(crate) trajectory: OnceLock<Trajectory>,
     /// The counts of runs, turns and tokens by owner; unset until a layer caps owners.
     pub(crate) owners: OnceLock<Arc<Owners>>,
-    /// How often a limit in shadow mode would have ended a node. `completed` counts the nodes
-    /// among them that completed.
+    /// How often a limit in shadow mode would have ended a node. `completed` counts how often that
+    /// node completed later.
     would_have_ended: AtomicU64,
     completed: AtomicU64,
 }
@@ -169,7 +169,8 @@ impl RegistryState {
         }
     }
 
-    /// The idle limit of the run; `None` if idleness does not end the run.
+    /// The idle limit of the run. `None` if idleness does not end the run, or the registry has
+    /// forgotten it.
     pub(crate) fn idle_limit(&self, identity: &Identity) -> Option<Duration> {
         let place = identity.place;
         self.with_entry(place, |entries| entries.idle(place))
@@ -208,10 +209,10 @@ impl RegistryState {
         result
     }
 
-    /// Adds an ended run to the eviction queue, and forgets the first runs of that queue beyond
-    /// `RunRegistry::ENDED`.
+    /// Adds an ended run to the queue of its rank. While more than `RunRegistry::ENDED` runs are
+    /// remembered, forgets the oldest run of the lowest rank.
     fn remember(&self, place: Place, end: Option<&End>, named: bool) {
-        // Declared before the lock, so that the runs are dropped after it.
+        // Declared before the lock guard, so that the runs are dropped after the lock is released.
         let mut forgotten = Vec::new();
         let mut evictions = self.evictions.lock();
         evictions[rank(end, named)].push_back(place);

@@ -16,15 +16,14 @@ use crate::lock::Lock;
 /// The slot in a request's extensions for the node of its call.
 ///
 /// The response layer stands outside of the layer that opens the call. The response layer puts the
-/// slot into the request, and reads the call from the slot before the head of the answer. In the
-/// other direction the slot counts the response layer's own writes to the caller, for the layer
-/// that enforces the caller's deadlines.
+/// slot into the request, and learns the call from it. In the other direction the slot counts the
+/// response layer's own writes to the caller, for the layer that enforces the caller's deadlines.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallSlot(Arc<SlotState>);
 
 #[derive(Debug, Default)]
 struct SlotState {
-    /// The call that was opened last: a program's retry between both layers opens several.
+    /// The call that was opened last: one request may open several, by a retry of the program.
     call: Lock<Option<Run>>,
     writes: AtomicU64,
 }

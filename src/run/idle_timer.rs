@@ -8,15 +8,15 @@ use super::{
 
 /// Measures how long one wrapper has waited without progress.
 ///
-/// The timer starts and stops an [`IdleWindow`], which a check of the node reads. The timer counts
-/// the time from a `Pending` to the next event. The time from a frame to the next `Pending`, which
-/// the reader of the answer takes, does not count, nor does the time of pauses. The count is stored
-/// in the window.
+/// The timer starts and stops an [`IdleWindow`], which a check of the node reads, unless the timer
+/// only measures. The timer counts the time from a `Pending` to the next event. The time from a
+/// frame to the next `Pending`, which the reader of the answer takes, does not count, nor does the
+/// time of pauses. The count is stored in the window.
 #[derive(Debug)]
 pub(crate) struct IdleTimer {
     length: u64,
-    /// The timer's own window. `None` before the first wait, and if the timer has taken the
-    /// node's inline window.
+    /// The timer's own window. `None` before the first wait, after the timer is closed, and if the
+    /// timer has taken the node's inline window.
     window: Option<Arc<IdleWindow>>,
     /// Whether the timer has taken the node's inline window.
     in_node: bool,
@@ -116,7 +116,7 @@ impl IdleTimer {
 
     /// Stops the count of silence at an event that does not reset the window. The next wait
     /// continues the count, unless the node has recorded a sign of life since that resets the
-    /// window. Only the first call after a wait stops the count.
+    /// window. A count that is stopped already stays as it is.
     pub(crate) fn interrupt(&mut self, target: &Node<NodeState>, now: Duration) {
         if let Some(window) = self.window(target) {
             let (paused, now) = (target.paused(), nanos(now));
@@ -149,8 +149,7 @@ impl IdleTimer {
         }
         let since = match window.count.state() {
             IdleState::Since(since) => since,
-            // Another wrapper recorded a sign of life while this count was stopped, so the count
-            // starts anew.
+            // A sign of life was recorded while this count was stopped, so the count starts anew.
             IdleState::Stopped(at) if last >= at => now,
             _ => now.saturating_sub(window.count.silence()),
         };
@@ -169,7 +168,8 @@ impl IdleTimer {
         }
     }
 
-    /// Gives the node's inline window back, or removes the timer's own window from the node.
+    /// Gives the node's inline window back, or removes the window that the timer has added to the
+    /// node.
     #[inline]
     pub(crate) fn close(&mut self, target: &Node<NodeState>) {
         if std::mem::take(&mut self.in_node) {

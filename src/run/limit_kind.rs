@@ -47,7 +47,7 @@ pub(crate) enum LimitKind {
     Tokens(TokenLimit),
 }
 
-/// A cap on tokens or cost that was reached.
+/// A cap on tokens or cost that was reached, or of which a notice says that it is near.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TokenLimit {
     /// The number of tokens or the cost, as the bytes of an `f64`. Bytes need no alignment, which

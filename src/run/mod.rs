@@ -13,18 +13,18 @@
 //! Once the work is dropped, the opener of a call, an attempt or a tool settles the node: the
 //! opener ends the node, unless the node has ended before. A whole answer gives `Completed`; a
 //! failed one `Failed`, or the reason by which a layer classified it; a dropped one `Aborted`. A
-//! node that was closed, other than by a shutdown, ends with the reason of its closing instead. A
-//! call that [`Run::attach`] put into a request is settled by the first layer that sees the
-//! request.
+//! node that was itself closed, other than by a shutdown, ends with the reason of its closing. The
+//! first layer that acts on a call from [`Run::attach`] settles that call.
 //!
-//! A layer that sees a request without a node opens a run for this one call, and the run ends as
-//! the call does. No layer settles a run of several calls.
+//! A layer that acts on a node, and finds none in its request, opens a run for this one call. The
+//! run ends as the call does, unless a layer further in gives the run an id. No layer settles a run
+//! of several calls.
 //!
 //! # Same instant
 //!
 //! A stored reason wins over a finished answer. Both win over a clock that has passed. Of several
 //! nodes with a passed clock the outermost ends; on one node the order is ceiling, step window,
-//! caller's deadline, and last the drain time of a closing node.
+//! timeout or caller's limit, and last the drain time of a closing node.
 //!
 //! # Examples
 //!

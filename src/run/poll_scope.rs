@@ -32,8 +32,8 @@ struct DriverState {
     driver: Cell<TaskId>,
     /// The driver waits for the end of the node with this number.
     node: Cell<u64>,
-    /// The number of the node that the innermost enforcer around the running poll checks; zero if
-    /// none.
+    /// The number of the node that the innermost enforcer around the running poll checks. Zero
+    /// without one, and within [`Role::apart`].
     enforced: Cell<u64>,
     /// The instant at which a tree was opened: `now` and `next` count from it. The two are numbers
     /// and not instants, because each poll compares them with the numbers of its node.
@@ -71,8 +71,8 @@ fn convert_to(opened: Instant) {
     });
 }
 
-/// The shared time on the clock of the tree that was opened at `opened`. Reads the time now if no
-/// wrapper has read it in this poll.
+/// The shared time on the clock of the tree that was opened at `opened`. Reads the present time if
+/// no wrapper has read it in this poll.
 #[inline(never)]
 fn read_clock(opened: Instant) -> Nanos {
     move_to(opened);
@@ -84,8 +84,7 @@ fn read_clock(opened: Instant) -> Nanos {
     now
 }
 
-/// The scope of one wrapper's poll. Its drop, at the end of the poll, restores the values of the
-/// poll around it.
+/// The scope of one wrapper's poll, which its drop leaves at the end of the poll.
 pub(crate) struct PollScope {
     task: TaskId,
     outer: Outer,
@@ -107,7 +106,7 @@ enum Outer {
 }
 
 impl Outer {
-    /// Enters the poll of a driver, and returns the values of the poll around it.
+    /// Enters a driver's poll, and returns the values of another task's driver around it, if any.
     #[inline]
     fn drive(task: TaskId, node: u64) -> Self {
         let driver = DRIVER.with(|state| state.driver.replace(task));
@@ -158,7 +157,7 @@ impl Foreign {
 pub(crate) enum Role {
     /// A wrapper outside of this one enforces the node in this poll of the task.
     Inner(TaskId),
-    /// The wrapper is the outermost of its node in this poll.
+    /// The wrapper enforces its node in this poll. Mostly it is the outermost wrapper of the node.
     ///
     /// The enforcer reads the node's end before the inner poll, and checks the deadlines at
     /// `Pending`.
@@ -247,7 +246,7 @@ impl PollScope {
         read_clock(opened)
     }
 
-    /// The same time as that of [`now_nanos`](Self::now_nanos).
+    /// The time of [`now_nanos`](Self::now_nanos), as a `Duration`.
     pub(crate) fn now(run: &Run) -> Duration {
         Duration::from_nanos(Self::now_nanos(run))
     }
@@ -285,8 +284,8 @@ impl PollScope {
 
     /// The earliest absolute deadline of `node` and of ancestors; `NEVER` if there is none.
     ///
-    /// The ancestors end below the node that another enforcer of this task, around this poll,
-    /// checks: that enforcer reports the deadlines from there on up.
+    /// An ancestor that an enforcer of this task, around this poll, checks is left out, and so are
+    /// the nodes above it: that enforcer reports their deadlines.
     #[inline]
     pub(crate) fn next_deadline(&self, node: &Node<NodeState>) -> Nanos {
         let around = if self.is_nested() { self.enforced } else { 0 };

@@ -10,16 +10,17 @@ use crate::llm::failure::FailureClass;
 pub enum TerminalReason {
     /// The work of the node finished: the answer was delivered whole, or the tool returned.
     ///
-    /// A registry also completes a run that was idle for long enough, or of which every call was
-    /// refused.
+    /// A registry also completes a run that was idle for long enough, or that was never used
+    /// because its requests were refused before an upstream was asked.
     Completed,
     /// The upstream failed, or the tool returned an error.
     ///
-    /// No other try follows a call that ended so; another try may follow an attempt.
+    /// The layers make no other try after a call with this end; after an attempt another may
+    /// follow.
     Failed(FailureClass),
     /// A whole step window passed without an event that resets it.
     ///
-    /// A node also ends so if its upstream was silent and failed the health probes.
+    /// A node also ends with this reason if its upstream was silent and failed the health probes.
     StepTimeout,
     /// The absolute limit of the node passed, or an attempt's share of the remaining time.
     HardCeiling,
@@ -38,7 +39,7 @@ pub enum TerminalReason {
     Shutdown,
     /// The run used up its turns, or a cap of its owner refused the request.
     ///
-    /// Such a cap limits the open runs of the owner, or the owner's turns in an hour.
+    /// The owner's caps with this reason limit its open runs, and its turns in an hour.
     TurnCap,
     /// The run reached its cap on tokens or their cost, or its owner's hourly one.
     TokenCap,
@@ -76,7 +77,7 @@ pub struct CustomReason {
 pub enum ReasonClass {
     /// The work of the node finished.
     Success,
-    /// The upstream failed.
+    /// The upstream failed, or a tool returned an error.
     Failure,
     /// A limit on time passed.
     Timeout,
@@ -182,8 +183,9 @@ impl TerminalReason {
 
     /// The HTTP status with which a layer answers, if nothing of the answer was sent yet.
     ///
-    /// The crate's own limits and `Superseded` answer 422, because clients and proxies do not retry
-    /// a 422, even where a proxy strips the headers that forbid a retry.
+    /// The crate's reasons of class [`Limit`](ReasonClass::Limit), and `Superseded`, answer 422,
+    /// because clients and proxies do not retry a 422, even where a proxy strips the headers that
+    /// forbid a retry.
     #[must_use]
     pub fn status(&self) -> StatusCode {
         self.traits().2
@@ -208,8 +210,9 @@ impl TerminalReason {
 ///
 /// # Errors
 ///
-/// If the text is not the name of a cut. `completed` and `upstream_failed` are outcomes and no cuts
-/// (the latter also lacks its failure class). The names of custom reasons are not known here.
+/// The parse fails if the text is not the name of a cut. `completed` and `upstream_failed` are
+/// outcomes and no cuts (the latter also lacks its failure class). The names of custom reasons are
+/// not known here.
 impl FromStr for TerminalReason {
     type Err = UnknownReason;
 
@@ -241,7 +244,7 @@ impl FromStr for TerminalReason {
 /// The error for a text that is the wire name of no cut.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownReason {
-    /// The first 40 characters of the text that is no wire name.
+    /// The first 40 characters of the text that is the wire name of no cut.
     name: String,
 }
 

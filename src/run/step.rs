@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 /// A step that a run has done or is doing: a kind and a description.
 ///
-/// As JSON, a step is an object with both.
+/// As JSON, a step is an object with `kind` and `description`.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct Step {
     kind: StepKind,
@@ -27,9 +27,9 @@ pub enum StepKind {
     ToolComplete,
     /// The program recorded a change of state, or work was not completed.
     ///
-    /// Such work is an attempt or a call that failed or was cut, or a tool that was stopped.
+    /// Work is not completed if an attempt or a call failed or was cut, or a tool was stopped.
     StateChange,
-    /// An answer brought more content. This kind occurs only in
+    /// An answer brought more content. The crate uses this kind only in
     /// [`RunProgress::last_change`](crate::run::RunProgress).
     ContentDelta,
 }
@@ -38,14 +38,14 @@ pub enum StepKind {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum ResetOn {
-    /// The window resets when a call, attempt or tool below the node ends.
+    /// The window resets when a call, attempt or tool below the node completes or fails.
     ///
     /// The window also resets when the program records a step or a state change.
     Step,
     /// The window also resets at a semantic delta of a stream.
     ///
-    /// Such a delta carries part of the model's output. In an answer that is no event stream, every
-    /// byte resets the window.
+    /// A semantic delta carries part of the model's output. In an answer that is no event stream,
+    /// every byte resets the window.
     #[default]
     Content,
     /// The window also resets at any byte, and at a heartbeat of the program.

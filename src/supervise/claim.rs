@@ -11,7 +11,7 @@ pub(crate) struct Claim {
     pub(crate) run: Run,
     /// Whether this layer settles the node.
     ///
-    /// A layer settles a node that it has opened. A layer also settles a node that the caller
+    /// A layer settles a node that it has opened. A layer also settles a node that the program
     /// attached for this call, if no other layer has claimed it before.
     pub(crate) owns: bool,
 }
@@ -19,7 +19,8 @@ pub(crate) struct Claim {
 impl Claim {
     /// Claims the node that the request carries; without a node, opens a run for this call.
     ///
-    /// `owns` is true for a run opened here, and for a carried node that is still unclaimed.
+    /// `owns` is true for a run opened here, and for a carried call that the program attached and
+    /// that no layer has claimed.
     #[inline]
     pub(crate) fn of<B>(request: &mut Request<B>) -> Self {
         if let Some(run) = request.extensions().get::<Run>() {

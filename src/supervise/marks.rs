@@ -17,13 +17,17 @@ use crate::{
     run::{Run, TokenMeter},
 };
 
-/// The marks of an event stream, which its innermost layer adds to the response's extensions.
+/// The marks of an event stream, which a layer puts into the response's extensions.
 ///
-/// Each offset counts bytes from the start of the stream, as the innermost layer returned
-/// them.
+/// That layer is the innermost of those that act on a node and read the stream. A
+/// [`TerminalResponseLayer`](crate::TerminalResponseLayer) reads a stream without marks too, but
+/// adds none. It removes the marks of others if it may insert comments into the stream.
 ///
-/// An outer layer relies on an offset only after it has returned that many bytes itself: a
-/// layer in between may hold some back.
+/// Each offset counts bytes from the start of the stream. They are the bytes as the innermost layer
+/// that reads it returned them.
+///
+/// An outer layer should compare an offset with the number of bytes that it returned. A layer in
+/// between may hold some back.
 #[derive(Clone, Debug)]
 pub struct ResponseMarks {
     marks: Arc<MarkCells>,
@@ -44,7 +48,7 @@ struct MarkCells {
     error: AtomicU64,
     sequence: AtomicU64,
     finished: AtomicBool,
-    // Boxed: a failure is large, and few streams have one.
+    // The failure is boxed, because it is large and few streams have one.
     failure: OnceLock<Box<StreamFailure>>,
     usage: Lock<Option<Usage>>,
     stop_reason: OnceLock<Arc<str>>,
@@ -58,7 +62,8 @@ impl ResponseMarks {
         }
     }
 
-    /// The dialect of the stream, or [`Dialect::Any`] until an event has identified it.
+    /// The dialect of the stream. It is [`Dialect::Any`] before the first frame, and until the
+    /// request or an event has identified it.
     #[must_use]
     pub fn dialect(&self) -> Dialect {
         self.marks.dialect.get().copied().unwrap_or_default()
@@ -116,7 +121,8 @@ impl ResponseMarks {
 
     /// Whether the stream has no terminator yet, but would be complete if it ended here.
     ///
-    /// That is so for a chat stream in which every choice has a finish reason.
+    /// A chat stream, for example, is finished once every choice has a finish reason, and none
+    /// failed.
     #[must_use]
     pub fn is_finished(&self) -> bool {
         self.marks.finished.load(Ordering::Acquire)
@@ -152,7 +158,9 @@ impl ResponseMarks {
         self.marks.sequence.load(Ordering::Acquire)
     }
 
-    /// The id of a Responses answer, and the offset behind the first event that carried the id.
+    /// The id of the answer, and the offset behind the first event that carried the id.
+    ///
+    /// The result is `None` until such an event, and always in the dialects of chat and Anthropic.
     #[must_use]
     pub fn response_id(&self) -> Option<(&str, u64)> {
         let (id, end) = self.marks.response_id.get()?;
@@ -169,7 +177,7 @@ impl ResponseMarks {
 
     /// Publishes to the outer layers the marks of all that `reader` has read so far.
     ///
-    /// The usage is not among them: [`MarkingReader::push`] stores it.
+    /// This method does not publish the usage, which [`MarkingReader::push`] stores.
     ///
     /// The layer calls this method after every frame. A call in which no mark is new makes only
     /// atomic stores, and allocates nothing.
@@ -263,8 +271,8 @@ impl MarkingReader {
 
     /// Starts to collect the text of the response, and to count its tokens.
     ///
-    /// The text is collected if the run [keeps](Run::keep_partial) texts; the tokens are counted if
-    /// `counts` is set and a run above counts tokens.
+    /// The text is collected if the run [keeps](Run::keep_partial) texts. The tokens are counted if
+    /// `counts` is set, and the run or a run above it counts tokens.
     pub(super) fn begin(&mut self, run: &Run, counts: bool) {
         if let Some(partial) = run.begin_partial() {
             self.reader.keep_text(partial);

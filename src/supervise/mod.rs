@@ -1,21 +1,26 @@
 //! The wrappers of a supervised call: a response future, then a response body.
 //!
-//! Every layer that acts on a node wraps the response future and the body in these types. In each
-//! poll the outermost wrapper of a node is the node's *enforcer*. Before the poll of the inner
-//! future or body, the enforcer checks whether the node has ended. When the inner one is pending,
-//! and at every 16th ready frame in a row, the enforcer compares the deadlines of the node, and of
-//! the nodes above, with the clock. Once the node has ended, the enforcer drops the inner future or
-//! body in the same poll. The other wrappers of the node rely on the enforcer for both checks, and
-//! only report the next deadline of their own windows; at an error each wrapper checks the clocks
-//! itself. A wrapper's role holds for one poll, so a call may move between tasks. The wrapper that
-//! opened the node settles the node; a node that the caller attached to the request is settled by
-//! the first wrapper that saw it.
+//! A layer that acts on a node wraps the response future and the body in these types. In each poll
+//! the outermost wrapper of a node is the node's *enforcer*; the role holds for one poll, so a call
+//! may move between tasks.
 //!
-//! [`ResponseMarks`] is the part that outer layers see. The innermost layer classifies each
-//! event of a stream once, and publishes the stream's marks in the response's extensions.
+//! Before the enforcer polls the inner future or body, it checks whether the node has ended. When
+//! the inner one is pending, and at every 16th ready frame in a row, it compares the deadlines of
+//! the node, and of the nodes above, with the clock. If one of these checks finds the node ended,
+//! the enforcer drops the inner future or body in the same poll.
 //!
-//! [`ReplayBody`](crate::ReplayBody) is the counterpart for requests: a body that can
-//! be sent again.
+//! The other wrappers of the node rely on the enforcer for these checks. They only report the next
+//! deadline of their own windows. At an error of the inner one each wrapper checks the clocks
+//! itself.
+//!
+//! The wrapper that opened the node settles the node. A node that the program attached to the
+//! request is settled by the first wrapper that saw it.
+//!
+//! The innermost layer classifies each event of a stream once, and publishes the stream's marks in
+//! the response's extensions. Outer layers read these [`ResponseMarks`].
+//!
+//! The wrappers of this module are for responses. For requests, a
+//! [`ReplayBody`](crate::ReplayBody) is a body that can be sent again.
 //!
 //! ```
 //! use tower_agent::supervise::ResponseMarks;

@@ -16,7 +16,7 @@ use crate::{
 
 /// The facts of a request that a layer needs to read the response.
 ///
-/// They are the dialect of the request, and whether the method is HEAD.
+/// The facts are the dialect of the request, and whether the method is HEAD.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseFacts {
     dialect: Dialect,
@@ -60,7 +60,7 @@ pub(crate) struct Observer {
 enum ObserverMode {
     /// The mode for a body that is no event stream: every byte is progress.
     Bytes,
-    /// The same mode, in the layer that counts the tokens of the answer.
+    /// The mode of the layer that counts the tokens, for a body that is no event stream.
     Counting(Box<UnaryTokens>),
     /// The mode of the innermost layer that sees an event stream: it classifies each event.
     Classifying(Box<MarkingReader>),
@@ -73,7 +73,7 @@ enum ObserverMode {
 }
 
 impl ObserverMode {
-    // Out of line: most answers that a layer observes are no streams.
+    // The function is out of line, because most answers that a layer observes are no streams.
     #[inline(never)]
     fn of_events(
         facts: ResponseFacts,
@@ -106,7 +106,7 @@ impl ResponseFacts {
     pub(crate) fn of<B>(request: &Request<B>) -> Self {
         Self {
             dialect: dialect_of(request),
-            // A successful CONNECT has no body either, but a model call never is one.
+            // A successful CONNECT has no body either, but no model call is a CONNECT.
             head: request.method() == Method::HEAD,
         }
     }
@@ -154,8 +154,9 @@ impl Observer {
 
     /// Begins to count the tokens of an answer that is no event stream.
     ///
-    /// The observer leaves out a failed answer, one marked as [`NotCounted`], and one with tokens
-    /// that a layer further in counts.
+    /// The observer leaves out an answer that is failed, compressed or marked as [`NotCounted`]. It
+    /// also leaves out one with tokens that a layer further in counts, and counts nothing if no run
+    /// does.
     #[inline(never)]
     pub(super) fn count_answer(&mut self, answer: &mut Parts, run: &Run) {
         let is_whole = matches!(self.mode, ObserverMode::Bytes) && self.failed.is_none();
@@ -200,8 +201,12 @@ impl Observer {
         }
     }
 
-    /// Whether there was progress since the last [`wait`](Self::wait). In the layer that reads the
-    /// events or bytes itself, the time counts from the last [`note`](Self::note).
+    /// Whether there was progress since the last [`note`](Self::note), or since the last
+    /// [`wait`](Self::wait).
+    ///
+    /// In the layer that reads the events or bytes itself, only progress since the last `note`
+    /// counts. In a layer further out, which reads that layer's marks, only progress since the last
+    /// `wait` counts.
     pub(crate) fn has_progressed(&self) -> bool {
         match &self.mode {
             ObserverMode::ReadingMarks { marks, progressed } => *progressed != marks.progressed(),
@@ -230,7 +235,8 @@ impl Observer {
 
     /// Records at `now`, on the node and its ancestors, the signs of life since the last call.
     ///
-    /// If the upstream has sent no frame since then, the method does nothing.
+    /// The method does nothing if no frame has come since then, or if a layer further in notes the
+    /// frames.
     #[inline]
     pub(crate) fn note(&mut self, run: &Run, now: Nanos) {
         if let Some(sign) = self.unnoted.take() {
@@ -259,9 +265,9 @@ impl Observer {
 
     /// Stores usage, stop reason and partial text of the response on the node.
     ///
-    /// The caller does so once no more of the response is read. Of a response that is no event
-    /// stream, only the usage is stored. Only the innermost layer that reads the response stores
-    /// the values, and only at the first call.
+    /// The caller calls this method once no more of the response is read. Only the first call has
+    /// an effect. The innermost layer that reads an event stream stores these values; of any other
+    /// response only the usage is stored, by the layer that counts its tokens.
     #[inline]
     pub(crate) fn report(&mut self, run: &Run) {
         let reads = matches!(
@@ -291,7 +297,7 @@ impl Observer {
         }
     }
 
-    /// Whether the run adds a usage that a layer finds in the response to its own count.
+    /// Whether a usage found in the response is still to be added to the run's count.
     ///
     /// False if the response is marked as [`NotCounted`], or if this or an inner layer counts the
     /// usage already.

@@ -38,8 +38,8 @@ pub trait RequestReader<A> {
 pin_project! {
     /// The future that buffers a request, then calls the inner service.
     ///
-    /// The future makes no call if the upload fails, if the node ended or closed during the upload,
-    /// or if the layer ends the node or answers the request itself.
+    /// The future makes no call if the upload fails, if the node has ended or is closing after the
+    /// upload, or if the layer answers the request itself.
     #[derive(Debug)]
     pub struct ReadRequest<S, Q, R>
     where
@@ -156,8 +156,8 @@ where
 {
     /// Polls for the buffered request; the errors are those of [`Buffering`].
     ///
-    /// While the body is `Pending`, the step windows of `run` pause. Until the body is
-    /// complete, and if it fails, the node counts as one with a request that reached no upstream.
+    /// While the body is `Pending`, the step windows of `run` pause, and the node counts as one
+    /// with a request that has reached no upstream. It also counts as such after the body failed.
     ///
     /// # Panics
     ///

@@ -15,8 +15,8 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct LayerSettings {
     pub(super) part: LayerPart,
-    /// Whether the layer observes the response even if it does not settle the node. Its part
-    /// needs to know which frames are progress, or whether the response is complete.
+    /// Whether the layer observes the response even if it does not settle the node. Set for a layer
+    /// that needs to know which frames are progress, or whether the response is complete.
     pub(super) reads: bool,
     /// Whether the layer counts the tokens of an answer that is no stream. If a layer further in
     /// counts them, this layer does not.
@@ -28,7 +28,8 @@ pub(crate) struct LayerSettings {
     pub(super) exposes_node: bool,
     /// Whether the layer settles the node not at the body's end, but when the body drops.
     ///
-    /// The delay is for the attempt, which may still classify the complete answer as a failure.
+    /// An attempt is settled at the drop, because its complete answer may still be classified as a
+    /// failure.
     pub(super) defers: bool,
 }
 
@@ -48,7 +49,7 @@ pub(super) enum LayerPart {
 
 /// The callbacks for behaviour that only one layer has.
 ///
-/// In each method `run` is the node that the layer acts on.
+/// The parameter `run` of a method is the node that the layer acts on.
 pub(crate) trait LayerHooks: Debug + Send + Sync {
     /// Handles a `Pending` of the inner future or body; the method does not end the node.
     ///
@@ -188,7 +189,7 @@ impl LayerPart {
     /// Handles a frame that the caller gets; `observer` is `None` if the layer observes no
     /// response.
     ///
-    /// The result says whether the part needs the next frame too, even without a `Pending` before
+    /// The result says whether a window needs the next frame too, even without a `Pending` before
     /// it, because a later frame may be the progress that resets a window.
     pub(super) fn frame(
         &mut self,

@@ -61,8 +61,9 @@ impl StepWindow {
 
     /// Starts or continues the count of silence at a `Pending` of the inner future or body.
     ///
-    /// The result is the time at which the window passes. The result is `None` during a pause,
-    /// after the notice to observers, and while a window that needs a heartbeat has had none.
+    /// The result is the time at which the window passes unless an event resets it. It is `None`
+    /// while nothing can pass: during a pause, after the notice to observers, or before the
+    /// heartbeat that a window needs.
     pub(super) fn pending(
         &mut self,
         run: &Run,
@@ -101,7 +102,8 @@ impl StepWindow {
     /// Resets the count of silence if the frame is an event of `resets_on`. Any other frame stops
     /// the count until the next `Pending`.
     ///
-    /// The result says whether a later frame may still reset the window.
+    /// The result says whether the layer must look at the next frame too. It must if content resets
+    /// the window, and this frame was none.
     pub(super) fn frame(
         &mut self,
         run: &Run,

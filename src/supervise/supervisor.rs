@@ -41,8 +41,8 @@ pub(crate) struct Supervisor {
     /// defer.
     ended: bool,
     ready: u8,
-    /// Whether the layer's part needs the next frame. A part that measures does after each
-    /// `Pending`, until a frame comes after which the part needs no more.
+    /// Whether the layer's window or hooks need the next frame. They do after each `Pending`, until
+    /// a frame comes after which they need no more.
     needs_frame: bool,
     timer: TaskTimer,
 }
@@ -147,19 +147,19 @@ impl Supervisor {
 
     /// Whether the node has ended, in itself or through an ancestor.
     ///
-    /// Callers test this before they poll: a stored reason beats a ready frame. The
-    /// test includes the ancestors, because another thread may have stored an end there
-    /// that has not reached this node yet.
+    /// An enforcer tests this before it polls: a stored reason beats a ready frame. The test
+    /// includes the ancestors, because another thread may have stored an end there that has not
+    /// reached this node yet.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         self.run.node().is_over()
     }
 
-    /// Whether the node has ended in a way that cuts the response.
+    /// Whether the node has an end that discards a ready part of the response.
     ///
-    /// A timeout and a cancellation cut the response, as does the success or failure of an
-    /// ancestor. A limit does not cut the response, nor does the success or failure with which an
-    /// inner layer settled this very node.
+    /// A timeout and a cancellation discard that part, as does the success or failure of an
+    /// ancestor. A limit does not discard it, nor does the success or failure with which an inner
+    /// layer settled this very node.
     #[inline]
     pub(super) fn is_cut(&self) -> bool {
         self.is_over() && self.was_cut()
@@ -180,9 +180,9 @@ impl Supervisor {
 
     /// Handles a `Pending` of the inner future or body.
     ///
-    /// An enforcer checks the deadlines of its node; an inner wrapper only reports that of its
-    /// part to the driver. `Ready` holds the cause for which the layer stops the future or body;
-    /// `Pending` means that the task will be woken at the next deadline.
+    /// An enforcer checks the deadlines of its node. An inner wrapper only reports the deadline of
+    /// its window or hooks to the driver. `Ready` holds the cause for which the layer stops the
+    /// future or body; `Pending` means that the task will be woken at the next deadline.
     #[inline]
     pub(super) fn pending(&mut self, role: &Role, cx: &mut Context<'_>) -> Poll<StopCause> {
         let has_news = || self.observer().is_some_and(Observer::has_news);
@@ -193,9 +193,9 @@ impl Supervisor {
         }
     }
 
-    /// Reports the next deadline of an inner wrapper's part to the driver.
+    /// Reports the next deadline of an inner wrapper's window or hooks to the driver.
     ///
-    /// If that deadline has passed and the caller has the complete response, the result is a clean
+    /// If the deadline has passed and the caller has the complete response, the result is a clean
     /// end.
     fn measure(&mut self, task: TaskId) -> Poll<StopCause> {
         let now = PollScope::now_nanos(&self.run);
@@ -236,9 +236,9 @@ impl Supervisor {
         drop(self.run.node().check(Duration::from_nanos(now), task));
     }
 
-    /// Notes the signs of life since the last wait, and starts the wait of the layer's part.
+    /// Notes the signs of life since the last wait, and starts a new wait.
     ///
-    /// The result is the part's next deadline, or `NEVER`.
+    /// The result is the next deadline of the layer's window or hooks, or `NEVER`.
     fn part_pending(&mut self, now: Nanos, task: TaskId) -> Nanos {
         self.needs_frame = self.settings.part.measures();
         self.note(now);
@@ -345,8 +345,8 @@ impl Supervisor {
 
     /// Handles an inner error, and returns the error that the caller gets.
     ///
-    /// A deadline that has passed by now ends its node. Else the method settles the node for the
-    /// error, unless another layer settles the node.
+    /// If the node is live, a deadline that has passed by now ends its node. If the node is live
+    /// still, the method settles it for the error, unless another layer settles it.
     pub(in crate::supervise) fn failed(&mut self, error: BoxError, task: TaskId) -> BoxError {
         #[cfg(feature = "metrics")]
         self.count_outcome(|_| TerminalReason::outcome_of(&error));
@@ -395,7 +395,7 @@ impl Supervisor {
         self.finish();
     }
 
-    /// Settles the node after the inner body ended, or was dropped when complete.
+    /// Settles the node after the inner body ended, and releases the layer's registrations.
     ///
     /// The method settles nothing if another layer settles the node.
     ///
@@ -515,8 +515,7 @@ fn is_refusal(error: &BoxError) -> bool {
     })
 }
 
-/// The terminal reason for a call that failed with an `error` that is not a
-/// [`Terminated`].
+/// The terminal reason for an `error` that reports no end in the call's own tree.
 pub(crate) fn reason_of(error: &BoxError) -> TerminalReason {
     if chain(&**error).any(|error| error.is::<RequestCut>()) {
         return TerminalReason::ClientDisconnect;

@@ -1,4 +1,4 @@
-//! One timer and one waiter per task, for all layers of a stack.
+//! One timer per task for all layers, and the waiters for the ends of nodes.
 //!
 //! The outermost wrapper in a poll is the *driver*. Wrappers inside of it, polled with
 //! the same waker, only lower the driver's next deadline. The driver arms one timer for
@@ -22,8 +22,9 @@ use crate::run::{NEVER, Nanos, PollScope, Run, TaskId, Terminated, nanos};
 
 /// The timer and the waiter of one wrapper, both made at its first `Pending` that needs them.
 ///
-/// A driver uses both. A wrapper inside a driver's poll uses only the waiter, if its node is
-/// not below the driver's. Both are in a box, so that a ready response only moves a pointer.
+/// A driver uses both. A wrapper inside a driver's poll uses only the waiter, and only if its node
+/// is neither the driver's nor below it. Both are in a box, so that a ready response only moves a
+/// pointer.
 #[derive(Debug, Default)]
 pub(crate) struct TaskTimer(Option<Pin<Box<Engine>>>);
 
@@ -43,7 +44,7 @@ pin_project! {
 impl TaskTimer {
     /// Schedules a wake of the task at `deadline`, and at the end of `run`.
     ///
-    /// The end of a node below `run` wakes the task too.
+    /// The end of a node below `run` wakes the task too, unless its opener settles it.
     ///
     /// A wrapper calls this method last in a poll that returns `Pending`.
     pub(crate) fn wait(
@@ -95,8 +96,8 @@ impl TaskTimer {
             }
         }
         if scope.is_nested() {
-            // The driver's timer covers this deadline. The waiter above is only for the end of this
-            // node.
+            // The driver's timer covers the deadline of a nested wrapper. The nested wrapper has a
+            // waiter only for the end of its node.
             return;
         }
         arm(engine.timer, engine.armed, run, next, moved, cx);
@@ -148,8 +149,8 @@ fn arm(
         }
     };
     if let (true, Some(timer)) = (touched, timer.as_pin_mut()) {
-        // Outside of tokio's coop budget: a `Sleep` that is `Pending` for lack of
-        // budget has not registered its waker.
+        // The timer is polled outside of tokio's coop budget: a `Sleep` that is `Pending` for lack
+        // of budget has not registered its waker.
         let mut timer = tokio::task::unconstrained(timer);
         if Pin::new(&mut timer).poll(cx).is_ready() {
             cx.waker().wake_by_ref();

@@ -14,7 +14,7 @@ use crate::{
 
 /// The count of an answer's tokens, from the frames that the layer returns.
 ///
-/// Of several layers that count answers, the innermost has it.
+/// Of several layers that count the tokens of answers, only the innermost has such a count.
 #[derive(Debug)]
 pub(super) struct UnaryTokens {
     read: GeneratedText,

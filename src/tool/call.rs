@@ -108,9 +108,9 @@ pin_project! {
 impl<F> Call<F> {
     /// Selects the part of the output that the detection of loops compares.
     ///
-    /// The part is compared with that of the last same call. Without this selection only the
-    /// arguments are compared, and after a failure the error's text. The selection has no effect
-    /// unless the tool has [arguments](crate::tool::Tool::arguments).
+    /// The selected part of the output is compared with that of the last same call. Without this
+    /// selection only the arguments are compared, and after a failure the error's text. The
+    /// selection has no effect unless the tool has [arguments](crate::tool::Tool::arguments).
     ///
     /// # Cancel safety
     ///
@@ -146,7 +146,7 @@ where
 #[non_exhaustive]
 #[derive(Debug)]
 pub enum ToolError<E> {
-    /// The tool's own error. The run goes on, unless this error exceeds a limit on its errors.
+    /// The tool's own error. The run goes on, unless a limit on its errors or loops ends it.
     Failed(E),
     /// The tool was dropped or never started, because a node above it ended or was closing, or the
     /// tool was dropped because its window passed.

@@ -15,7 +15,7 @@ use crate::run::{Run, ToolArguments};
 /// A tool of a run, ready to be called: [`Run::tool`].
 ///
 /// The execution of a tool is a node of the run's tree: it ends when the run ends. If the tool's
-/// own window passes, the tool ends alone, and the run goes on.
+/// own window passes, the tool ends alone.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -63,10 +63,10 @@ impl Tool {
     /// Sets the arguments of the call, for the detection of loops.
     ///
     /// A [`LoopGuardLayer`](crate::LoopGuardLayer) counts the calls that it reads in an agent's
-    /// requests; with arguments, the run counts this call without a request. The run ends by the
-    /// limits of such a layer, once one of the run's model calls has passed through the layer, or
-    /// by the limits of [`Run::end_when_looping`]; without either, observers get a notice when the
-    /// run would have ended by the default limits. [`Call::result_by`] adds the result.
+    /// requests; with arguments, the run counts this call without a request. The call counts toward
+    /// the limits of [`Run::end_when_looping`], and of such a layer once one of the run's model
+    /// calls has passed through it. Without either, observers get a notice when the run would have
+    /// ended by the default limits. [`Call::result_by`] adds the result.
     #[must_use]
     pub fn arguments(mut self, arguments: &impl serde::Serialize) -> Self {
         self.arguments = Some(call::arguments(arguments, self.run.excerpt()));
@@ -90,7 +90,7 @@ impl Tool {
     /// the runs above the tool: meanwhile those windows count neither this tool nor other work. A
     /// tool with neither window is measured like a call, by the window that a
     /// [`StepTimeoutLayer`](crate::StepTimeoutLayer) of [`Scope::Run`](crate::Scope::Run) gave the
-    /// run; if that window passes, the run ends.
+    /// run; if that window passes, the run ends, unless the layer only observes.
     #[must_use]
     pub const fn window(mut self, window: Duration) -> Self {
         self.window = Some(window);
@@ -102,7 +102,7 @@ impl Tool {
     /// 100 ms is enough for most tools. The tool's future is polled until it is ready or the time,
     /// counted from the end, is up; to learn of the end, the future can wait for [`Run::ended`].
     /// The output of the future is discarded: the call returns that the tool was stopped. Unless
-    /// set, the future is dropped at once, as a model call always is.
+    /// set, the future is dropped at once.
     ///
     /// The grace holds only while the tool's future is polled: a layer around the tool drops the
     /// future when that layer's node ends. [`Run::settled`] waits until the grace is over.

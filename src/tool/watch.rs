@@ -52,8 +52,8 @@ pin_project! {
 
 impl<F> Watch<F> {
     pub(crate) fn new(tool: Tool, future: F) -> Self {
-        // The check ends the run's node if a deadline has passed; the new tool's node inherits that
-        // end.
+        // The check ends the outermost node with a passed deadline; the new tool's node inherits
+        // that end.
         drop(tool.run.check());
         let node = tool.run.open_below(NodeKind::Tool);
         node.node().enter();
@@ -222,7 +222,8 @@ impl Drop for StandIn {
 #[derive(Debug)]
 pub(crate) struct Grace {
     length: Duration,
-    /// Whether the tool was polled; a tool that was not has nothing to clean up.
+    /// Whether the tool was polled before its node ended. A tool that was not has nothing to clean
+    /// up.
     has_begun: bool,
 }
 
@@ -242,7 +243,7 @@ impl Grace {
     /// Polls the future of `tool`, which has ended, until it is ready or the time is up.
     ///
     /// The time counts from the end of the node above the tool. A tool that was never polled, or
-    /// that its own window ended, is ready at once.
+    /// that did not end with a node above it, is ready at once.
     pub(crate) fn poll<F: Future>(
         &self,
         timer: &mut TaskTimer,

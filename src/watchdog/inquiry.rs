@@ -38,7 +38,7 @@ struct Restart;
 
 /// Asks one stage after the other about a run, while the run is live and stuck.
 ///
-/// The inquiry holds a weak reference, and upgrades it only to inspect the run.
+/// While the inquiry waits for a stage, it holds only a weak reference to the run.
 pub(super) async fn inquire(run: WeakRun, mut repeats: Option<u32>, stages: Arc<Stages>) {
     while let Some(Restart) = stages.round(&run, repeats).await {
         repeats = None;
@@ -47,7 +47,7 @@ pub(super) async fn inquire(run: WeakRun, mut repeats: Option<u32>, stages: Arc<
 
 /// Asks a person whether to extend a run's caps on tokens and cost by their own size.
 ///
-/// Without an answer the run ends when it exceeds the cap.
+/// Without an answer nothing changes: the run ends when it reaches the cap.
 pub(super) async fn ask_at_cap(run: WeakRun, message: String, stages: Arc<Stages>) {
     let question = |live: &Run| Question::at_cap(live, &message);
     match stages.ask_person(&run, question).await {
@@ -60,10 +60,10 @@ pub(super) async fn ask_at_cap(run: WeakRun, message: String, stages: Arc<Stages
 }
 
 impl Stages {
-    /// Asks each stage of the inquiry once; `None` ends the inquiry.
+    /// Asks each stage of the inquiry at most once; `None` ends the inquiry.
     async fn round(&self, run: &WeakRun, repeats: Option<u32>) -> Option<Restart> {
         let (series, verdict) = match &self.checker {
-            // The result is `None` if the run is no longer stuck when the check begins.
+            // The result is `None` if the run has ended, or is not stuck when the check begins.
             Some(checker) => {
                 let (series, verdict) = self.check(run, checker, |run| run.stuck_series()).await?;
                 (series, Some(verdict))

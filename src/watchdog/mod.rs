@@ -13,29 +13,30 @@
 //!    that works is left alone. Without a verdict within 5 s, or the time that
 //!    [`check_within`](Watchdog::check_within) sets, the status is
 //!    [`Status::Unknown`](crate::run::Status::Unknown).
-//! 2. With [`ends`](Watchdog::ends) a run that is found stuck or looping ends as
-//!    [`Stuck`](crate::TerminalReason::Stuck).
-//! 3. Else the [question](Watchdog::question) goes to a person, and the person may stop the run.
-//!    The watchdog waits for the answer as long as the run is live, or for the time that
-//!    [`answer_within`](Watchdog::answer_within) sets.
+//! 2. With [`ends`](Watchdog::ends) a run that the checker finds stuck or looping ends as
+//!    [`Stuck`](crate::TerminalReason::Stuck), unless the watchdog is in [shadow
+//!    mode](Watchdog::shadow).
+//! 3. Else the [question](Watchdog::question) goes to a person, but not in shadow mode, and the
+//!    person may stop the run. The watchdog waits for the answer as long as the run is live, or for
+//!    the time that [`answer_within`](Watchdog::answer_within) sets.
 //!
-//! A verdict or an answer counts only while the run is in the same series of repeats as at the
-//! start of the inquiry. A run that has moved on is left alone; but if it is stuck in another
-//! series by then, and the checker did not find that it works, a new inquiry starts. A stage that
-//! panics counts as failed.
+//! A verdict or an answer counts only while the run is in the same series of repeats as when the
+//! checker was asked, or without a checker, when the inquiry began. A run that has moved on is left
+//! alone; but if it is stuck in another series by then, and the checker did not find that it works,
+//! a new inquiry starts. A stage that panics counts as failed.
 //!
-//! Each stage is optional. A run that the watchdog does not end still meets the caps on
-//! loops and turns. A run that is left alone is examined again after as many further
-//! repeats: after five, after ten, and so on. Each run has at most one such inquiry at a time. A
-//! watchdog that was too slow for some events examines all live runs that look stuck, so some
-//! runs may be examined earlier.
+//! Each stage is optional. A run that the watchdog does not end still meets the caps on loops and
+//! turns. A run that is left alone is examined again after each further five repeats. A watchdog
+//! has at most one such inquiry for each run at a time. A watchdog that was too slow for some
+//! events examines all live runs that look stuck, so some runs may be examined earlier.
 //!
 //! The question is also asked about a run that is [near a cap on
 //! tokens](crate::TokenCapLayer::ask_at), without a check.
 //!
 //! The run's observers get a notice of each stage:
 //! [`Checked`](crate::RunNotice::Checked), [`Asked`](crate::RunNotice::Asked),
-//! [`Answered`](crate::RunNotice::Answered).
+//! [`Answered`](crate::RunNotice::Answered). In shadow mode
+//! [`WouldHaveAsked`](crate::RunNotice::WouldHaveAsked) replaces the last two.
 //!
 //! # On demand
 //!

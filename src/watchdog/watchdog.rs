@@ -106,6 +106,8 @@ impl Watchdog {
     /// Sets the service that asks a person whether a run that looks stuck, or that is [near a cap
     /// on tokens](crate::TokenCapLayer::ask_at), should continue.
     ///
+    /// In [shadow mode](Self::shadow) the watchdog asks nothing.
+    ///
     /// If a run is near a cap, or was when the watchdog started, the watchdog asks at once, without
     /// a check; the answer [`Continue`](Answer::Continue) [extends](Run::extend_tokens) the caps,
     /// and [`Stop`](Answer::Stop) ends the run as [`TokenCap`](crate::TerminalReason::TokenCap). If
@@ -151,7 +153,7 @@ impl Watchdog {
 
     /// Checks the nearest run at or above this node now, whether it looks stuck or not.
     ///
-    /// The check ends nothing: only the program may end the run by the verdict. The run stores the
+    /// The check ends nothing; the program may end the run by the verdict. The run stores the
     /// verdict as its [latest](RunSnapshot::last_check), and its observers get a
     /// [notice](RunNotice::Checked), as with the checks of [`run`](Self::run). The settings
     /// [`check_within`](Self::check_within) and [`checks`](Self::checks) hold too. The result is
@@ -164,7 +166,7 @@ impl Watchdog {
     ///
     /// # Panics
     ///
-    /// The future panics outside of a tokio runtime with its timer enabled.
+    /// The future panics if it asks the checker outside of a tokio runtime with its timer enabled.
     pub async fn check(&self, run: &Run) -> Option<Verdict> {
         let checker = self.stages.checker.as_ref()?;
         let run = run.run();
@@ -179,7 +181,7 @@ impl Watchdog {
         .map(|((), verdict)| verdict)
     }
 
-    /// Watches until the registry is dropped, or the single run has ended.
+    /// Watches until the registry is dropped, or the single run has ended or is dropped.
     ///
     /// Spawn the watchdog's future, or poll it beside others.
     ///

@@ -31,7 +31,7 @@ const PATIENCE: Duration = Duration::from_secs(10);
 ///
 /// If an agent's run can only be found in the request's body, this service reads the body first. A
 /// body that is too long, too slow or broken goes to the stack unchanged: first the part that was
-/// read, then the rest or the error. Such a request gets a new run.
+/// read, then the rest or the error. Such a request gets no run from this service.
 #[derive(Clone, Debug)]
 pub(crate) struct AgentRuns<S> {
     agents: Arc<KnownAgents>,
@@ -91,9 +91,9 @@ where
     }
 }
 
-/// Reads a body; the error is the body as it was.
+/// Reads a body. If it cannot be read whole, the error is a body with the same bytes or error.
 async fn read(body: Body) -> Result<Bytes, Body> {
-    // The stack refuses a body that announces this length at its first byte.
+    // At its first byte the stack refuses a body that announces more than its limit.
     if body.size_hint().lower() > LIMIT as u64 {
         return Err(body);
     }

@@ -54,11 +54,11 @@ pub struct App {
 
 /// Builds the gateway's routes: those of its callers, and those of its operator.
 ///
-/// A server other than [`serve`](crate::serve) must give each request axum's
-/// `ConnectInfo<SocketAddr>`, by which the gateway recognises the operator. If the process has
-/// no default TLS provider of rustls, this function installs ring; if it has no recorder of the
-/// `metrics` facade, this function installs one for Prometheus. [`App`] does the same for a server
-/// that replaces its configuration.
+/// The operator's routes need axum's `ConnectInfo<SocketAddr>` in each request. A server other than
+/// [`serve`](crate::serve) must give it. [`App`] is for a server that replaces its configuration.
+///
+/// If the process has no default TLS provider of rustls, this function installs ring. If it has no
+/// recorder of the `metrics` facade, this function installs one for Prometheus.
 ///
 /// # Errors
 ///
@@ -66,7 +66,7 @@ pub struct App {
 ///
 /// # Panics
 ///
-/// Outside a tokio runtime.
+/// The function may panic outside of a tokio runtime, because `[watchdog]` needs one.
 pub fn app(config: &Config, runs: &Runs) -> Result<Router, BoxError> {
     let app = App::new(config, runs)?;
     Ok(app.router())
@@ -81,7 +81,7 @@ impl App {
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// The function may panic outside of a tokio runtime, because `[watchdog]` needs one.
     pub fn new(config: &Config, runs: &Runs) -> Result<Self, BoxError> {
         let watched = Watched::new(config, runs);
         let gateway = Gateway::new(stacks(config, &watched)?);
@@ -96,7 +96,7 @@ impl App {
         })
     }
 
-    /// The routes; each request is served by the configuration of its run.
+    /// The routes. A request of a run gets the stack of the configuration with which the run began.
     pub fn router(&self) -> Router {
         let current = Arc::clone(&self.router);
         Router::new().fallback_service(service_fn(move |request: Request| {
@@ -122,7 +122,7 @@ impl App {
     ///
     /// # Panics
     ///
-    /// Outside a tokio runtime.
+    /// The method may panic outside of a tokio runtime, in which it spawns tasks.
     pub fn reload(&self, config: &Config) -> Result<(), BoxError> {
         let mut watchdog = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner);
         let registry = &self.watched.registry;
@@ -158,7 +158,7 @@ fn watch(watchdog: Watchdog) -> AbortHandle {
     routes::spawn_background(watchdog.run()).abort_handle()
 }
 
-/// The limits of connections, and the drain, with which [`serve`](crate::serve) began.
+/// The limits of connections, and the drain, of the first configuration.
 fn fixed(config: &Config) -> (ServerLimits, Option<Duration>) {
     // The routes enforce this limit, and a reload replaces them.
     let upload_idle = None;

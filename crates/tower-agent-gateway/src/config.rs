@@ -37,9 +37,9 @@ pub(crate) use self::{
 pub struct Config {
     /// The configuration of the stacks for callers' requests.
     pub(crate) agent: AgentConfig,
-    /// The models and their upstreams, in the order in which calls try them; at least one.
+    /// The models and their upstreams, in the order of the file; at least one.
     pub(crate) candidates: Vec<Candidate>,
-    /// Limits of a connection.
+    /// The limits of connections.
     pub(crate) server: ServerLimits,
     /// The token that a request to the operator's routes must carry, if any.
     pub(crate) control_token: Option<Secret>,
@@ -119,7 +119,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// As [`load`](Self::load) and [`AgentConfig::to_toml`].
+    /// The errors of [`load`](Self::load) and of [`AgentConfig::to_toml`].
     pub fn print(path: impl AsRef<Path>) -> Result<String, ConfigError> {
         let path = path.as_ref();
         let config = Self::load(path)?;

@@ -40,7 +40,7 @@ pub(crate) async fn show(
     Ok(shown(runs.iter().map(Run::snapshot).collect()))
 }
 
-/// Waits until all runs of this id have ended.
+/// Waits until all runs of this id have ended, or the query's limit has passed.
 ///
 /// The disconnect of the client ends the wait, because hyper then drops the future.
 pub(crate) async fn wait(

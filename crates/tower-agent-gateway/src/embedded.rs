@@ -22,8 +22,8 @@ pub async fn spawn() -> io::Result<SocketAddr> {
 
 /// The configuration of a gateway in front of the simulated upstream.
 ///
-/// Its limits on an attempt's silence are short, so that their ends show within seconds. Each
-/// simulated model is a candidate, the healthy one first.
+/// The limits on silence are short, so that a silent attempt ends within seconds. Each simulated
+/// model is a candidate, the healthy one first.
 ///
 /// # Errors
 ///

@@ -40,8 +40,8 @@ pub(crate) struct EventFeed {
 
 /// The last events of the registry, oldest first and without a gap in their numbers.
 ///
-/// Each observer that connects moves the new events from the subscription to the list. Between two
-/// observers the subscription holds as many events as the list, so no task has to move them.
+/// Each observer that connects moves the new events from the subscription to the list. The
+/// subscription can hold as many events as the list, so no task has to move them in between.
 #[derive(Debug)]
 struct EventLog {
     events: RunEvents,
@@ -52,7 +52,7 @@ impl EventLog {
     /// Moves all events that were sent so far to the list, and returns the newest one's number; 0
     /// if the list is empty.
     fn catch_up(&mut self) -> u64 {
-        // Outside of tokio's coop budget: without budget, a read finds no event.
+        // The read is outside of tokio's coop budget: without budget, it finds no event.
         while let Some(Some(event)) = unconstrained(self.events.next()).now_or_never() {
             if number(&event).is_none() {
                 // Events were lost here, and at least `KEPT` newer ones follow.
@@ -85,8 +85,8 @@ impl EventFeed {
     ///
     /// The ends of the runs that the shutdown ends come before the end of the stream.
     fn stream(self, last: Option<u64>) -> impl Stream<Item = RunEvent> + Send + 'static {
-        // Subscribed before the log is read: an event in between is in both, and `Following` skips
-        // the second copy.
+        // The subscription begins before the log is read: an event in between is in both, and
+        // `Following` skips the second copy.
         let live = self.registry.subscribe();
         let mut log = self.log.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = log.catch_up();

@@ -1,10 +1,10 @@
 //! A gateway for OpenAI- and Anthropic-compatible clients, made of [`tower_agent`]'s
 //! public API alone.
 //!
-//! [`app`] makes the gateway's router for a [`Config`] and [`Runs`]. [`serve`] is the rest of the
-//! program: it limits each connection, and at a signal ends the runs, with `control.drain` after
-//! a time in which they may finish. Without a configuration the program starts a simulated
-//! upstream ([`embedded`]), so that any SDK can call the gateway without a network or a key.
+//! [`app`] makes the gateway's router for a [`Config`] and [`Runs`]. [`serve`] serves the router:
+//! it limits each connection, and at a signal ends the runs, with `control.drain` after a time in
+//! which they may finish. Without a configuration the program starts a simulated upstream
+//! ([`embedded`]), so that any SDK can call the gateway without a network or a key.
 //!
 //! # Examples
 //!

@@ -13,10 +13,10 @@ mod tests;
 
 /// A writer of lines that never blocks on its output. Clones write to the same output.
 ///
-/// Each call of `write` takes one or more whole lines. A thread collects them for a few
-/// milliseconds and writes them in one piece: so the task that logs a line writes nothing itself,
-/// and wakes the thread only if the thread is idle. If there is no room for the lines of a call,
-/// they are dropped, and the call is counted.
+/// Each call of `write` takes one or more whole lines, which a thread writes. After a write the
+/// thread collects lines for a few milliseconds, and then writes them in one piece: so the task
+/// that logs a line wakes the thread only if the thread is idle. If there is no room for the lines
+/// of a call, they are dropped, and the call is counted.
 #[derive(Clone, Debug)]
 pub struct LineWriter(Arc<LineChannel>);
 

@@ -61,7 +61,7 @@ async fn main() -> ExitCode {
     result.map_or_else(|error| failure(&*error), |()| ExitCode::SUCCESS)
 }
 
-/// Sends events of the gateway to the log, and spans to the receiver of `[telemetry]`.
+/// Sends events of the process to the log, and spans to the receiver of `[telemetry]`.
 fn subscriber(log: &LineWriter, telemetry: Option<&Telemetry>) -> Dispatch {
     let lines = registry().with(lines(log));
     // A layer that is `None` would count as one that wants every span.
@@ -125,7 +125,8 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
         .await
         .map_err(|error| format!("cannot listen on {}: {error}", args.listen))?;
     let address = listener.local_addr()?;
-    // Registered before the address is printed: a reader of the address may send a signal at once.
+    // The signals are registered before the address is printed: a reader of the address may send
+    // one at once.
     let mut term = unix::signal(SignalKind::terminate())?;
     let mut interrupt = unix::signal(SignalKind::interrupt())?;
     let hangups = unix::signal(SignalKind::hangup())?;

@@ -17,8 +17,8 @@ use tower_agent::RunRegistry;
 #[cfg(test)]
 mod tests;
 
-/// The recorder of the process, which all its gateways share. `None` if the program had installed
-/// another recorder before.
+/// The recorder of the process, which all its gateways share. `None` if it could not be installed,
+/// mostly because the program had installed another recorder before.
 static INSTALLED: LazyLock<Option<PrometheusHandle>> = LazyLock::new(|| match install() {
     Ok(recorder) => Some(recorder),
     Err(error) => {
@@ -29,7 +29,8 @@ static INSTALLED: LazyLock<Option<PrometheusHandle>> = LazyLock::new(|| match in
 
 /// The interval at which the recorder sorts the recorded values into the buckets.
 ///
-/// Until then each value takes memory, and a stream records one for each of its chunks.
+/// Until a value is sorted, it takes memory of its own. One stream may record more than a thousand
+/// values.
 const UPKEEP: Duration = Duration::from_secs(1);
 
 /// The buckets of durations in OpenTelemetry's convention, in seconds.
@@ -39,7 +40,7 @@ const DURATIONS: [f64; 14] = [
 
 /// The buckets of the time from a disconnect to the release of the upstream, in seconds.
 ///
-/// Mostly this is the time of one drop, far below the first bucket of the convention.
+/// Mostly the release takes as long as one drop, far less than the first bucket of the convention.
 const LATENCIES: [f64; 12] = [
     0.000_01, 0.000_1, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0,
 ];
@@ -63,7 +64,7 @@ fn install() -> Result<PrometheusHandle, BuildError> {
     let recorder = builder()?.install_recorder()?;
     describe();
     let upkept = recorder.clone();
-    // A thread and not a task: the recorder outlives each runtime.
+    // The upkeep runs on a thread and not in a task, because the recorder outlives each runtime.
     let upkeep = move || loop {
         thread::sleep(UPKEEP);
         upkept.run_upkeep();
@@ -85,7 +86,8 @@ pub(crate) fn start() {
     LazyLock::force(&INSTALLED);
 }
 
-/// Answers with all metrics of the process, and with the number of open runs of `registry`.
+/// Answers with all metrics of the process, and the number of open runs of `registry`. Answers with
+/// 501 if the gateway has no recorder.
 pub(crate) async fn metrics(State(registry): State<RunRegistry>) -> Response {
     let Some(recorder) = &*INSTALLED else {
         let message = "the program that runs this gateway records metrics elsewhere\n";

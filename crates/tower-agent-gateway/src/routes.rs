@@ -98,7 +98,7 @@ fn caller_routes(gateway: Gateway, registry: &RunRegistry, config: &Config) -> R
         app = app.merge(own.with_state(registry.clone()));
         app = app.layer(CheckLayer(Callers::new(auth)));
     }
-    // Outside the check of keys: a browser's preflight carries no key.
+    // The CORS layer stands outside the check of keys: a browser's preflight carries no key.
     if let Some(cors) = &config.cors {
         app = app.layer(access::cors(cors));
     }

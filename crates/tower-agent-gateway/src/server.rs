@@ -111,7 +111,8 @@ fn builder(limits: ServerLimits) -> Builder<TokioExecutor> {
     builder
         .http1()
         .timer(TokioTimer::new())
-        // The connection's own clock covers heads.
+        // hyper's own timeout for request heads is off: each connection has a clock instead.
+        // That clock covers all the time without a request in flight: see the module.
         .header_read_timeout(None);
     builder
         .http2()
@@ -122,7 +123,7 @@ fn builder(limits: ServerLimits) -> Builder<TokioExecutor> {
 }
 
 fn set(stream: &TcpStream, keep_alive: Option<Duration>) {
-    // Without Nagle's algorithm: small frames must not wait for one another.
+    // Nagle's algorithm is off: small frames must not wait for one another.
     let _ = stream.set_nodelay(true);
     if let Some(after) = keep_alive {
         let after = after.max(Duration::from_secs(1));

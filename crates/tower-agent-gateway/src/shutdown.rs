@@ -13,9 +13,9 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// Serves an [`app`](crate::app) until `signal` is ready, and then ends its runs.
 ///
-/// `[server]` limits the connections. From the first signal on no request is admitted; with
-/// `control.drain` open runs may go on for that long, or until `signal` is ready again. Then
-/// all runs end as `Shutdown`, and connections have 5 s to close.
+/// `[server]` limits the connections. From the first signal on no run and no call is admitted; with
+/// `control.drain` running work may go on for that long, or until `signal` is ready again. Then all
+/// open runs end as `Shutdown`, and connections have 5 s to close.
 ///
 /// # Cancel safety
 ///
@@ -38,7 +38,8 @@ pub async fn serve(
             let again = pin!(signal());
             let _ = select(drained, again).await;
         }
-        // Before connections close, so that open streams and repeated requests get the reason.
+        // The runs end before connections close, so that open streams and repeated requests get
+        // the reason.
         settled = Some(registry.drain(Duration::ZERO));
         runs.shutdown();
     };
@@ -47,7 +48,7 @@ pub async fn serve(
     let grace = async {
         let _ = stopped.wait_for(|stopping| *stopping).await;
         tokio::time::sleep(GRACE).await;
-        // Again, for runs that began while connections were closing.
+        // The registry shuts down again, for runs that began while connections were closing.
         registry.shutdown();
     };
     {

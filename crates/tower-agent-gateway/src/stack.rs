@@ -134,7 +134,7 @@ fn runs(layer: RunLayer, config: &Config) -> RunLayer {
     if config.auth.is_none() {
         return layer;
     }
-    // From the extensions, as `Callers` has removed the key from the headers.
+    // The owner comes from the extensions, because `Callers` has removed the key from the headers.
     layer.owner_by(|parts: &Parts| {
         let caller = parts.extensions.get::<Caller>();
         caller.map_or_else(tower_agent::Owner::anonymous, |caller| caller.owner)

@@ -18,7 +18,7 @@ pub(crate) struct StackGenerations<S>(ArcSwap<GenerationState<S>>);
 #[derive(Debug)]
 struct GenerationState<S> {
     present: Arc<S>,
-    /// The oldest first.
+    /// The stacks of earlier configurations that still have open runs, the oldest first.
     earlier: Vec<Arc<Earlier<S>>>,
 }
 

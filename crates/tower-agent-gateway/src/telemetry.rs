@@ -1,6 +1,6 @@
 //! The spans of the gateway, sent to a receiver of OTLP.
 //!
-//! [`Telemetry`] sends them, as protobuf over HTTP. `TraceParent` makes the caller's span the
+//! [`Telemetry`] sends the spans, as protobuf over HTTP. `TraceParent` makes the caller's span the
 //! parent of a call's span, `name_attempt` tells the upstream the span of its attempt; both by the
 //! headers of W3C's trace context.
 

@@ -40,7 +40,8 @@ struct Stalled {
     idle: Duration,
 }
 
-/// A request's body with an idle timeout; the rest is drained if a handler drops it.
+/// A request's body with an idle timeout. If a handler drops the body early, the rest is drained,
+/// on HTTP/1 only.
 struct UploadBody {
     body: Body,
     /// Whether the body has ended or failed.
@@ -50,7 +51,7 @@ struct UploadBody {
     idle: Option<Duration>,
     /// When the reader's present wait began.
     quiet: Option<Instant>,
-    /// `None` until the first wait.
+    /// The timer of the idle timeout; `None` until the first wait.
     timer: Option<Pin<Box<Sleep>>>,
     stalled: Arc<AtomicBool>,
 }
@@ -59,10 +60,10 @@ struct UploadBody {
 ///
 /// An early answer must reach its client. hyper closes an HTTP/1 connection on which a handler
 /// dropped half a body, and the kernel resets it for the unread bytes. A client that is still
-/// sending sees the reset instead of the answer, and retries. So the rest is read and
-/// discarded, and the connection can be reused; beyond the bounds of bytes and time it closes.
-/// Draining begins only when the stack has dropped the body, because until then the stack reads
-/// it. HTTP/2 resets the one stream, and needs no draining.
+/// sending sees the reset instead of the answer.
+///
+/// So on HTTP/1 the rest of a dropped body is read and discarded, up to bounds of bytes and time,
+/// and the connection can be reused. HTTP/2 resets the one stream, and needs no draining.
 ///
 /// An upload that sends no byte for `idle`, while a handler waits for it, fails. On HTTP/1 its
 /// connection then closes.
@@ -83,7 +84,8 @@ pin_project! {
     pub(crate) struct UploadFuture<F> {
         #[pin]
         future: F,
-        // `None` for a request of HTTP/2, as its connection serves others.
+        // The flag that the upload has stalled. `None` for a request of HTTP/2, because its
+        // connection also serves others.
         stalled: Option<Arc<AtomicBool>>,
     }
 }
@@ -140,7 +142,7 @@ where
     }
 }
 
-/// The status for a request with a stalled upload.
+/// The status for the error of a stalled upload; `None` for any other error.
 pub(crate) fn status(error: &BoxError) -> Option<StatusCode> {
     let mut cause: Option<&(dyn Error + 'static)> = Some(&**error);
     while let Some(error) = cause {
@@ -187,8 +189,8 @@ impl UploadBody {
         // Every frame moves the deadline; the timer follows only when it fires, which is
         // cheaper.
         loop {
-            // Outside tokio's coop budget: a timer that is `Pending` for lack of budget has not
-            // registered its waker.
+            // The timer is polled outside tokio's coop budget: a timer that is `Pending` for lack
+            // of budget has not registered its waker.
             ready!(Pin::new(&mut unconstrained(timer.as_mut())).poll(cx));
             if timer.deadline() >= until {
                 return Poll::Ready(idle);
@@ -219,8 +221,8 @@ impl http_body::Body for UploadBody {
             let idle = ready!(self.poll_stalled(cx));
             self.ended = true;
             self.stalled.store(true, Ordering::Release);
-            // Dropped before the answer, so that hyper sees an unread body and closes the
-            // connection.
+            // The body is dropped before the answer, so that hyper sees an unread body and closes
+            // the connection.
             self.body = Body::empty();
             return Poll::Ready(Some(Err(axum::Error::new(Stalled { idle }))));
         }

@@ -43,7 +43,7 @@ impl Rates {
     }
 }
 
-/// The atomic integer behind each of a bucket's two numbers. Tests implement the trait for loom's.
+/// The atomic integer behind each of a bucket's two numbers. Tests also use the integer of loom.
 pub(crate) trait Cell {
     fn new(value: u64) -> Self;
     #[cfg(test)]
@@ -85,8 +85,8 @@ pub(crate) enum PermitSource {
 /// Grants that were not refunded never exceed the deposits, plus the floor times the age of
 /// the bucket, plus one second of the floor. Each grant is one successful exchange of one
 /// integer, so this holds under any interleaving, and after any idle time.
-// Aligned away from the reference counts of the `Arc` around it; processors fetch cache
-// lines of 64 bytes in pairs.
+// The bucket is aligned away from the reference counts of the `Arc` around it; processors
+// fetch cache lines of 64 bytes in pairs.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Bucket<C = AtomicU64> {
@@ -95,9 +95,9 @@ pub(crate) struct Bucket<C = AtomicU64> {
     /// The time up to which repeats have spent the floor, in nanoseconds on the clock of
     /// `withdraw`.
     ///
-    /// Each repeat from the floor advances this time by `interval`, from the current time if this
-    /// time has passed. A repeat that would advance it more than `burst` beyond the current time is
-    /// refused.
+    /// Each repeat from the floor advances `spent_until` by `interval`, from the current time if
+    /// `spent_until` has passed. A repeat that would advance it more than `burst` beyond the
+    /// current time is refused.
     spent_until: C,
     deposit: u64,
     cap: u64,
@@ -109,7 +109,8 @@ pub(crate) struct Bucket<C = AtomicU64> {
 impl<C: Cell> Bucket<C> {
     pub(super) fn new(rates: Rates) -> Self {
         let floor = u64::from(rates.floor);
-        // Rounded up, so that beside its burst the floor never grants more than its rate.
+        // The interval is rounded up, so that beside its burst the floor never grants more than
+        // its rate.
         let interval = SECOND
             .checked_div(floor)
             .map_or(0, |_| SECOND.div_ceil(floor));
@@ -204,8 +205,8 @@ pub(super) const NAMES: usize = 256;
 /// The longest candidate name with a bucket of its own, in bytes; callers may choose names.
 pub(super) const NAME: usize = 256;
 
-/// One bucket for each of the first [`NAMES`] candidates, so that the repeats to one candidate use
-/// up no repeats to another. All further candidates share a bucket.
+/// One bucket for each of the first [`NAMES`] candidates. So the repeats to one candidate use up no
+/// repeats to another. All further candidates, and those with too long a name, share a bucket.
 pub(super) struct Buckets {
     rates: Rates,
     opened: Instant,
@@ -267,8 +268,8 @@ impl Buckets {
         }
         let start = self.hasher.hash_one(name) as usize % NAMES;
         let (before, from) = self.named.split_at(start);
-        // Linear probing: the first slot that is free or has this name. If two threads find one
-        // slot free, the later thread gets the earlier thread's name and compares it.
+        // Linear probing finds the first slot that is free or has this name. If two threads find
+        // one slot free, the later thread gets the earlier thread's name and compares it.
         let place = from.iter().chain(before).find_map(|place| {
             let named = place.get_or_init(|| NamedBucket {
                 name: name.into(),

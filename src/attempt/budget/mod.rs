@@ -36,9 +36,9 @@ pub struct RetryBudget(Arc<Settings>);
 impl RetryBudget {
     /// Makes a budget with the default limits.
     ///
-    /// The defaults are two attempts per candidate and call; three repeats of one failure and ten
-    /// failures per run; for all runs together at one candidate, repeats of a fifth of the first
-    /// attempts, and ten repeats per second in any case.
+    /// By default a call makes at most two attempts per candidate. A run allows three repeats of
+    /// one failure, and ten failures. At one candidate all runs together may repeat a fifth as
+    /// often as they make first attempts, and ten times per second in any case.
     #[must_use]
     pub fn new() -> Self {
         Self(Arc::new(Settings {
@@ -95,8 +95,8 @@ impl RetryBudget {
 
     /// The number of failures of any kind in a row that ends a run; off by default.
     ///
-    /// With a limit of 5, the fifth failure in a row ends the run, unless a call or a tool
-    /// succeeded between them; 0 acts as 1. Only failures that reach the harness count, also
+    /// With a limit of 5, the fifth failure in a row ends the run. A limit of 0 acts as 1. A call
+    /// or a tool that succeeds begins a new row; only failures that reach the harness count, also
     /// under [`Count::Every`].
     #[must_use]
     pub fn consecutive_errors(self, failures: impl Into<Option<u32>>) -> Self {
@@ -130,9 +130,9 @@ impl RetryBudget {
 
     /// The wait before a repeat, unless the upstream names one.
     ///
-    /// Waits are jittered from `base` (by default 500 ms), which grows with each repeat up
-    /// to `max` (8 s). A `base` above `max` counts as `max`. For an upstream that is overloaded or
-    /// still starting, the `base` is four times as long.
+    /// By default `base` is 500 ms and `max` is 8 s. The [`jitter`](Self::jitter) says how the
+    /// waits grow from `base` up to `max`; a `base` above `max` counts as `max`. For an upstream
+    /// that is overloaded or still starting, the `base` is four times as long.
     #[must_use]
     pub fn delays(self, base: Duration, max: Duration) -> Self {
         self.set(|settings| (settings.delays.base, settings.delays.max) = (base, max))
@@ -206,13 +206,13 @@ impl RetryBudget {
 
     /// A hook after every attempt, the first one included.
     ///
-    /// The layers call the hook once for each attempt: for a failed one as soon as it is
-    /// classified, before another follows; for one that serves the call when the body of its answer
-    /// has ended or was dropped; for any other when it was dropped. An attempt that waits for the
-    /// service to be ready counts, too. Of nested layers with a hook, the innermost calls its hook,
-    /// because all its attempts are one attempt of a layer further out. The hook runs on the
-    /// request path, also where bodies are dropped, and must not block; a panic in it is logged as
-    /// `after_attempt panicked`. A later hook replaces an earlier one.
+    /// The layer calls the hook once for each attempt. It does so when a failed attempt is
+    /// classified, when the body of the answer that serves the call has ended or was dropped, and
+    /// else when the attempt is over. An attempt that ends before the service is ready counts too.
+    ///
+    /// Of nested layers with hooks, only the innermost that made the attempt calls its own. The
+    /// hook runs on the request path, also where bodies are dropped, and must not block; a panic
+    /// in it is logged as `after_attempt panicked`. A later hook replaces an earlier one.
     ///
     /// ```
     /// use tower_agent::RetryBudget;
@@ -230,8 +230,8 @@ impl RetryBudget {
     /// Deposits what a first attempt at `candidate` earns: the `ratio` of a repeat. `None` is the
     /// bucket of attempts without a candidate; an unshared budget has no buckets.
     ///
-    /// This method is for your own retry loops, like [`withdraw`](Self::withdraw) and
-    /// [`counts`](Self::counts): the layers deposit, withdraw and count without them.
+    /// This method is for your own retry loops, as are [`withdraw`](Self::withdraw) and
+    /// [`counts`](Self::counts). The layers deposit, withdraw and count by themselves.
     #[inline]
     pub fn deposit(&self, candidate: Option<&str>) {
         if let Some(bucket) = self.bucket(candidate) {
@@ -239,8 +239,9 @@ impl RetryBudget {
         }
     }
 
-    /// A permit for one repeat to `candidate`; `None` if the candidate's bucket has neither a
-    /// deposit nor a repeat of the floor left. An unshared budget always grants a permit.
+    /// A permit for one repeat to `candidate`. `None` if the candidate's bucket has neither the
+    /// deposits for a whole repeat nor a repeat of the floor left. An unshared budget always grants
+    /// a permit.
     ///
     /// A permit that is dropped before it is [spent](Permit::spend) gives the repeat back.
     ///
@@ -355,8 +356,8 @@ pub enum IdleBreaker {
     /// The run ends, as [`IdleCircuitOpen`](crate::TerminalReason::IdleCircuitOpen).
     #[default]
     End,
-    /// The retry layer does not repeat the call at the silent candidate; the fallback layer moves
-    /// it to another one.
+    /// The retry layer does not repeat the call at the silent candidate. The fallback layer may
+    /// still move it to another one.
     FailOver,
 }
 
@@ -365,8 +366,8 @@ pub enum IdleBreaker {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug)]
 pub struct NextAttempt<'a> {
-    /// The node of the layer that makes the attempt. The node is the call, or an attempt of a layer
-    /// further out.
+    /// The node below which the layer opens the attempt. It is, for example, the call, or an
+    /// attempt of a layer further out.
     pub run: &'a Run,
     /// The number of the attempt in the call, from 1. Attempts that failed before the service was
     /// called do not count. The hook is not called before a layer's first attempt.
@@ -495,7 +496,7 @@ pub(crate) struct Delays {
 /// The factor on the base wait for an upstream that is overloaded or still starting.
 const SLOWLY: Nanos = 4;
 
-/// Generates the waits of one call, one before each repeat.
+/// Generates the waits before the repeats of one call.
 #[derive(Clone, Debug)]
 pub(crate) struct Backoff {
     delays: Delays,

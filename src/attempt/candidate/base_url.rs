@@ -51,7 +51,7 @@ impl BaseUrl {
         })
     }
 
-    /// The URL of `operation` below this base URL, with the caller's query.
+    /// The URL of `operation` below this base URL, with `query` if there is one.
     pub(crate) fn join(
         &self,
         operation: Operation,

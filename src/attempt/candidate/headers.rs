@@ -6,7 +6,7 @@ use crate::{
     headers::{CREDENTIALS, X_ATTEMPT, X_RUN_ID, X_SESSION_ID},
 };
 
-/// Removes from the caller's headers those that no candidate gets, and sets
+/// Removes the hop-by-hop headers and `expect` from the caller's headers, and sets
 /// `accept-encoding: identity`.
 pub(crate) fn strip_request_headers(headers: &mut HeaderMap) {
     // This step is first: a caller may name any header in `connection`, also one that is set

@@ -87,10 +87,11 @@ impl AttemptTarget for Candidate {
 impl Candidate {
     /// Makes a candidate of a model, by the name that its upstream uses.
     ///
-    /// Without a [`base_url`](Self::base_url), an [`api_key`](Self::api_key) or a
-    /// [`credential`](Self::credential) of their own, all candidates are one account, the caller's:
-    /// after an answer for which the account is at fault, such as 401 or 402, the layer tries none
-    /// of the others.
+    /// Candidates without an upstream and a credential of their own are one account, the caller's.
+    /// Such a candidate has no [`base_url`](Self::base_url), no [`api_key`](Self::api_key), no
+    /// [`credential`](Self::credential) and no credential among its [headers](Self::header). After
+    /// an answer for which the account is at fault, such as 401, the fallback layer tries no other
+    /// candidate of that account.
     pub fn new(model: impl Into<String>) -> Self {
         let model = model.into();
         Self {
@@ -120,12 +121,12 @@ impl Candidate {
     ///
     /// The operation is the known end of the request's path (`chat/completions`,
     /// `responses`, `messages`, `messages/count_tokens`, `embeddings`, `images/...`). The query
-    /// stays, but for its [credentials](Self::forward_credentials). By default the request's URL
-    /// stays.
+    /// stays, but for its [credentials](Self::forward_credentials). Without a base URL the
+    /// request's URL stays.
     ///
-    /// No layer follows a redirect or an upgrade of this upstream. Such an answer is a
-    /// failure, [`Redirect`](crate::llm::failure::FailureClass::Redirect): the next
-    /// candidate is tried, and the caller never gets that answer.
+    /// No layer follows a redirect or an upgrade of this upstream. Such an answer is a failure,
+    /// [`Redirect`](crate::llm::failure::FailureClass::Redirect), after which another candidate may
+    /// be tried. The caller never gets that answer.
     ///
     /// # Errors
     ///
@@ -155,7 +156,8 @@ impl Candidate {
         self
     }
 
-    /// The candidate's own key, which replaces the caller's credential.
+    /// The candidate's own API key. By default the caller's keys are not sent beside it: see
+    /// [`forward_credentials`](Self::forward_credentials).
     ///
     /// The key is sent as `authorization: Bearer KEY`, to Anthropic's operations as
     /// `x-api-key: KEY`.
@@ -171,8 +173,8 @@ impl Candidate {
     /// The id of the account that the candidate uses.
     ///
     /// Candidates of one id share the failures of the account: a refused key, an exhausted
-    /// quota. The id is printed; it is not the key. By default the upstream and the key
-    /// identify the account.
+    /// quota. The id is printed; it is not the key. By default the upstream, the key and the
+    /// headers with a credential identify the account.
     #[must_use]
     pub fn credential(mut self, id: impl Into<String>) -> Self {
         self.credential = Some(id.into());
@@ -186,8 +188,8 @@ impl Candidate {
         self
     }
 
-    /// The limits of the candidate's attempts, in place of those of the layers. Limits in the
-    /// request's extensions win over them.
+    /// The limits of the candidate's attempts. Each limit that is set replaces that of the layers
+    /// further in; a limit in the request's extensions wins over it.
     #[must_use]
     pub const fn limits(mut self, limits: Limits) -> Self {
         self.limits = Some(limits);
@@ -203,8 +205,9 @@ impl Candidate {
 
     /// Whether the candidate's upstream is another tower-agent of the program; false by default.
     ///
-    /// A trusted upstream gets the run's id, and its terminal reasons end the call. Its answers
-    /// keep the headers that the layer removes from the answers of others, such as `set-cookie`.
+    /// A trusted upstream gets the run's id. The terminal reason in a failed answer of it ends the
+    /// call, if the answer names that run. Its answers keep the headers that the layer removes from
+    /// the answers of others, such as `set-cookie`.
     #[must_use]
     pub const fn trusted(mut self, trusted: bool) -> Self {
         self.trusted = trusted;
@@ -261,7 +264,7 @@ impl Candidate {
     ///
     /// # Errors
     ///
-    /// If the body is not a JSON object, or its `model` is not a string or occurs twice.
+    /// If the body is not a JSON object, or its `model` is no valid string or occurs twice.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -339,7 +342,7 @@ impl Candidate {
         self.api_key.is_some() || !self.headers.is_empty() && CREDENTIALS.iter().any(is_own)
     }
 
-    /// Whether the candidate gets none of the caller's credentials, as it has its own upstream.
+    /// Whether the candidate has its own upstream, which gets none of the caller's credentials.
     pub(crate) const fn hides_credentials(&self) -> bool {
         self.base_url.is_some() && !self.forward_credentials
     }

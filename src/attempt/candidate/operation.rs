@@ -57,8 +57,8 @@ impl Operation {
 
 /// Whether the request is a turn of its run: a model generates output for it.
 ///
-/// Embeddings, counts of tokens, and a GET or HEAD of models are no turns. Any other request at a
-/// path that is unknown or ambiguous is one.
+/// Embeddings, counts of tokens, and a GET or HEAD of models are no turns. Any other request is
+/// one, also at an unknown path, and at a path in which another operation precedes the last one.
 pub(crate) fn generates<B>(request: &Request<B>) -> bool {
     let path = request.uri().path();
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
@@ -93,13 +93,13 @@ fn is_of_models(path: &str) -> bool {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CandidateDialect {
-    /// The candidate accepts all requests.
+    /// The candidate accepts requests in each dialect.
     #[default]
     Any,
-    /// Requests to OpenAI's `chat/completions`, `responses`, `embeddings` and `images`, and to
-    /// compatible APIs.
+    /// The candidate accepts requests to OpenAI's `chat/completions`, `responses`, `embeddings` and
+    /// `images`, and to compatible APIs.
     OpenAi,
-    /// Requests to Anthropic's `messages` and `messages/count_tokens`.
+    /// The candidate accepts requests to Anthropic's `messages` and `messages/count_tokens`.
     Anthropic,
 }
 

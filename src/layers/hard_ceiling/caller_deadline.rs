@@ -16,13 +16,15 @@ use crate::{
 pub(super) struct CallerDeadline {
     call: Run,
     announced: CallerLimits,
-    /// The announced deadline on the call's clocks: first that of the head, then that of the body.
+    /// The announced deadline on the call's clocks, if there is one: at first that of the head,
+    /// later that of the body.
     deadline: Option<Announcement>,
-    /// The limit on the silence of the body; `None` before the head, and if none was announced.
+    /// The limit on the silence of the body: set at the head, if the caller announced one.
     silence: Option<SilenceLimit>,
     /// The slot that counts writes of a response layer further out; `None` without such a layer.
     slot: Option<CallSlot>,
-    /// The value of that count at the last [`follow_writes`](Self::follow_writes).
+    /// The number of writes in `slot` at the last [`follow_writes`](Self::follow_writes); 0 without
+    /// a slot.
     writes: u64,
     /// Whether the caller has a head: that of the answer, or an early one.
     has_head: bool,
@@ -32,8 +34,8 @@ pub(super) struct CallerDeadline {
 #[derive(Debug)]
 struct SilenceLimit {
     longest: Nanos,
-    /// The time of the first `Pending` since the head or the last frame; `None` until that
-    /// `Pending`, because the caller causes the delay until then.
+    /// The time of the first `Pending` since the head, the last frame, or the last write of the
+    /// response layer. `None` until that `Pending`: until then the caller causes the delay.
     since: Option<Nanos>,
     window: Option<Arc<IdleWindow>>,
 }
@@ -130,7 +132,8 @@ impl CallerDeadline {
 }
 
 impl LayerHooks for CallerDeadline {
-    /// Replaces the limits on the head by those on the body, when the head arrives.
+    /// Replaces the limits on the head by those on the body, when the head arrives. If the run has
+    /// become one of many calls, all limits are withdrawn.
     fn head(&mut self, _: &Run, headers: &mut HeaderMap) {
         if self.call.is_of_many() {
             self.withdraw();

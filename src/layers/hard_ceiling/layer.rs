@@ -1,6 +1,7 @@
 //! The builder and the service of the hard ceiling, and its hooks for shadow mode.
 //!
-//! The limits stand as deadlines on the node, and the supervisor enforces them.
+//! Except in shadow mode, the layer's own limits stand as deadlines on the node, and the supervisor
+//! enforces them.
 
 use std::time::Duration;
 
@@ -30,17 +31,20 @@ impl HardCeilingLayer {
     ///
     /// # Panics
     ///
-    /// If `limit` is zero; [`optional`](Self::optional) makes a layer without a ceiling.
+    /// Panics if `limit` is zero; [`optional`](Self::optional) makes a layer without a ceiling.
     #[must_use]
     pub const fn new(limit: Duration) -> Self {
         Self::optional(Some(limit))
     }
 
-    /// Makes a layer that allows a node at most `limit` from its opening; `None` sets no ceiling.
+    /// Makes a layer that gives a node a ceiling of `limit` from its opening.
+    ///
+    /// With `None` the layer sets no ceiling. [`Limits`](crate::Limits) of a request may replace
+    /// the ceiling, and [`Run::extend_once`](crate::Run::extend_once) may move that of a run.
     ///
     /// # Panics
     ///
-    /// If `limit` is zero.
+    /// Panics if `limit` is zero.
     #[must_use]
     pub const fn optional(limit: Option<Duration>) -> Self {
         if let Some(limit) = limit {
@@ -59,12 +63,12 @@ impl HardCeilingLayer {
 
     /// Sets a second absolute limit on the node, from its opening; none by default.
     ///
-    /// This limit ends the node as [`CallerDeadline`](crate::TerminalReason::CallerDeadline). It
+    /// The timeout ends the node as [`CallerDeadline`](crate::TerminalReason::CallerDeadline). It
     /// also works in a layer without a ceiling.
     ///
     /// # Panics
     ///
-    /// If `total` is `Some` and zero.
+    /// Panics if `total` is `Some` and zero.
     #[must_use]
     pub const fn timeout(mut self, total: Option<Duration>) -> Self {
         if let Some(total) = total {
@@ -87,10 +91,10 @@ impl HardCeilingLayer {
 
     /// Turns on shadow mode: the layer measures, and ends nothing.
     ///
-    /// When a limit passes, observers get a [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded).
-    /// If the node completes after that, observers get a
-    /// [`FalsePositive`](crate::RunNotice::FalsePositive). A second layer, with a limit known to be
-    /// safe, may enforce that limit in the same stack.
+    /// At the first `Pending` after a limit has passed, observers get a
+    /// [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded). If the node completes after that,
+    /// observers get a [`FalsePositive`](crate::RunNotice::FalsePositive). A second layer, with a
+    /// limit known to be safe, may enforce that limit in the same stack.
     ///
     /// In shadow mode the layer does not read the caller's headers.
     #[must_use]

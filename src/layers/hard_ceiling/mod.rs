@@ -11,9 +11,10 @@
 //! ready. A [`timeout`](HardCeilingLayer::timeout) is a second absolute limit with a separate
 //! reason: the total time that the program allows its callers.
 //!
-//! Of two layers on one node the earlier deadline holds. The program's [`Limits`](crate::Limits) in
-//! a request's extensions replace the limits that the layer was built with. A layer with neither a
-//! limit nor [`caller_deadline`](HardCeilingLayer::caller_deadline) ignores them.
+//! Of two layers on one node the earlier deadline holds. A ceiling or timeout in the program's
+//! [`Limits`](crate::Limits), in a request's extensions, replaces the one that the layer was built
+//! with. A layer with neither a limit nor
+//! [`caller_deadline`](HardCeilingLayer::caller_deadline) ignores these `Limits`.
 //!
 //! # What a caller announces
 //!
@@ -35,9 +36,10 @@
 //! frame ends the silence, also a ping. A [`pause`](crate::Run::pause) does not stop the count,
 //! because the caller does not know of the pause.
 //!
-//! An announced limit can only end a call earlier. In any scope the limit ends the call, never a
-//! run that spans calls: if the node in the request is such a run, the layer opens a call in it.
-//! Inside of a retry layer too, the limit is a deadline of the call, not of the attempt.
+//! An announced limit can end a call earlier than the other limits, and postpones none of them. In
+//! any scope the limit ends the call, never a run that spans calls: if the node in the request is
+//! such a run, the layer opens a call in it. Inside of a retry layer the limit is a deadline of the
+//! call to which the attempt belongs, if there is one.
 //!
 //! The layer ignores a value that is unreadable, not a number or not above zero, and logs it at
 //! debug level: such a value neither refuses nor ends the call. If one header has several values,
@@ -63,8 +65,8 @@
 //! # Shadow mode
 //!
 //! A limit that is too short ends work that was fine, which shows only afterwards. With `observe` a
-//! layer measures and ends nothing. When a limit passes on a node, observers get a
-//! [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded). If the node completes after that,
+//! layer measures and ends nothing. At the first `Pending` after a limit has passed, observers get
+//! a [`WouldHaveEnded`](crate::RunNotice::WouldHaveEnded). If the node completes after that,
 //! observers get a [`FalsePositive`](crate::RunNotice::FalsePositive), which is also logged as a
 //! warning. [`RunRegistry::shadow`](crate::RunRegistry::shadow) counts both. A second layer, with a
 //! limit known to be safe, may enforce that limit in the same stack.
@@ -92,9 +94,10 @@
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or the body drops the inner one. If this layer opened the run, or was the
-//! first layer to get a call that the program attached, a drop before the answer is complete also
-//! ends that node as aborted. The poll that finds the limit passed drops the inner future or body.
+//! Dropping the future or the body drops the inner one. If this layer opened the run or the call,
+//! or was the first layer to get a call that the program attached, a drop before the answer is
+//! complete also ends that node as aborted. The poll in which a limit ends the node drops the inner
+//! future or body.
 //!
 //! # Panics
 //!

@@ -1,4 +1,4 @@
-//! The response body, which probes its upstream while that is silent.
+//! The response body, which can probe a silent upstream.
 
 use std::{
     pin::Pin,
@@ -11,7 +11,8 @@ use http_body::{Body, Frame, SizeHint};
 use super::silence::Silence;
 use crate::{body::HeldPrefix, error::BoxError, run::Role};
 
-/// The response body: the held frames, then the rest; probes a silent upstream.
+/// The response body: the held frames, then the rest. With `silence` set, the body also probes a
+/// silent upstream.
 #[derive(Debug)]
 pub struct ProbedBody<B> {
     pub(super) held: HeldPrefix,

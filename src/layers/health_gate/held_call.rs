@@ -35,7 +35,7 @@ use crate::{
 const MAX_HEALTHY_WAITS: u32 = 3;
 
 pin_project! {
-    /// The future of a call: buffers the request, sends it, and sends it again after a wait.
+    /// The future of a call: buffers the request, sends it, and may wait and send it again.
     #[must_use = "futures do nothing unless polled"]
     pub struct HeldCall<S, Q, B>
     where
@@ -84,7 +84,7 @@ struct HeldState<S, B> {
     is_ready: bool,
     gate: Arc<Gate>,
     run: Run,
-    /// The caller's request; `None` until its body is buffered, and once no resend can follow.
+    /// The caller's request, kept while it may be sent again; `None` until its body is buffered.
     request: Option<Request<ReplayBody>>,
     /// Whether the request goes to the upstream that the gate watches.
     applies: bool,
@@ -153,7 +153,7 @@ where
 
     /// # Panics
     ///
-    /// If it is polled again after it was ready.
+    /// Panics if it is polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let state = this.state;
@@ -306,7 +306,10 @@ impl<S, B> HeldState<S, B> {
         Some(self.service.call(request))
     }
 
-    /// The next step after an error: wait if the upstream refused the connection, else fail.
+    /// The next step after an error.
+    ///
+    /// Only a refused connection to the watched upstream may lead to a wait; any other error fails
+    /// the call.
     fn broken(&mut self, error: BoxError, task: TaskId) -> GateStep<B> {
         // A `Terminated` reports the end of a node, even if a refused connection is its source.
         let refused = TransportError::is_refused(&*error) && Terminated::find(&*error).is_none();
@@ -341,8 +344,7 @@ impl<S, B> HeldState<S, B> {
 
     /// The final step, if the node has ended or is closing; `None` otherwise.
     ///
-    /// The deadlines are checked first. A closing node starts no new work, so its request is not
-    /// sent again.
+    /// The deadlines are checked first. A closing node starts no new work: this call is not sent.
     fn stopped(&mut self, task: TaskId) -> Option<GateStep<B>> {
         let node = self.run.node();
         if node.check(self.run.now(), task).is_err() {

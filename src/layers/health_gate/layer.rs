@@ -66,12 +66,12 @@ impl<P> HealthGateLayer<P> {
 
     /// Sets the interval between the starts of two probes; 5 s by default.
     ///
-    /// If no probe is scheduled yet, the first starts one interval after a call has failed. A probe
+    /// If no probe is scheduled when a call begins to wait, one starts an interval later. A probe
     /// that takes longer than the interval delays the next one.
     ///
     /// # Panics
     ///
-    /// If `interval` is zero.
+    /// Panics if `interval` is zero.
     #[must_use]
     pub fn every(mut self, interval: Duration) -> Self {
         assert!(
@@ -86,7 +86,7 @@ impl<P> HealthGateLayer<P> {
     ///
     /// # Panics
     ///
-    /// If `limit` is zero.
+    /// Panics if `limit` is zero.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
         assert!(!limit.is_zero(), "a probe timeout must be longer than zero");
@@ -112,7 +112,7 @@ impl<P> HealthGateLayer<P> {
     ///
     /// # Panics
     ///
-    /// If `silent` is zero.
+    /// Panics if `silent` is zero.
     #[must_use]
     pub fn watch_silence(mut self, silent: Duration) -> Self {
         assert!(!silent.is_zero(), "a silence must be longer than zero");
@@ -120,7 +120,7 @@ impl<P> HealthGateLayer<P> {
         self
     }
 
-    /// Limits the gate to calls to this host and port; other calls never wait.
+    /// Limits the gate to calls to this host and port; other calls never wait at it.
     ///
     /// The layer compares host and port with the request's URI, or with its `host` header if the
     /// URI has no authority. By default the gate applies to all calls. A missing port is the
@@ -134,7 +134,7 @@ impl<P> HealthGateLayer<P> {
 
     /// Sets the rules by which the layer classifies failed answers.
     ///
-    /// A call waits if `classifier` classifies its answer as
+    /// A call may wait if `classifier` classifies its answer as
     /// [`NotReady`](crate::llm::failure::FailureClass::NotReady). The rules run for an answer of
     /// 4xx or 5xx that no layer further in has classified.
     #[must_use]

@@ -17,12 +17,14 @@
 //! failure goes to the retry layers. To classify a failed answer the layer reads up to 64 KiB of
 //! its body for up to one second; it returns any other failure unchanged.
 //!
-//! The gate then closes for all calls through it. One of the waiting calls runs the probe in its
-//! own polls, [every](HealthGateLayer::every) five seconds, the first time after five seconds. If
-//! that call is dropped, or is not polled in time, another call takes over. When a probe
-//! succeeds, all waiting calls are sent, with the same request, on the same node: there is no new
-//! attempt, no budget is charged, and no cooldown begins. When the last waiting call is dropped or
-//! stops waiting, the gate opens again, and the next call is sent at once.
+//! While a call waits, the gate is closed: new calls to the upstream wait, too. A waiting or silent
+//! call runs the probe in its own polls. By default a probe starts [every](HealthGateLayer::every)
+//! five seconds, for a waiting call the first after five seconds at the latest. If the call that
+//! probes is dropped, or is not polled in time, another call takes over.
+//!
+//! When a probe succeeds, all waiting calls are sent, with the same request, on the same node:
+//! there is no new attempt, no budget is charged, and no cooldown begins. When the last waiting
+//! call is dropped or stops waiting, the gate opens again, and the next call is sent at once.
 //!
 //! A probe may succeed although the model is dead. A call that has failed three times, each time
 //! after a successful probe, stops waiting: its failure goes to the retries and candidates
@@ -30,18 +32,18 @@
 //!
 //! # When the clock runs
 //!
-//! The wait is a [`pause`](crate::Run::pause): step windows stand still, ceilings and the
-//! caller's deadlines do not. The step windows of the run above the call stand still too: while
-//! one call waits here, the run's window does not notice the silence of a sibling or of the run
-//! itself. The upload of a request is also a pause, bounded only by ceilings and the caller's
-//! deadlines. [`patience`](HealthGateLayer::patience) also bounds the wait; when it is used up,
+//! A wait at the gate is a [`pause`](crate::Run::pause): step windows stand still, ceilings and the
+//! caller's deadlines do not. The step windows of the run above the call stand still too: while one
+//! call waits here, the run's window does not notice the silence of a sibling or of the run itself.
+//! The upload of a request is also a pause, bounded only by ceilings and the caller's deadlines.
+//!
+//! [`patience`](HealthGateLayer::patience) also bounds the wait at the gate; when it is used up,
 //! the call returns its failure unchanged, or is sent once if it was never sent.
 //!
 //! With [`watch_silence`](HealthGateLayer::watch_silence) the layer also probes the upstream of a
 //! call or body that has been silent for a while, in the polls of that call. Two failed probes in
-//! a row end the node as [`StepTimeout`](crate::TerminalReason::StepTimeout). So a slow but
-//! healthy model has any time it needs, and the layer detects a dead one behind an open
-//! connection.
+//! a row end the node as [`StepTimeout`](crate::TerminalReason::StepTimeout). So this layer lets a
+//! slow but healthy model work on, and detects a dead one behind an open connection.
 //!
 //! # Same instant
 //!
@@ -61,7 +63,8 @@
 //! # Cancel safety
 //!
 //! Dropping the future or the body drops the call, the wait and the probe in progress; another
-//! waiting call then starts a new probe. The end of the node does the same, in the same poll.
+//! waiting or silent call then starts a new probe. The poll that notices the end of the node does
+//! the same.
 //!
 //! # Panics
 //!

@@ -18,7 +18,7 @@ pub(super) struct SharedProbes {
 impl SharedProbes {
     /// Changes the state; wakes all subscribers if the due time changed or the prober is gone.
     ///
-    /// The method wakes all of them: a wake of one alone would be lost if its call is dropped
+    /// The method wakes all subscribers: a wake of one alone would be lost if its call is dropped
     /// before the next poll.
     pub(super) fn change<T>(&self, change: impl FnOnce(&mut ProbeSchedule) -> T) -> T {
         let mut schedule = self.schedule.lock();
@@ -126,7 +126,8 @@ impl ProbeSchedule {
 
     /// Stores the result of a probe, and schedules the next one at `due`.
     ///
-    /// A healthy result opens the gate. The result is ignored if another subscriber has taken over.
+    /// A healthy result opens the gate. The result is ignored if the subscriber is no longer the
+    /// prober.
     pub(super) fn record_result(&mut self, key: u64, healthy: bool, due: Instant) {
         if self.prober.is_none_or(|(prober, _)| prober != key) {
             return;

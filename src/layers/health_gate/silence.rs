@@ -52,7 +52,7 @@ impl Silence {
 
     /// Handles a `Pending` of the upstream; ends the node if the probes find the upstream dead.
     ///
-    /// Otherwise the task wakes when the probes have to start or to go on.
+    /// While the node goes on, the task wakes when the probes have to start or to go on.
     pub(super) fn poll(&mut self, cx: &mut Context<'_>) {
         let since = *self.since.get_or_insert_with(Instant::now);
         if self.probes.is_none() && self.poll_start(since + self.after, cx).is_ready() {

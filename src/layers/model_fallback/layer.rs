@@ -75,11 +75,11 @@ impl ModelFallbackLayer {
         self
     }
 
-    /// Sends no request but probes to a candidate for a while after it has failed.
+    /// Sends no request but probes to a candidate that is in a cooldown.
     ///
     /// By default every call tries a failed candidate again. While all candidates that could
-    /// serve are in a cooldown, the layer sends no request, and its error is a
-    /// [`CoolingDown`](crate::llm::failure::CoolingDown).
+    /// serve are in a cooldown, and no probe is due, the layer sends no request. Its error is then
+    /// a [`CoolingDown`](crate::llm::failure::CoolingDown).
     #[must_use]
     pub fn cooldowns(mut self, cooldowns: Cooldowns) -> Self {
         let candidates = &self.settings.candidates;
@@ -89,11 +89,12 @@ impl ModelFallbackLayer {
 
     /// Sets whether the requests of a session go first to the candidate that served it last.
     ///
-    /// This holds while the session asks for the same model, the candidate accepts the dialect and
-    /// is in no cooldown, and a [`CandidateOrder`](crate::CandidateOrder) keeps it. By default each
-    /// request starts at the candidate that it names. The [`RunLayer`](crate::RunLayer) defines the
-    /// session; the setting affects neither a run without one nor a request with a form. Clones of
-    /// the layer share the sessions, and remember at least the last 4,096.
+    /// The candidate that served the session last goes first while the session asks for the same
+    /// model, the candidate accepts the dialect and is in no cooldown, and a
+    /// [`CandidateOrder`](crate::CandidateOrder) keeps it. By default each request starts at the
+    /// candidate that it names. The [`RunLayer`](crate::RunLayer) defines the session; the setting
+    /// affects neither a run without one nor a request with a form. Clones of the layer share the
+    /// sessions, and remember at least the last 4,096.
     #[must_use]
     pub fn sticky(mut self, sticky: bool) -> Self {
         self.settings.sessions = sticky.then(Arc::default);
@@ -108,7 +109,7 @@ impl ModelFallbackLayer {
     ///
     /// # Panics
     ///
-    /// If the operation is unknown: see [`Candidate::base_url`].
+    /// Panics if the operation is unknown: see [`Candidate::base_url`].
     #[must_use]
     pub fn operation(mut self, operation: &str) -> Self {
         let known = Operation::from_path(operation);
@@ -119,8 +120,8 @@ impl ModelFallbackLayer {
 
     /// Refuses a request with a body that is empty or a form, as the layer reads no model from it.
     ///
-    /// By default the layer leaves such a body unchanged, and sends a form to the first candidate
-    /// only.
+    /// By default the layer leaves an empty body or a form unchanged, and sends a form to the first
+    /// candidate only.
     #[must_use]
     pub const fn json_only(mut self) -> Self {
         self.settings.json_only = true;
@@ -129,7 +130,7 @@ impl ModelFallbackLayer {
 
     /// Also tries another candidate after a failure of this class.
     ///
-    /// Only three classes leave that choice to the program: [`TooLarge`](FailureClass::TooLarge),
+    /// Only three classes leave the next step to the program: [`TooLarge`](FailureClass::TooLarge),
     /// [`ContentFilter`](FailureClass::ContentFilter) and [`Caller`](FailureClass::Caller). For
     /// other classes the setting has no effect.
     #[must_use]
@@ -149,9 +150,10 @@ impl ModelFallbackLayer {
 
     /// Sets how long the layer may hold back an answer before it commits, from the attempt's start.
     ///
-    /// By default the layer holds an answer until its first content, for as long as its attempt
-    /// lives. A [`RetryBudgetLayer`](crate::RetryBudgetLayer) inside holds the answer itself, by
-    /// its own setting.
+    /// By default only the end of the attempt and the
+    /// [size](crate::attempt#what-is-held-and-until-when) of the held part limit the time. A
+    /// [`RetryBudgetLayer`](crate::RetryBudgetLayer) inside holds the answer itself, by its own
+    /// setting.
     #[must_use]
     pub const fn hold(mut self, hold: Duration) -> Self {
         self.settings.attempts.hold = Some(hold);

@@ -8,15 +8,15 @@
 //!
 //! # Which candidates, and in which order
 //!
-//! The layer tries the candidate that the request names as its `model`, then the others in
-//! the order of the layer's list, or of a [`CandidateOrder`] that the program sets for this
-//! request, each at most once per call. If the layer is
-//! [sticky](ModelFallbackLayer::sticky), the candidate that served the session last goes
-//! before all of them. A candidate that does not accept the request's dialect is skipped.
-//! The failure decides which candidates remain: after a refused key those with another
-//! credential, after an overflow of the context those with a larger window, after a bad
-//! request none by default; see
-//! [`FailureClass::other`](crate::llm::failure::FailureClass::other).
+//! The layer tries the candidate that the request names as its `model`, then the others in the
+//! order of the layer's list, or of a [`CandidateOrder`] that the program sets for this request,
+//! each at most once per call. If the layer is [sticky](ModelFallbackLayer::sticky), the candidate
+//! that served the session last goes before all of them, unless a `CandidateOrder` leaves it out. A
+//! candidate that does not accept the request's dialect is skipped.
+//!
+//! The failure decides which candidates remain: after a refused key those with another credential,
+//! after an overflow of the context those with a larger window, after a bad request none by
+//! default; see [`FailureClass::other`](crate::llm::failure::FailureClass::other).
 //!
 //! A request that [`SideEffects`](crate::attempt::SideEffects) marks, or that its attempt
 //! [marks](crate::Run::mark_side_effects), goes to no other candidate. An attempt can check
@@ -27,32 +27,38 @@
 //!
 //! # Cooldowns
 //!
-//! With [`Cooldowns`] the layer sends a failed candidate no call but probes for a while: no other
-//! call at all if the model is down, none on the same account if its key was refused. The failure
-//! of a caller's own key affects that caller only. While all candidates that could serve are in a
-//! cooldown, the layer sends no request, and its error is a
-//! [`CoolingDown`](crate::llm::failure::CoolingDown), which becomes a 503 with `retry-after`.
-//! There is no cooldown after an attempt that the caller, a limit of the call or an end from
-//! outside cut, nor after a failure that the request itself caused.
+//! With [`Cooldowns`] the layer sends a failed candidate only probes for a while. After a failure
+//! of the model this holds for all calls to it, after a refused key for the calls on the same
+//! account. The failure of a caller's own key affects that caller only. There is no cooldown after
+//! an attempt that the caller, a limit of the call or an end from outside cut, nor after a failure
+//! that the request itself caused.
+//!
+//! While all candidates that could serve are in a cooldown, and no probe is due, the layer sends no
+//! request. Its error is then a [`CoolingDown`](crate::llm::failure::CoolingDown), which becomes a
+//! 503 with `retry-after`.
 //!
 //! # What a candidate is sent
 //!
 //! A candidate is sent the original request. The layer changes only the URL, the bytes of the
-//! top-level `model`, the length, `accept-encoding`, `x-attempt`, and the headers that belong to
-//! one connection or one upstream. A candidate with an upstream of its own gets none of the
-//! caller's `authorization`, `x-api-key`, `api-key`, `x-goog-api-key`, `x-amz-security-token` and
-//! `cookie`, and no `key`, `api_key`, `api-key`, `apikey` and `access_token` of the query, unless
-//! it [forwards credentials](crate::Candidate::forward_credentials). Other headers and the rest of
-//! the query are sent, so a layer further out must remove a secret in one of them. Only trusted
-//! candidates get the run's id. A multipart form goes to the first candidate only, unchanged. The
-//! layer refuses any other body that is neither empty nor a JSON object.
+//! top-level `model`, the length, `accept-encoding`, `x-attempt`, the candidate's own
+//! [headers](crate::Candidate::header) and key, and the headers that belong to one connection or
+//! one upstream. A multipart form goes to the first candidate only, unchanged. The layer refuses
+//! any other body that is neither empty nor a JSON object.
 //!
-//! These rules also hold for embeddings and images.
+//! A candidate with an upstream of its own gets none of the caller's `authorization`, `x-api-key`,
+//! `api-key`, `x-goog-api-key`, `x-amz-security-token` and `cookie`, and no `key`, `api_key`,
+//! `api-key`, `apikey` and `access_token` of the query, unless it [forwards
+//! credentials](crate::Candidate::forward_credentials). Headers of unknown names and the rest of
+//! the query are sent, so a layer further out must remove a secret in one of them. Only trusted
+//! candidates get the run's id.
+//!
+//! Requests for embeddings and images follow the same rules as those for text.
 //!
 //! # The commit
 //!
-//! The layer holds an answer back until its first content. After that the layer tries no other
-//! candidate, and the caller gets a later failure: see [`attempt`](crate::attempt).
+//! The layer holds an answer back until the attempt commits to it, in a stream at the first content
+//! at the latest. After that the layer tries no other candidate, and the caller gets a later
+//! failure: see [`attempt`](crate::attempt).
 //!
 //! # What the caller is sent
 //!
@@ -70,8 +76,9 @@
 //!
 //! Each attempt but the one at the last candidate gets a share of the time that is left until the
 //! earliest deadline of the attempt, its call or their run: that time divided by the number of
-//! candidates left, without those in a cooldown. Without a deadline there is no share. The share
-//! limits the attempt until its commit. Layers inside limit the attempt, layers outside the call.
+//! candidates left, this one included and without those in a cooldown. Without a deadline there is
+//! no share. The share limits the attempt until its commit. Layers inside limit the attempt, layers
+//! outside the call.
 //!
 //! # Same instant
 //!
@@ -90,7 +97,8 @@
 //!
 //! # Panics
 //!
-//! A pending poll panics outside of a tokio runtime with its timer enabled.
+//! A pending poll of a call with a deadline panics outside of a tokio runtime with its timer
+//! enabled.
 //!
 //! # Examples
 //!

@@ -49,7 +49,7 @@ pub struct FallbackPolicy {
     reason = "a box would be one more allocation of each call"
 )]
 enum PreparedRequest {
-    /// The request is not there yet, or `release` has dropped it.
+    /// There is no request: before `begin`, after `release`, and once a plain request was sent.
     Nothing,
     /// The unchanged request, if the layer has no candidates.
     Plain(Request<ReplayBody>),
@@ -138,7 +138,8 @@ impl AttemptPolicy for FallbackPolicy {
         Ok(request)
     }
 
-    /// Limits the attempt to the time left, divided by the number of candidates left.
+    /// Limits the attempt to its share of the time left, if there is a deadline and another
+    /// candidate.
     fn limit(&self, attempt: &Run) {
         let Some(until) = attempt.node().next_deadline() else {
             return;

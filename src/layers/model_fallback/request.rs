@@ -17,7 +17,7 @@ pub(crate) struct OriginalRequest {
     body: Bytes,
     content: Content,
     operation: Option<Operation>,
-    /// Whether no attempt follows the next one.
+    /// Whether the request of the next attempt takes the head without a clone.
     is_last: bool,
 }
 
@@ -71,9 +71,9 @@ impl OriginalRequest {
         Err(InvalidRequest::new(message))
     }
 
-    /// Sets the number of the next attempt, and whether no other can follow it.
+    /// Sets the number of the next attempt, and whether its request takes the head.
     ///
-    /// The last attempt's request takes the head without a clone.
+    /// With `is_last` no other request can be made: the head is moved, and not cloned.
     pub(super) fn prepare(&mut self, number: u32, is_last: bool) {
         self.template.set_attempt(number);
         self.is_last = is_last;

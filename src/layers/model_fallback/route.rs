@@ -11,7 +11,7 @@ use std::{
 
 use crate::{attempt::Candidate, error::InvalidRequest, lock::Lock, run::Run};
 
-/// The order in which one call tries its candidates, each once.
+/// The order in which one call tries its candidates, each at most once.
 ///
 /// A stop is a place in that order. The first two stops are for candidates that go before the
 /// listed ones, and may be empty.
@@ -39,7 +39,8 @@ impl Route {
         self.front[1] = Some(candidate);
     }
 
-    /// Puts a candidate at the first stop, if it is listed or named; else has no effect.
+    /// Puts a candidate at the first stop, unless the request's own list lacks it. The candidate
+    /// that the request names need not be in the list.
     pub(super) fn prefer(&mut self, candidate: usize) {
         let listed = |listed: &Vec<usize>| listed.contains(&candidate);
         let known = self.listed.as_ref().map_or(candidate < self.all, listed);
@@ -76,7 +77,7 @@ impl Route {
 /// The program sets the extension. The candidate that the request names as its `model` goes before
 /// the listed ones, even if the list lacks it. With an [empty list](Self::none) the request goes to
 /// the named candidate only; if the request names none that accepts its dialect, to the first
-/// candidate that does. A name that no candidate has fails the call with an
+/// candidate that does. A listed name that no candidate has fails the call with an
 /// [`InvalidRequest`](crate::error::InvalidRequest).
 ///
 /// ```

@@ -123,7 +123,7 @@ impl FallbackPolicy {
     ///
     /// # Errors
     ///
-    /// If all candidates that could serve are in a cooldown.
+    /// A [`CoolingDown`] if all candidates that could serve are in a cooldown, and no probe is due.
     pub(super) fn select_first(&mut self, first: usize) -> Result<(), CoolingDown> {
         let open = self.suitable_stops().find(|stop| self.claim(*stop));
         let cooling = open.is_none().then(|| self.cooling());
@@ -170,13 +170,14 @@ impl FallbackPolicy {
         Some((cooldowns, self.keys(stop)?))
     }
 
-    /// The cooldown keys of the candidate at a stop; `None` if the layer has no cooldowns.
+    /// The cooldown keys of the candidate at a stop; `None` without cooldowns, or at an empty stop.
     pub(super) fn keys(&self, stop: usize) -> Option<Keys> {
         let cooldowns = self.settings.cooldowns.as_ref()?;
         cooldowns.keys(self.route.at(stop)?, self.original()?.head())
     }
 
-    /// The candidates that could serve but are in a cooldown, each with the time left.
+    /// The candidates that could serve but are in a cooldown without a due probe, each with the
+    /// time left.
     pub(super) fn cooling(&self) -> CoolingDown {
         let cooling = self.suitable_stops().filter_map(|stop| {
             let CooldownState::Cooling { left, class } = self.state(stop) else {

@@ -57,8 +57,9 @@ impl Wake for PumpSlot {
 }
 
 impl PumpSlot {
-    /// Drops the work if the node has ended or one of its deadlines has passed; else sets the timer
-    /// to the next deadline.
+    /// Drops the work if the node has ended, or if a deadline of it or of a node above has passed.
+    ///
+    /// Otherwise sets the timer to the next deadline, while the waker is registered.
     async fn drop_if_ended(self: Arc<Self>) {
         if !self.run.node().is_over() {
             // A frame that becomes ready at the instant of the deadline goes to a waiting reader
@@ -84,7 +85,7 @@ impl PumpSlot {
     }
 
     /// Registers the waker for the end of the node, for its earliest deadline, and for changes that
-    /// make this deadline earlier. Only the first call has an effect.
+    /// make this deadline earlier. Further uses of this method have no effect.
     fn watch(self: &Arc<Self>, watched: &mut bool, timer: &mut TaskTimer) {
         if !std::mem::replace(watched, true) {
             self.run.node().watch();
@@ -145,7 +146,7 @@ impl Future for PumpedCall {
 
     /// # Panics
     ///
-    /// If the future is polled again after it returned a response.
+    /// Panics if the future is polled again after it returned a response.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(reader) = &self.0 else {
             panic!("a response future was polled after it was ready")

@@ -25,7 +25,8 @@ pub(super) struct Drain {
     timer: TaskTimer,
     discarded: u8,
     work: PumpedWork,
-    // Declared last, so that the node counts the task until the call or the body is dropped.
+    // This field drops last, so that the node counts the task until the call or the body is
+    // dropped.
     _task: TaskGuard,
 }
 

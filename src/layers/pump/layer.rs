@@ -36,14 +36,14 @@ impl PumpLayer {
         Self { drain: None }
     }
 
-    /// Sets how long a call goes on after its caller has left, to learn the usage.
+    /// Sets how long a call may go on after its caller has left, to learn the usage.
     ///
     /// With `None`, the default, a drop by the caller ends the call, and drops the inner future or
     /// body at once.
     ///
     /// # Panics
     ///
-    /// If `limit` is `Some` and zero.
+    /// Panics if `limit` is `Some` and zero.
     #[must_use]
     pub const fn drain(mut self, limit: Option<Duration>) -> Self {
         if let Some(limit) = limit {
@@ -118,7 +118,8 @@ where
     }
 }
 
-/// Closes the node when the caller drops the response; a task then drains it for at most this time.
+/// Closes the node when the caller drops the unfinished response. The rest is then read for at most
+/// this time.
 #[derive(Debug)]
 struct CloseOnDrop(Duration);
 

@@ -10,7 +10,7 @@
 //!
 //! The pump watches the absolute deadlines of the node and of the nodes above it, from the first
 //! `Pending` of the call or from the head of its answer on. A deadline that becomes earlier counts
-//! at once. A deadline of an attempt below the node is checked only when the caller polls. Step
+//! at once. A deadline of an attempt below the node is checked only in polls of the call. Step
 //! windows do not run while the caller does not read, because the call then does not wait for the
 //! upstream. The pump reads nothing ahead of its caller: only a [drain](#draining) reads on.
 //!
@@ -27,29 +27,31 @@
 //!
 //! # Cancel safety
 //!
-//! Dropping the future or an incomplete body stores
+//! Without a [drain](#draining), dropping the future or an incomplete body stores
 //! [`ClientDisconnect`](crate::TerminalReason::ClientDisconnect), unless a reason is stored, and
-//! drops the inner future or body at once, unless the pump [drains](#draining). If the node ends
-//! otherwise, the next poll by the caller drops the inner future or body, or a task of the pump,
-//! within one turn of the scheduler. A task of the pump runs on the runtime, and in the tracing
-//! span, in which the call was made.
+//! drops the inner future or body at once. If the node ends by another cause, a task of the pump
+//! soon drops the inner future or body, unless a poll by the caller does so first. A task of the
+//! pump runs on the runtime, and in the tracing span, in which the call was made.
 //!
 //! # Draining
 //!
 //! An upstream bills a dropped attempt too, and reports its usage only at the end of the stream.
-//! With [`drain`](PumpLayer::drain) a drop by the caller closes the call and does not end it: no
-//! retry, no other candidate, no call and no tool starts at or below its node, and the attempt in
-//! progress goes on in a task, with its frames discarded. The call ends as `ClientDisconnect` once
-//! no work of it is left, and at the limit at the latest, even if its answer ended well, because
-//! the caller did not get the answer. Deadlines and ends from outside still hold, and win. If the
-//! caller leaves before the first poll, in the wait before a retry, or while the service is not
-//! ready, there is no usage to learn, and the call ends at once.
-//! [`RunLayer::on_end`](crate::RunLayer::on_end) is called after that end.
+//! With [`drain`](PumpLayer::drain) a drop by the caller closes the call: no retry, no other
+//! candidate, no call and no tool starts at or below its node. An attempt in progress goes on in a
+//! task, with its frames discarded.
+//!
+//! A drained call ends as `ClientDisconnect` once no work of it is left, and at the limit at the
+//! latest, even if its answer ended well, because the caller did not get the answer. Deadlines and
+//! ends from outside still hold, and win. [`RunLayer::on_end`](crate::RunLayer::on_end) is called
+//! after that end.
+//!
+//! If the caller leaves before the first poll, in the wait before a retry, or while the service is
+//! not ready, there is no usage to learn, and the call ends at once.
 //!
 //! # Panics
 //!
-//! `call` panics outside of a tokio runtime, and a poll of a call with a deadline panics in a
-//! runtime without its timer. A panic of the inner service reaches the caller that polls; a panic
+//! `call` panics outside of a tokio runtime, and a pending poll of a call with a deadline panics in
+//! a runtime without its timer. A panic of the inner service reaches the caller that polls; a panic
 //! in a task of the pump, which drops or drains a call, ends that task alone.
 //!
 //! # Examples

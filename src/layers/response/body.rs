@@ -145,10 +145,11 @@ fn set_stream_headers(headers: &mut HeaderMap) {
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
 }
 
-/// Removes a `transfer-encoding`, and a `Content-Length` that is not the exact size of the body.
+/// Removes a `transfer-encoding`, and a `Content-Length` that the body's size does not confirm. In
+/// an answer to HEAD and in a 304 the size is not compared.
 ///
-/// A server sends that header unchecked: an upstream's bytes beyond the length would count as the
-/// answer to the caller's next request.
+/// A server sends a `Content-Length` unchecked: an upstream's bytes beyond the length would count
+/// as the answer to the caller's next request.
 fn check_length(parts: &mut Parts, size: &SizeHint, caller: ErrorFormat) {
     unframe(&mut parts.headers);
     if !parts.headers.contains_key(header::CONTENT_LENGTH) {
@@ -189,7 +190,8 @@ where
                 }
                 InnerProj::Streaming { body } => {
                     let polled = body.poll_frame(cx);
-                    // By reference: a frame is large, and most frames pass unchanged.
+                    // The frame is matched by reference: it is large, and most frames pass
+                    // unchanged.
                     if let (Poll::Ready(Some(Ok(frame))), Some(events)) =
                         (&polled, this.events.as_mut())
                     {
@@ -323,7 +325,7 @@ fn late<F, B>(
 
 /// An answer after an early head that is no event stream, which becomes an error.
 ///
-/// The layer reads the answer's body for the message of that error.
+/// If the status is no 2xx, the layer reads the body for the message of that error.
 #[derive(Debug)]
 struct Refused {
     status: StatusCode,

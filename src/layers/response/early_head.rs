@@ -19,7 +19,7 @@ pub(super) fn wants_stream<B: 'static>(
     (wants, Request::from_parts(parts, body))
 }
 
-/// Whether the caller's `accept` header allows an event stream and no JSON.
+/// Whether the caller's `accept` header names an event stream, and allows no JSON.
 ///
 /// A client that accepts both does not say which one it expects.
 fn accepts_events_alone(parts: &Parts) -> bool {

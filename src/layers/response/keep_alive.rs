@@ -50,7 +50,10 @@ pub(super) struct KeepAlive {
     settings: KeepAliveSettings,
     slot: CallSlot,
     began: Instant,
-    /// The time of the early head; `None` before the first `Pending`, and without a head to come.
+    /// The time at which the early head is due; `None` while none is scheduled.
+    ///
+    /// The first `Pending` schedules a head, if the call may get one. The time is cleared when
+    /// that head is sent, or when the upstream's own head comes first.
     head_at: Option<Duration>,
     working: Option<WorkingNotices>,
     /// The time of the first `Pending` between events since the last bytes; `None` before it.
@@ -69,7 +72,9 @@ pub(super) enum Write {
 }
 
 impl KeepAlive {
-    /// Puts the slot for the call into a request; `None` if all settings are off.
+    /// Makes the state for the call of a request, and puts the call's slot into the request.
+    ///
+    /// If the layer does nothing for a caller that waits, the state is `None`, and no slot is put.
     pub(super) fn of<B: 'static>(
         settings: &KeepAliveSettings,
         mut request: Request<B>,
@@ -124,7 +129,7 @@ impl KeepAlive {
         self.slot.call()
     }
 
-    /// Sets the layer's notices for the run of the call, if the call is known.
+    /// Sets the layer's notices for the run of the call, if the call is known and its run has none.
     pub(super) fn suggest_notices(&self) {
         if let (Some(notices), Some(call)) = (self.settings.notices, self.call()) {
             call.suggest_notices(notices);
@@ -142,8 +147,8 @@ impl KeepAlive {
 
     /// Ends the call as failed with `class`, because the layer drops the call's answer.
     ///
-    /// The method does nothing if the call has ended, or if the node is a tool or a run of many
-    /// calls.
+    /// The method does nothing if the call is unknown or has ended, or if its node is a tool or a
+    /// run of many calls.
     pub(super) fn fail(&self, class: FailureClass) {
         let call = self.call().filter(|call| call.terminal_reason().is_none());
         if let Some(call) = call.filter(|it| !it.is_of_many() && it.kind() != NodeKind::Tool) {
@@ -151,7 +156,7 @@ impl KeepAlive {
         }
     }
 
-    /// Records that the caller gets bytes of the upstream; `content` postpones the next notice.
+    /// Records that bytes of the upstream came; with `content` the next notice is postponed.
     pub(super) const fn sent(&mut self, content: bool) {
         self.since = None;
         if let (true, Some(working)) = (content, &mut self.working) {
@@ -159,11 +164,12 @@ impl KeepAlive {
         }
     }
 
-    /// Handles a `Pending` of the inner future or body, and returns a write that is due.
+    /// Handles a `Pending` of the inner future or body; the result is a write that is due.
     ///
-    /// The method also sends a notice that is due. If no write is due, it sets the timer to the
-    /// next write or notice. It returns a comment only with `between`, which says that the caller
-    /// has whole events.
+    /// The method also sends a notice that is due. Before a write or a notice it yields once, and
+    /// it does neither if the call has ended. A comment is returned only with `between`, which says
+    /// that the caller has whole events. If nothing is due, the method sets the timer to the next
+    /// write or notice.
     pub(super) fn pending(&mut self, between: bool, cx: &mut Context<'_>) -> Option<Write> {
         let now = self.began.elapsed();
         if let (Some(after), None) = (self.settings.early_head, self.head_at) {
@@ -206,7 +212,8 @@ impl KeepAlive {
         waiting.map(|(since, every)| since.saturating_add(every))
     }
 
-    /// Sends a notice that is due at `now`, and returns a write that is due.
+    /// Returns an early head that is due at `now`. Else sends a due notice, and returns a due
+    /// comment.
     fn write(&mut self, between: bool, now: Duration) -> Option<Write> {
         if self.head_at.is_some_and(|at| at <= now) {
             (self.settings.early_head, self.head_at) = (None, None);

@@ -51,9 +51,9 @@ impl TerminalResponseLayer {
         self
     }
 
-    /// Sets the function that chooses the status for other errors; `None` leaves the default.
+    /// Sets the function that chooses the status for errors without a terminal reason.
     ///
-    /// The layer does not call the function for the end of a run.
+    /// If the function returns `None`, the default status stays.
     #[must_use]
     pub const fn error_status(mut self, status: fn(&BoxError) -> Option<StatusCode>) -> Self {
         self.statuses.error = status;
@@ -94,7 +94,7 @@ impl TerminalResponseLayer {
 
     /// Sends an early head if a request for a stream has no answer after `after`.
     ///
-    /// The time starts at the first `Pending`; with zero the layer sends the head right after it.
+    /// The time `after` starts at the first `Pending`; with zero the head is sent right then.
     ///
     /// If the request's body is a [`ReplayBody`](crate::ReplayBody) in one piece with a JSON
     /// object, its `"stream"` flag decides whether the request is for a stream. The layer does not
@@ -158,7 +158,7 @@ impl<S: Clone> Clone for TerminalResponse<S> {
 impl<S, ReqBody, ResBody> Service<Request<ReqBody>> for TerminalResponse<S>
 where
     S: Service<Request<ReqBody>, Response = Response<ResBody>, Error: Into<BoxError>>,
-    // `'static` for the downcast of the body to `ReplayBody`.
+    // The bound `'static` is for the downcast of the body to `ReplayBody`.
     ReqBody: 'static,
     ResBody: Body<Data = Bytes, Error: Into<BoxError>>,
 {
@@ -230,7 +230,7 @@ pin_project! {
         Inline { #[pin] call: F },
         // Boxed, because after an early head the body continues the call.
         Boxed { call: Option<Pin<Box<F>>> },
-        // The inner service was not ready for the call. With `None`, the state of any future that
+        // The `poll_ready` of the inner service failed. With `None`, the state of any future that
         // was ready.
         Unready { error: Option<BoxError> },
     }
@@ -246,7 +246,7 @@ where
 
     /// # Panics
     ///
-    /// If polled again after it was ready.
+    /// Panics if polled again after it was ready.
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let (caller, statuses) = (*this.caller, *this.statuses);

@@ -2,59 +2,61 @@
 //!
 //! A client must be able to distinguish a cut answer from a finished one. Official SDKs take a
 //! stream that ends cleanly without its terminator for a success. SDKs also retry a 504 twice,
-//! which starts the run that was just stopped two more times. For a run that has ended, this
-//! layer answers with the reason's status, an error in the shape of the caller's dialect, and
-//! `x-should-retry`, which is `false` for all reasons but a shutdown. A cut stream never ends
-//! cleanly: it ends with an event for which every official SDK raises an error.
+//! which starts the run that was just stopped two more times.
+//!
+//! For a run that has ended, this layer answers with the reason's status and an error in the shape
+//! of the caller's dialect. Unless an upstream failed, the answer has `x-should-retry`: `true`
+//! after a shutdown, else `false`. A stream that is cut before its terminator never ends cleanly:
+//! it ends with an event for which every official SDK raises an error.
 //!
 //! # What is changed
 //!
-//! - An error becomes an answer: a [`Terminated`](crate::Terminated) with the status of its
-//!   reason, a body over its limit 413, an upload that broke off, an unusable id or an
-//!   [`InvalidRequest`](crate::error::InvalidRequest) 400, a failed transport, a redirect or a
-//!   truncated answer 502, a cooldown of all candidates or an inner service that is not ready 503,
-//!   any other error 500. Of these answers, only those with a terminal reason other than
-//!   `upstream_failed` have `x-terminal-reason` and `x-should-retry`.
+//! - An error becomes an answer. By default a [`Terminated`](crate::Terminated) of the run gets the
+//!   status of its reason; an upload that broke off, an unusable id or an
+//!   [`InvalidRequest`](crate::error::InvalidRequest) 400; a body over its limit 413; a failed
+//!   transport, a redirect or a truncated answer 502; a cooldown of all candidates 503. Any other
+//!   error gets 500, or 503 if it comes from the inner service's `poll_ready`. Of these answers,
+//!   only those with a terminal reason other than `upstream_failed` have `x-terminal-reason` and
+//!   `x-should-retry`.
 //! - An event stream loses its `Content-Length`, because an error event may follow, and gets
 //!   `cache-control: no-cache` and `x-accel-buffering: no`, so that no proxy holds events back. The
 //!   caller gets whole events: the layer holds back the start of an incomplete event, up to 1 MiB.
-//!   If the stream is cut, the error event replaces the held bytes. An upstream's own error event
-//!   passes unchanged, and no other follows it, unless it is in another dialect, which the
-//!   caller's SDK would ignore: then the layer adds an error event in the caller's dialect. If a
-//!   chat stream ends without `[DONE]` although all its choices have finished, the layer adds
+//!   If the stream is cut, the error event replaces the held bytes.
+//! - An upstream's own error event passes unchanged, and the layer adds no other. The exception is
+//!   an error event in another dialect, which the caller's SDK would ignore: the layer then adds
+//!   one in the caller's dialect.
+//! - If a chat stream ends without `[DONE]` although all its choices have finished, the layer adds
 //!   `[DONE]`.
 //! - A cut body that is no event stream ends with a body error, never cleanly.
-//! - The layer removes a `transfer-encoding`, and a `Content-Length` that is beside it or is not
-//!   the exact size of the body. Otherwise answers to HEAD and a 304 keep theirs, the length of a
-//!   body that is not sent. If a server sent more bytes than the length, an upstream could forge
-//!   the answer to the caller's next request.
-//!
-//! Everything else passes unchanged.
+//! - The layer removes a `transfer-encoding`, and a `Content-Length` that is beside it, is
+//!   unreadable, or is not equal to an exact size hint of the body. In an answer to HEAD and in a
+//!   304 the size is not compared, because their body is not sent. If a server sent more bytes than
+//!   the length, an upstream could forge the answer to the caller's next request.
 //!
 //! # A caller that waits
 //!
 //! A model that thinks for three minutes looks like one that hangs. Users give up and ask again,
-//! and a proxy cuts a connection that had no bytes for a minute. Each of these is off unless set:
+//! and a proxy cuts a connection that had no bytes for a minute. The layer has three settings
+//! against that, which are off by default:
 //!
 //! - [`keep_alive`](TerminalResponseLayer::keep_alive): a comment, when the caller of an event
-//!   stream got nothing, not even a comment, for a time. The comments also make the server notice
-//!   a disconnected client, since a write to it fails; without writes nothing detects the
-//!   disconnect while the model is silent. A reader that does not poll gets one comment when it
-//!   polls again, not all that it missed.
+//!   stream got nothing, not even a comment, for a time. The comments also help the server to
+//!   notice a disconnected client, since a write to it fails. A reader that does not poll gets at
+//!   most one comment when it polls again, not all that it missed.
 //! - [`notices`](TerminalResponseLayer::notices): "Still working: llm_call has been running for
 //!   30 s", as [`RunNotice::Working`](crate::RunNotice::Working) to
 //!   [subscribers](crate::Run::subscribe) of the run, and with
 //!   [`comments`](TerminalResponseLayer::comments) to the caller. Subscribers get such notices
 //!   about each slow tool of the run too; the caller does not. The clock runs from the first
 //!   `Pending` of the response future to the end of the body, or to its dialect's terminator.
-//!   Content that the caller gets postpones the next notice.
+//!   Content of the upstream postpones the next notice.
 //! - [`early_head`](TerminalResponseLayer::early_head): a 200 of this layer, for proxies that
 //!   limit the wait for a head, if the call has not answered a request for a stream in time. The
-//!   body then drives the call, and every later failure becomes an error event in it: the end of
-//!   a node, a transport error, and any answer that is no event stream, with its status and
-//!   message. The headers and extensions of the late answer are lost. There is no early head for a
-//!   HEAD request, nor on an attempt, so inside of a layer that retries: the retry layer needs the
-//!   upstream's own head to decide.
+//!   body then drives the call, and every later failure becomes an error event in it: the end of a
+//!   node, a transport error, and any answer that is no event stream, with its status and message.
+//!   The headers and extensions of the late answer are lost. A HEAD request gets no early head. Nor
+//!   does an attempt, which this layer sees inside of a layer that retries: the retry layer needs
+//!   the upstream's own head to decide.
 //!
 //! Comments stand between events only, in a `text/event-stream` without compression, and never
 //! after its terminator or its error event. The layer inserts nothing while the upstream is
@@ -70,9 +72,8 @@
 //!
 //! # Order
 //!
-//! This layer is the outermost, and opens no run. The layer that opens the call names it by the
-//! extensions of the request, or else by those of the answer; before that, notices go to the log
-//! alone.
+//! This layer is the outermost, and opens no run. It learns the call from the layer that opens it;
+//! until then, notices go to the log alone.
 //!
 //! # Uploads
 //!
@@ -88,8 +89,8 @@
 //!
 //! # Panics
 //!
-//! With any of the settings for a caller that waits, a pending poll panics outside of a tokio
-//! runtime with its timer enabled.
+//! With a setting for a caller that waits, a pending poll that needs a timer panics outside of a
+//! tokio runtime with its timer enabled.
 //!
 //! # Examples
 //!

@@ -92,7 +92,7 @@ impl CallerStream {
         is_sent(marks.error()) || is_sent(marks.terminator())
     }
 
-    /// Whether the upstream made progress since the last call.
+    /// Whether the upstream made progress since this method last ran.
     pub(super) fn has_progressed(&mut self) -> bool {
         let progressed = self.marks().progressed();
         std::mem::replace(&mut self.progressed, progressed) != progressed
@@ -109,7 +109,7 @@ impl CallerStream {
     /// Counts a frame that can go to the caller unchanged, and returns true.
     ///
     /// The result is false if the frame is empty or not whole events, if other bytes must go before
-    /// it, or if no layer further in marks the boundaries.
+    /// it, or if this layer itself finds the boundaries.
     pub(super) fn pass(&mut self, data: &Bytes) -> bool {
         let EventSource::Marks(marks) = &self.source else {
             return false;

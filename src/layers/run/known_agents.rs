@@ -14,7 +14,8 @@ use crate::{
 /// Finds the run of a request from an agent that knows nothing of this crate.
 ///
 /// A run is one turn of the user: all model calls between one message of the user and the next. A
-/// sub-agent's run is a child of its parent's run, so it ends with that run.
+/// sub-agent's run is a child of its parent's run, if that run is known and live, and then ends
+/// with that run.
 ///
 /// | agent | session | user turn | sub-agent |
 /// |---|---|---|---|
@@ -31,8 +32,8 @@ use crate::{
 /// nothing is found. A `prompt_cache_key` that is no UUID may be the same for all users of a
 /// program, so it is no session.
 ///
-/// Callers choose these values freely, so a cap on such a run does not bound a caller: the caps of
-/// an [`OwnerCapLayer`](crate::OwnerCapLayer) do.
+/// Callers choose their headers and bodies freely, so a cap on a run that is found so does not
+/// bound a caller. The caps of an [`OwnerCapLayer`](crate::OwnerCapLayer) do.
 ///
 /// ```
 /// use http::Request;
@@ -139,7 +140,7 @@ impl KnownAgents {
     ///
     /// # Errors
     ///
-    /// If the body decides.
+    /// [`NeedsBody`] if the headers do not decide, but the body may.
     pub fn run_of_head(&self, parts: &Parts) -> Result<Option<RequestRun>, NeedsBody> {
         let may_fit = self.built_in || self.is_own(parts);
         if !may_fit || names_itself(parts) {
@@ -182,7 +183,7 @@ impl KnownAgents {
     }
 }
 
-/// The error of a search in headers alone, if the body decides.
+/// The error of a search in headers alone, if the body may name the run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NeedsBody;
 
@@ -295,7 +296,7 @@ fn id(parts: &str) -> RunId {
     parts.parse().unwrap_or_else(|_| RunId::made(digest(parts)))
 }
 
-/// The value of a header, trimmed; `None` if it is empty, or is not visible ASCII, spaces and tabs.
+/// The value of a header, trimmed; `None` if it is absent, empty or not printable ASCII.
 fn text<'a>(parts: &'a Parts, name: &HeaderName) -> Option<&'a str> {
     let value = parts.headers.get(name)?.to_str().ok()?;
     Some(value.trim()).filter(|value| !value.is_empty())

@@ -92,11 +92,12 @@ impl RunLayer {
 
     /// Sets how long a run with a given id may be idle before it ends as completed.
     ///
-    /// A run is idle while it has no work in progress. The default is 30 minutes.
+    /// A run is idle while it has no work in progress, no pause and no sign of life. The default is
+    /// 30 minutes.
     ///
     /// # Panics
     ///
-    /// If `idle` is zero: a run would be over between any two of its calls.
+    /// Panics if `idle` is zero: a run would be over between any two of its calls.
     #[must_use]
     pub const fn idle(mut self, idle: Duration) -> Self {
         assert!(
@@ -136,9 +137,9 @@ impl RunLayer {
     /// that is refused for its id is no call.
     ///
     /// The hook runs where the last part of the call is dropped, outside of any lock of the crate:
-    /// on the server's task, or on a task that a [`PumpLayer`](crate::PumpLayer) spawned to drop or
-    /// drain the call. The hook should be quick. A panic of the hook does not disturb the call, and
-    /// is logged as `on_end panicked`.
+    /// for example on the server's task, or on a task that a [`PumpLayer`](crate::PumpLayer)
+    /// spawned to drop or drain the call. The hook should be quick. A panic of the hook does not
+    /// disturb the call, and is logged as `on_end panicked`.
     ///
     /// ```
     /// use tower_agent::{RunLayer, RunRegistry};

@@ -1,9 +1,9 @@
 //! Finds or opens the run that a request belongs to, and opens its call.
 //!
-//! Without this layer each request is a run of its own, and no other process can name it. With
-//! this layer a run has an id that spans requests, operators can list and abort the run, and an
-//! ended run stays ended: a client that retries a run which was cut gets the stored reason, and
-//! the layer starts no upstream call.
+//! Without this layer a request that carries no run is a run of its own, and no other process can
+//! name it. With this layer a run has an id that spans requests, and operators can list and abort
+//! the run. A run that was cut stays ended: a client that retries it gets the stored reason until
+//! the registry forgets the run, and the layer starts no upstream call.
 //!
 //! # What is counted
 //!
@@ -16,9 +16,9 @@
 //! request's extensions. [`KnownAgents`] makes one from the headers and the body that known agents
 //! send.
 //!
-//! A response never completes a run with a given id. Such a run ends by a limit, a clock, an abort
-//! or the end of its parent, by [`Run::end`](crate::Run::end), or as completed after the
-//! [`idle`](RunLayer::idle) time without work. If all requests of a run were refused before an
+//! A response never completes a run with a given id. Such a run ends by a cause of its own, such as
+//! a limit, an abort, the end of its parent or [`Run::end`](crate::Run::end), or as completed after
+//! the [`idle`](RunLayer::idle) time without work. If all requests of a run were refused before an
 //! upstream was asked, the run may complete [at once](crate::registry#runs-that-were-never-used).
 //!
 //! # The summary of a call
@@ -28,14 +28,16 @@
 //!
 //! # Order
 //!
-//! This layer is the outermost, except for
-//! [`TerminalResponseLayer`](crate::TerminalResponseLayer).
-//! [`OwnerCapLayer`](crate::OwnerCapLayer), further in, caps the runs of one owner. This layer
-//! also works inside of a layer that opened a run. If that outer run is in a registry already, the
-//! outer run keeps its id, and the call belongs to it. Otherwise the outer run gets the request's
-//! id, if no other run has that id. If another run has the id, the call belongs to that other run,
-//! and also ends when the outer run does. If the request carries a call that the program
-//! [attached](crate::Run::attach), this layer opens no call, and the request's id has no effect.
+//! This layer is the outermost, except for [`TerminalResponseLayer`](crate::TerminalResponseLayer).
+//! [`OwnerCapLayer`](crate::OwnerCapLayer), further in, caps the runs of one owner.
+//!
+//! This layer also works inside of a layer that opened a run. If that outer run is in a registry
+//! already, the outer run keeps its id, and the call belongs to it. Otherwise the outer run gets
+//! the request's id, if no other run has that id. If another run has the id, the call belongs to
+//! that other run, and also ends when the outer run does.
+//!
+//! If the request carries a call that the program [attached](crate::Run::attach), this layer opens
+//! no call, and the request's id has no effect.
 //!
 //! # Cancel safety
 //!

@@ -48,8 +48,8 @@ pub struct RequestRun {
 pub(super) enum ParentRun {
     /// The parent is the run of this id.
     Run(RunId),
-    /// The parent is the session's latest run with an id of this text and a user turn; the text
-    /// ends with a colon, and the turn has none.
+    /// The parent is the session's latest run with an id that consists of this text and a turn. The
+    /// text ends with a colon; the turn has no colon.
     LatestAfter(String),
 }
 
@@ -73,8 +73,8 @@ impl RequestRun {
 
     /// Makes a new run the [child](Run::child) of the owner's run of this id.
     ///
-    /// If that run is unknown or over, the new run has no parent. A run that lives already, or ended
-    /// other than as completed, keeps the parent with which it was opened.
+    /// If the parent is unknown or over, the new run has no parent. A run that lives already, or
+    /// ended other than as completed, keeps the parent with which it was opened.
     #[must_use]
     pub fn child_of(mut self, parent: RunId) -> Self {
         self.parent = Some(ParentRun::Run(parent));

@@ -20,8 +20,10 @@ use crate::{
     supervise::{Claim, LayerSettings, ReadRequest, SupervisedBody, SupervisedFuture},
 };
 
-/// Ends the runs of a session when its user sends a stop phrase: see the
-/// [module](super).
+/// Ends the other live runs of a session when its user sends a stop phrase.
+///
+/// The run of that request itself is not aborted. If the layer cannot tell in which dialect to
+/// answer, no run is ended: see the [module](super).
 #[derive(Clone, Debug)]
 pub struct StopPhraseLayer {
     pub(super) registry: RunRegistry,
@@ -34,7 +36,7 @@ impl StopPhraseLayer {
     /// [`RunLayer`](crate::RunLayer) further out.
     ///
     /// `"/stop"` is a good phrase. The layer ignores phrases without a letter or a digit; without
-    /// any other phrase it only buffers the body of each request.
+    /// any other phrase it only buffers request bodies.
     #[must_use]
     pub fn new(registry: RunRegistry, phrases: impl IntoIterator<Item = impl AsRef<str>>) -> Self {
         Self {

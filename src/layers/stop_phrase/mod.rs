@@ -6,19 +6,22 @@
 //!
 //! # What a stop phrase is
 //!
-//! A request is a stop phrase if its last message has the role of the user, is text alone, and as a
-//! whole is one of the layer's phrases. Letter case and punctuation count neither in the phrase nor
-//! in the message, so `STOP!!!` matches `/stop`, and `please stop` does not. The layer reads
-//! requests of OpenAI's chat and Responses and of Anthropic's messages. Every other request goes to
-//! the inner service, and so does each request if the layer has no phrases.
+//! A request is a stop phrase if its last message, apart from instructions, has the role of the
+//! user, is text alone, and as a whole is one of the layer's phrases. Letter case and punctuation
+//! count neither in the phrase nor in the message, so `STOP!!!` matches `/stop`, and `please stop`
+//! does not. The layer reads requests of OpenAI's chat and Responses and of Anthropic's messages.
+//! Every other request goes to the inner service, and so does each request if the layer has no
+//! phrases.
 //!
-//! The request also needs a session, see [`RunLayer`](crate::RunLayer), and a known dialect: under
-//! an unknown path, a body with `input` may belong to any dialect, and goes to the inner service.
-//! The layer ends all other live runs of that session with the same owner, as
-//! [`Aborted`](crate::TerminalReason::Aborted). The layer answers the request with 200 and one
-//! assistant message, in the request's dialect, as a stream if the request asked for one. It makes
-//! no inner call, and does not abort the run of the request. With an
-//! [`OwnerCapLayer`](crate::OwnerCapLayer) further in, the stop phrase opens no run and is no turn.
+//! A stop phrase also needs a session, see [`RunLayer`](crate::RunLayer), and a known dialect: if
+//! neither the path nor the request's extensions name it, a body with `input` may belong to any
+//! dialect, and the request goes to the inner service.
+//!
+//! At a stop phrase the layer ends all other live runs of the session with the same owner, as
+//! [`Aborted`](crate::TerminalReason::Aborted). It answers with 200 and one assistant message, in
+//! the request's dialect, as a stream if the request asked for one. It makes no inner call, and
+//! does not abort the run of the request. With an [`OwnerCapLayer`](crate::OwnerCapLayer) further
+//! in, the stop phrase opens no run and is no turn.
 //!
 //! # Order
 //!

@@ -26,7 +26,9 @@ pub struct StopPhraseReader {
 }
 
 impl StopPhraseReader {
-    /// Answers a stop phrase, once the session's other runs are ended; `None` for other requests.
+    /// Answers a stop phrase, once the session's other runs are ended; `None` means no answer.
+    ///
+    /// A stop phrase without a session, or in an unknown dialect, gets no answer.
     fn answer(&self, request: &Request<ReplayBody>) -> Option<Response<Full<Bytes>>> {
         if self.layer.phrases.is_empty() || self.run.session().is_none() {
             return None;

@@ -13,9 +13,9 @@ use crate::{
 
 /// The dialect in which to answer the request.
 ///
-/// The path decides, else the dialect in the request's extensions. Without either, a body with
-/// `input` may belong to any dialect, the `anthropic-version` header or a key that only Anthropic
-/// has decides for Anthropic, and any other body is chat.
+/// The path decides, else the dialect in the request's extensions. Without either, the dialect
+/// stays unknown for a body with `input`, is Anthropic's with the `anthropic-version` header or a
+/// key that only Anthropic has, and else is chat.
 pub(super) fn reply_dialect(request: &Request<ReplayBody>, history: &History<'_>) -> Dialect {
     let anthropic = request.headers().contains_key("anthropic-version") || history.is_anthropic;
     match dialect_of(request) {

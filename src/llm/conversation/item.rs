@@ -13,14 +13,16 @@ use crate::llm::{
     normalise,
 };
 
-/// One event of a conversation; events come in the order of the conversation.
+/// One event of a conversation.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum ConversationEvent<'a> {
     /// The event that the model called a tool.
     Call(ToolCall<'a>),
     /// The event that the caller sent the result of a tool call.
     Result {
-        /// The digest of the tool call's id; `None` if the result names none.
+        /// The digest of the id of the tool call that the result belongs to.
+        ///
+        /// `None` if the result has no such id, or an empty one.
         id: Option<u64>,
         /// The result as written: see [`result`].
         result: &'a [u8],
@@ -79,7 +81,7 @@ pub(super) enum ItemKind<'a> {
 }
 
 impl ToolCall<'_> {
-    /// Returns the first `most` bytes of the arguments.
+    /// Returns the first `most` bytes of the arguments. `None` if there are none, or `most` is 0.
     pub(crate) fn excerpt(&self, most: usize) -> Option<Arc<str>> {
         if most == 0 {
             return None;
@@ -265,7 +267,7 @@ pub(crate) fn digest(value: impl Hash) -> u64 {
     hasher.finish()
 }
 
-/// Hashes a JSON text; the order of keys and the white space do not matter.
+/// Hashes a JSON text. The order of keys, and white space outside of strings, do not matter.
 ///
 /// Numbers and string values count as written. A text that is not JSON, or nested more than 127
 /// levels deep, is hashed as written. An empty text equals `{}`, because models send either for

@@ -4,14 +4,14 @@
 //! agent, in the format of OpenAI's chat, of OpenAI's Responses or of Anthropic's messages.
 //! No key has different meanings in these formats, so one reader serves them all.
 //!
-//! The module does no I/O. The input is not trusted: a body that is not JSON, or of
-//! unknown shape, yields no events and no error.
+//! The module does no I/O. The input is not trusted: a body that is not JSON, or of an unknown
+//! shape, causes no error.
 //!
 //! # Cost
 //!
-//! The reader walks a request from the last [`HistoryPlace`] with a message of the same bytes as in
-//! an earlier request, so that only the new part of a conversation costs time. The reader does not
-//! compare the messages before that place.
+//! A reader may get the [`HistoryPlace`]s of an earlier request. It then begins behind the last of
+//! them at which the request still has the same message, so mostly only the new part of a
+//! conversation costs time. The messages before that place are not compared.
 
 mod item;
 mod request;

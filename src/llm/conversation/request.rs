@@ -15,13 +15,13 @@ const RESPONSES_KEY: &[u8] = b"input";
 /// The number of places, of the latest messages, that are kept for a conversation's next
 /// request.
 ///
-/// More than one is needed: a client that moves a cache marker changes the last messages of a
+/// More than one place is needed: a client that moves a cache marker changes the last messages of a
 /// request in the next one. Earlier messages stay the same.
 const PLACES: usize = 8;
 
 /// The most of a conversation's latest events that [`History::latest`] returns.
 ///
-/// While it reads, a history holds up to twice as many, and then drops the oldest half.
+/// While it reads, a history holds up to twice as many events, and then drops the oldest half.
 const EVENTS: usize = 512;
 
 /// The longest text that [`History::said`] returns, in bytes.
@@ -48,9 +48,10 @@ pub(crate) struct History<'a> {
     /// Whether the request declares further tools, for which the reader finds no name.
     pub(crate) more_tools: bool,
     /// The places of the request's last messages, at most [`PLACES`], the oldest first.
+    /// Empty if the next request must be walked as a whole.
     pub(crate) places: VecDeque<HistoryPlace>,
-    /// The place, of an earlier request, behind which the walk began; `None` if no place was
-    /// unchanged.
+    /// The place, of an earlier request, behind which the walk began. `None` if the whole
+    /// conversation was walked.
     pub(crate) from: Option<HistoryPlace>,
     /// Whether the request refers by id to an earlier conversation that the provider stores.
     pub(crate) continues: bool,
@@ -66,10 +67,10 @@ pub(crate) struct History<'a> {
     /// The number of the request's messages that the reader walked, without those before
     /// `from`.
     pub(crate) walked: usize,
-    /// The content, as written, of the request's last message that is no instruction, if the
-    /// user sent it.
+    /// The content, as written, of the last walked message that is no instruction, if the user
+    /// sent it.
     said: Option<&'a [u8]>,
-    /// The content, as written, of the request's last message of the user.
+    /// The content, as written, of the last walked message of the user.
     asked: Option<&'a [u8]>,
 }
 
@@ -79,7 +80,7 @@ impl<'a> History<'a> {
     ///
     /// Only the key that `dialect` uses for the conversation is read, because an upstream
     /// ignores the other one. If `dialect` does not tell, either key may be read, or both. The
-    /// history is `None` if the body has no conversation.
+    /// history is `None` if the body is no JSON object, or has no conversation.
     pub(crate) fn read(
         dialect: &Dialect,
         body: &'a [u8],
@@ -254,14 +255,13 @@ impl<'a> History<'a> {
         &self.events[surplus..]
     }
 
-    /// The model that the request names.
+    /// The model that the request names; empty if it names none.
     pub(crate) fn model(&self) -> String {
         let model = self.model.map(Text::decoded).unwrap_or_default();
         String::from_utf8_lossy(&model).into_owned()
     }
 
-    /// Returns the text of the request's last message that is no instruction, if the user sent
-    /// it.
+    /// Returns the text of the last walked message that is no instruction, if the user sent it.
     ///
     /// The text is `None` if the message contains more than text, or is longer than 1 KiB, or
     /// than 8 KiB as written.
@@ -274,7 +274,7 @@ impl<'a> History<'a> {
         Some(text).filter(|text| is_whole && text.len() <= TEXT)
     }
 
-    /// Returns the first `most` bytes of the text of the user's last message.
+    /// Returns the first `most` bytes of the text of the last walked message of the user.
     pub(crate) fn asked(&self, most: usize) -> Option<Arc<str>> {
         excerpt(text_in(self.asked?).0.as_bytes(), most)
     }

@@ -13,7 +13,7 @@ use crate::llm::{
 
 /// The longest answer, other than a stream, that is read for tool calls, in bytes.
 ///
-/// Of a longer answer no call is read.
+/// If an answer that is no stream is longer, none of its calls is read.
 const WHOLE: usize = 1024 * 1024;
 
 /// Reads the tool calls of an answer while its bytes pass.
@@ -136,8 +136,8 @@ pub(super) const CALLS: usize = 128;
 
 /// The longest arguments of a tool call that are joined from parts, in bytes.
 ///
-/// A tool call with longer arguments is ignored here; it is read from the run's next request,
-/// which repeats the call.
+/// A streamed call with longer arguments is ignored here. If the run's next request repeats the
+/// call, it is read from there.
 const ARGUMENTS: usize = 64 * 1024;
 
 /// The longest name of a tool, in bytes; the APIs allow 64 or 128.

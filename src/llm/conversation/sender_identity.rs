@@ -23,11 +23,11 @@ pub(crate) struct SenderIdentity {
 }
 
 impl SenderIdentity {
-    /// Reads a request's body; `None` if it has no conversation.
+    /// Reads a request's body; `None` if it is no JSON object, or has no conversation.
     ///
-    /// The words are the texts in messages of the user. A text that is one element, from its
-    /// opening tag to its closing one, is a note that the agent added, as
-    /// `<system-reminder>..</system-reminder>`; results of tools are no words either.
+    /// The user's words are the texts in messages of the user. Results of tools are left out. A
+    /// text that is one element, such as `<system-reminder>..</system-reminder>`, counts as a note
+    /// that the agent added, and is left out too.
     pub(crate) fn read(body: &[u8]) -> Option<Self> {
         let (mut sender, mut words) = (Self::default(), None);
         let member = |json: &mut Scanner<'_>, key: &[u8]| -> Scan<()> {

@@ -9,18 +9,18 @@ use crate::llm::sse::{ErrorInfo, Event, EventVerdict, common_event, openai_body}
 
 /// Reads one API's events, and writes its errors; implement it for APIs without a dialect here.
 ///
-/// A grammar has no state of its own; it keeps the state of a stream in [`StreamState`].
+/// A grammar serves all streams at once. So it keeps the state of each in a [`StreamState`].
 pub trait Grammar: fmt::Debug + Send + Sync {
     /// A short name of the API for messages. Two dialects with the same name are equal.
     fn name(&self) -> &'static str;
 
     /// Classifies one event of a stream.
     ///
-    /// The stream's reader calls this method once for each event, in order, except for events
-    /// named `error`, which are failures in every dialect. If the grammar returns
-    /// [`EventKind::Error`](crate::llm::sse::EventKind::Error), it should pass the failure to
-    /// [`StreamState::report_failure`]; if it does not, the reader looks for known error formats
-    /// in the event's data.
+    /// The stream's reader calls this method of a [custom](super::Dialect::Custom) grammar for each
+    /// event, once and in order. It does not for events named `error`, which are failures in every
+    /// dialect. A grammar that returns [`EventKind::Error`](crate::llm::sse::EventKind::Error)
+    /// should pass the failure to [`StreamState::report_failure`]; if it does not, the reader looks
+    /// for known error formats in the event's data.
     ///
     /// An [`oversized`](Event::oversized) event has only its name, and no data.
     fn judge(&self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict;
@@ -28,7 +28,7 @@ pub trait Grammar: fmt::Debug + Send + Sync {
     /// Decides whether a stream is complete that ended cleanly without a terminator or error
     /// event.
     ///
-    /// By default such a stream is [`Finish::Truncated`].
+    /// By default a stream without a terminator is [`Finish::Truncated`].
     fn finish(&self, stream: &StreamState) -> Finish {
         let _ = stream;
         Finish::Truncated

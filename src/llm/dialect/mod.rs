@@ -1,7 +1,7 @@
 //! The event formats of each API, and the error events for its clients.
 //!
 //! A [`Dialect`] names the API of the [`Grammar`] that reads a stream. The dialect is taken from a
-//! request's path, or detected from a stream's events.
+//! request's path or extensions, or detected from a stream's events.
 
 mod anthropic;
 mod chat;
@@ -36,8 +36,7 @@ use crate::llm::{
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default)]
 pub enum Dialect {
-    /// The dialect is not known yet: the first event that only one dialect has decides
-    /// it.
+    /// The dialect is not known yet: the first event that shows a dialect decides it.
     #[default]
     Any,
     /// The dialect of OpenAI's `chat/completions`, and of compatible APIs.
@@ -120,10 +119,10 @@ impl Eq for Dialect {}
 /// Append the bytes at a [`boundary`](crate::llm::stream::StreamReader::boundary) as the
 /// last ones of the body, without a terminator.
 ///
-/// The bytes hold one frame that makes the official SDKs of OpenAI and Anthropic raise an
-/// error. In the Responses dialect a `response.failed` event comes before the frame, if
-/// the answer's id is known, and takes `sequence`; the frame has the next number.
-/// OpenAI's SDKs compare the ids: with the id of another answer they would raise a
+/// The bytes hold one frame that makes the official SDKs of OpenAI and Anthropic raise an error. A
+/// custom grammar may write its own bytes. In the Responses dialect a `response.failed` event comes
+/// before the frame, if the answer's id is known, and takes `sequence`; the frame has the next
+/// number. OpenAI's SDKs compare the ids: with the id of another answer they would raise a
 /// mismatch, and not the reason.
 #[must_use]
 pub fn error_event(dialect: Dialect, info: &ErrorInfo<'_>) -> Bytes {
@@ -145,9 +144,9 @@ pub fn error_body(dialect: Dialect, info: &ErrorInfo<'_>) -> Bytes {
 
 /// The result of detecting a stream's dialect from one event.
 pub(crate) enum Detected {
-    /// The dialect is detected: no other dialect has such an event.
+    /// The event shows this dialect.
     As(Dialect),
-    /// The dialect stays unknown: every dialect may have such an event, which has this kind.
+    /// The event shows no dialect, and has this kind.
     Undecided(EventKind),
 }
 

@@ -5,7 +5,7 @@ use super::Dialect;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct GenAiOperation {
     pub(crate) name: &'static str,
-    /// `None` for an API that is not known.
+    /// The name of the API's provider; `None` for an API that is not known.
     pub(crate) provider: Option<&'static str>,
 }
 

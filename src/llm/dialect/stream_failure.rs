@@ -19,10 +19,11 @@ pub struct StreamFailure {
     /// The kind of the failure: `error.type`, Google's `error.status`, AWS's `__type`, or the
     /// name of AWS's exception, the first one present.
     pub kind: String,
-    /// The code of the failure: `error.code`, a number as its digits.
+    /// The code of the failure, `error.code`; a number as its digits. Of an event without an error
+    /// object, its own `code`.
     pub code: String,
-    /// The message of the failure: `error.message`, or the text that the upstream sent in
-    /// place of an error object.
+    /// The message of the failure, `error.message`. Of an event without an error object, its
+    /// message or text.
     pub message: String,
     /// The data of the failure event; empty if longer than 16 KiB.
     pub body: Bytes,
@@ -96,8 +97,8 @@ impl std::error::Error for Truncated {}
 
 /// Finds the error object in the data of a failure event, in any known shape.
 ///
-/// The result may also be an error text. The result is null if the data has neither inside: then
-/// the data itself is the error.
+/// The result may also be an error text. The result is null if the data holds neither an error
+/// object nor an error text: then the data itself is the error.
 pub(crate) fn error_in(event: &Value) -> &Value {
     let event = first(event);
     let choices = event["choices"].as_array().into_iter().flatten();

@@ -16,8 +16,8 @@ pub enum FailureClass {
     /// If the request was for a whole answer, the upstream may have been at work: then the failure
     /// allows no repeat, and no cooldown.
     StepTimeout,
-    /// A deadline of this process other than the step window passed: a ceiling, or a
-    /// share of the time left.
+    /// This process ended the attempt, but not for its step window. The cause is, for example, a
+    /// ceiling or a share of the time left.
     Deadline,
     /// The connection failed or was reset, or the body of the answer was cut.
     ///
@@ -37,14 +37,14 @@ pub enum FailureClass {
     /// A rate limit is reached: 429, `rate_limit_error`, `rate_limit_exceeded`,
     /// `RESOURCE_EXHAUSTED`.
     RateLimit,
-    /// A rate limit that this request exceeds by itself, however long it waits.
+    /// A rate limit that this request exceeds by itself, however long the caller waits.
     RequestLimit,
     /// The upstream is overloaded: 529, `overloaded_error`, `server_is_overloaded`,
     /// `slow_down`, `UNAVAILABLE`.
     Overloaded,
     /// The upstream is still starting, or access to it is being set up.
     ///
-    /// Upstreams report it as `ModelNotReadyException`, or as llama.cpp's "Loading
+    /// Upstreams report this state as `ModelNotReadyException`, or as llama.cpp's "Loading
     /// model".
     NotReady,
     /// The upstream failed in itself: any other 5xx, `api_error`, `server_error`.
@@ -56,8 +56,8 @@ pub enum FailureClass {
     ModelFault,
     /// No credit is left: 402, `insufficient_quota`, `billing_error`, or a used-up daily quota.
     ///
-    /// A 402 without such a name is a [`RateLimit`](Self::RateLimit) if its headers ask for a
-    /// delay, or its message for one of less than an hour.
+    /// A 402 without a known error name is a [`RateLimit`](Self::RateLimit) if its headers ask for
+    /// a delay, or its message for one of less than an hour.
     Quota,
     /// The credential is not accepted: 401, a bare 403, `authentication_error`,
     /// `invalid_api_key`.
@@ -115,7 +115,7 @@ impl fmt::Display for FailureClass {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum RetrySame {
-    /// The candidate is not worth another try: it would fail the same way again.
+    /// The candidate is not worth another try.
     No,
     /// The candidate is worth one more attempt, but not a second one, even if the budget allows
     /// it; and only if no other candidate can serve.
@@ -133,7 +133,7 @@ pub enum RetrySame {
 
 /// The condition under which another candidate is worth a try after a failure.
 ///
-/// Each [`FailureClass`] has one.
+/// Each [`FailureClass`] has one such condition.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum TryOther {
@@ -141,7 +141,11 @@ pub enum TryOther {
     No,
     /// Any other candidate is worth a try.
     Yes,
-    /// Another candidate is worth a try if it has another credential.
+    /// Another candidate is worth a try if it uses another account.
+    ///
+    /// By default the upstream, the key and the headers with a credential identify the account. So
+    /// the same key at another upstream is another account: see
+    /// [`Candidate::credential`](crate::Candidate::credential).
     Credential,
     /// Another candidate is worth a try if it is of another provider.
     Provider,

@@ -51,7 +51,7 @@ const MAX_BODY: usize = 64 * 1024;
 /// ```
 #[derive(Clone, Default)]
 pub struct Classifier {
-    // Shared, because layers clone the classifier for each call.
+    // The rules are shared, because layers clone the classifier for each call.
     rules: Option<Arc<Vec<Arc<Rule>>>>,
 }
 
@@ -84,11 +84,12 @@ impl Classifier {
     /// Adds a rule, a function that classifies answers, which runs after the rules added
     /// before.
     ///
-    /// If a rule returns `None`, the next rule decides; a class that a rule returns is final. A
-    /// rule runs for every classified answer but those with status 1xx or 3xx, and for every
-    /// failure event of a stream. The layers also classify answers with a good status, unless they
-    /// are event streams, compressed or longer than 256 KiB. So a rule should be quick if the
-    /// status is good.
+    /// If a rule returns `None`, the next rule decides; a class that a rule returns is final. The
+    /// rules do not run for a 1xx or 3xx, and run for an event stream only at its failure event.
+    ///
+    /// The layers also ask the rules about the answers with a good status that they read whole.
+    /// They do not ask about event streams without a failure, compressed answers, and those longer
+    /// than 256 KiB. So a rule should be quick if the status is good.
     #[must_use]
     pub fn rule<F>(mut self, rule: F) -> Self
     where
@@ -186,7 +187,8 @@ pub struct Failure {
     pub status: Option<StatusCode>,
     /// The upstream's error message, at most 1 KiB; empty if there is none.
     pub message: String,
-    /// The delay that the upstream asks for, at most 30 days.
+    /// The delay that the upstream asks for, at most 30 days. For a [`CoolingDown`], the time until
+    /// the first candidate may be tried again.
     ///
     /// A delay in the headers comes before one in the body. The delay in the body counts only
     /// if the class allows a retry of the same candidate.
@@ -391,8 +393,9 @@ impl<'a> FailureHead<'a> {
             retry_after::in_prose(message).is_some_and(|delay| delay < Duration::from_secs(3600))
         };
         match class::class_of_status(status)? {
-            // A quota with a delay is a rate limit: an upstream asks for no delay if no
-            // credit is left. Words about hours may mean the next window of a plan.
+            // A 402 with a delay is a rate limit: an upstream asks for no delay if no credit is
+            // left. In the message only a delay below one hour counts: a longer one may mean the
+            // next window of a plan.
             FailureClass::Quota if self.retry_after.is_some() || asks_soon() => {
                 Some(FailureClass::RateLimit)
             }

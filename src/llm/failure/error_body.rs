@@ -1,5 +1,5 @@
-//! Finds out whether the body of an answer is an error, and reads the details of Google and
-//! OpenRouter.
+//! Finds out whether an answer's body is an error, an HTML page or cut JSON. Also reads the details
+//! of errors of Google and OpenRouter.
 
 use std::{sync::LazyLock, time::Duration};
 

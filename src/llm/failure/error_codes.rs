@@ -155,69 +155,69 @@ pub(super) struct Sentence {
 /// Each phrase counts only with the statuses that its provider sends, and a common phrase only
 /// with the provider's error name.
 pub(super) const SENTENCES: &[Sentence] = &[
-    // Anthropic
+    // Anthropic's API sends the next phrase.
     sentence(Quota, &[400], "credit balance").beside("invalid_request_error"),
-    // OpenRouter
+    // OpenRouter sends the next phrase.
     sentence(Quota, &[403], "key limit exceeded"),
-    // Gemini
+    // The Gemini API sends the next phrase.
     sentence(Quota, &[429], "spending cap").beside("RESOURCE_EXHAUSTED"),
-    // Ollama
+    // Ollama sends the next phrase.
     sentence(Overloaded, &[503], "maximum pending requests exceeded"),
-    // Gemini, behind proxies that keep no name
+    // The Gemini API sends the next phrase; some proxies drop the error name beside it.
     sentence(Overloaded, &[503], "the model is overloaded"),
-    // llama.cpp
+    // llama.cpp sends the next phrase while it loads a model.
     sentence(NotReady, &[503], "loading model"),
-    // Bedrock
+    // Bedrock sends the next phrase.
     sentence(
         NotReady,
         &[403],
         "marketplace subscription for this model is still being processed",
     ),
-    // Gemini
+    // The Gemini API sends the next phrase.
     sentence(Region, &[400, 403], "location is not supported"),
-    // Bedrock
+    // Bedrock sends the next phrase.
     sentence(
         Region,
         &[400, 403],
         "unsupported countries, regions, or territories",
     ),
-    // Gemini
+    // The Gemini API sends the next phrase.
     sentence(Auth, &[400], "api key not valid").beside("INVALID_ARGUMENT"),
-    // Proxies
+    // Some proxies send the next phrase.
     sentence(Auth, &[400], "missing api key").at_start(),
-    // xAI
+    // The API of xAI sends the next phrase.
     sentence(Auth, &[400], "incorrect api key provided").at_start(),
-    // Anthropic
+    // Anthropic's API sends the next phrase.
     sentence(Auth, &[403], "not allowed for this organization").beside("permission_error"),
-    // Proxies
+    // Some proxies send the next four phrases.
     sentence(SessionExpired, &[404, 410], "session not found"),
     sentence(SessionExpired, &[404, 410], "session does not exist"),
     sentence(SessionExpired, &[404, 410], "session expired"),
     sentence(SessionExpired, &[404, 410], "session has expired"),
-    // OpenAI, behind proxies that keep no name
+    // OpenAI's API sends the next phrase; some proxies drop the error name beside it.
     sentence(SessionExpired, &[404, 410], "previous response").at_start(),
-    // Anthropic, Gemini, Ollama
+    // Messages of Anthropic, Gemini and Ollama begin with the next word.
     sentence(ModelGone, &[404], "model").at_start(),
-    // vLLM
+    // vLLM begins a message with the next phrase.
     sentence(ModelGone, &[404], "the model").at_start(),
-    // Vertex
+    // Google's Vertex begins a message with the next phrase.
     sentence(ModelGone, &[404], "publisher model").at_start(),
-    // Anthropic, also behind Bedrock
+    // Anthropic's API sends the next two phrases; Bedrock passes them on.
     sentence(ContextOverflow, &[400], "prompt is too long"),
     sentence(ContextOverflow, &[400], "exceed context limit"),
-    // Gemini
+    // The Gemini API sends the next phrase.
     sentence(
         ContextOverflow,
         &[400],
         "exceeds the maximum number of tokens allowed",
     ),
-    // Bedrock
+    // Bedrock sends the next phrase.
     sentence(ContextOverflow, &[400], "input is too long").beside("Validation"),
-    // vLLM, OpenRouter
+    // vLLM and OpenRouter send the next phrase.
     sentence(ContextOverflow, &[400], "maximum context length is"),
-    // SGLang, later vLLM
+    // SGLang and newer versions of vLLM send the next phrase.
     sentence(ContextOverflow, &[400], "model's context length"),
-    // llama.cpp, if the context fills up during the answer
+    // llama.cpp sends the next phrase if the context fills up during the answer.
     sentence(ContextOverflow, &[500], "context size has been exceeded"),
 ];
 

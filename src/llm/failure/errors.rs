@@ -70,8 +70,8 @@ impl Error for IncompleteJson {}
 
 /// The error of an answer that is no event stream, although the caller has the head of one.
 ///
-/// A [`TerminalResponseLayer`](crate::TerminalResponseLayer) sent that head early, before the
-/// upstream answered.
+/// A [`TerminalResponseLayer`](crate::TerminalResponseLayer) sent the head of an event stream
+/// early, before the upstream answered.
 #[derive(Debug)]
 pub(crate) struct NotAStream {
     /// The status that the upstream answered.
@@ -95,7 +95,7 @@ impl fmt::Display for NotAStream {
 
 impl Error for NotAStream {}
 
-/// The error of a request for which every candidate is cooling down after a failure.
+/// The error of a request if every candidate that could serve it is cooling down.
 ///
 /// No upstream was called for the request.
 #[non_exhaustive]
@@ -149,7 +149,7 @@ impl fmt::Display for CoolingDown {
                 candidate, class, ..
             } = cooling;
             let seconds = seconds(cooling.left);
-            // Quoted, so that no name can look like another field of a log line.
+            // The name is quoted, so that it cannot look like another field of a log line.
             write!(f, "{comma}{candidate:?} for {seconds} s more ({class})")?;
         }
         Ok(())
@@ -210,13 +210,13 @@ impl Error for TransportError {
 ///
 /// Each library has its own error type, which this crate cannot know.
 const UNTRUSTED: [&str; 6] = [
-    // rustls
+    // rustls reports the next phrase.
     "invalid peer certificate",
-    // OpenSSL
+    // OpenSSL reports the next three phrases.
     "certificate verify failed",
     "self-signed certificate",
     "self signed certificate",
-    // Apple and Windows
+    // Apple's TLS library reports the next phrase, and that of Windows the one after it.
     "certificate was not trusted",
     "certificate chain was issued by an authority that is not trusted",
 ];
@@ -246,11 +246,11 @@ pub(super) fn class_of(error: &(dyn Error + 'static)) -> FailureClass {
 
 /// The phrases by which resolvers and clients report that a host's name cannot be resolved.
 const UNRESOLVED: [&str; 3] = [
-    // hyper
+    // hyper's HTTP client reports an unresolved host by the phrase in the next line.
     "dns error",
-    // The standard library
+    // The standard library reports the next phrase.
     "failed to lookup address information",
-    // Windows
+    // Windows reports the next phrase.
     "No such host is known",
 ];
 

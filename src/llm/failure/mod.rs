@@ -13,12 +13,12 @@
 //! rate limit, overload, an upstream that is not ready, timeout, model fault, region, credential,
 //! model, context, size, filter, session. Then the few fields and sentences that providers use in
 //! place of a code, then names with several causes such as `RESOURCE_EXHAUSTED`, then the status,
-//! and at last names such as `invalid_request_error` that only say which side is at fault.
+//! and then names such as `invalid_request_error` that only say which side is at fault.
 //!
-//! Under a good status, a body that is announced as JSON counts as cut if it does not begin and
-//! end as JSON, or leaves a bracket or a string open; and an answer fails if all of its stop
-//! reasons are failures, such as a refusal. Other text in a body is never read: an answer that
-//! quotes an error is healthy.
+//! An answer under a good status fails if it is an error object or an HTML page. So does one with
+//! stop reasons that are all failures, such as a refusal. A body that is announced as JSON counts
+//! as cut if it does not begin and end as JSON, or leaves a bracket or a string open. An answer
+//! that only quotes an error is healthy.
 //!
 //! # Examples
 //!

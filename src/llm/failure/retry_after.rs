@@ -64,13 +64,13 @@ fn until(text: &str, now: SystemTime) -> Option<Duration> {
 
 /// The phrases that precede a delay in an upstream's error message.
 const BEFORE: [&str; 4] = [
-    // OpenAI, Groq, Azure
+    // OpenAI, Groq and Azure write the next phrase.
     "again in ",
-    // Gemini
+    // The Gemini API writes the next phrase.
     "retry in ",
-    // Azure
+    // Azure writes the next phrase.
     "retry after ",
-    // Bedrock
+    // Bedrock writes the next phrase.
     "again after ",
 ];
 

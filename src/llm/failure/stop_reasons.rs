@@ -33,7 +33,8 @@ pub(super) fn class_of(reason: &str) -> Option<FailureClass> {
 
 /// The failure class of an answer with a good status in which every stop reason is a failure.
 ///
-/// The class is that of the first stop reason. A block reason of Gemini is enough by itself.
+/// The class is that of the first stop reason. A block reason of Gemini alone makes the class
+/// `ContentFilter`.
 pub(super) fn of_answer(body: &[u8]) -> Option<FailureClass> {
     if !is_suspect(body) {
         return None;
@@ -68,7 +69,7 @@ static BLOCK_REASON: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"
 /// Whether a body has a key like those of the stop reasons, with a value from [`STOPS`], or a
 /// `blockReason`.
 ///
-/// This search spares nearly every healthy answer the parser.
+/// After this search nearly no healthy answer has to be parsed as JSON.
 fn is_suspect(body: &[u8]) -> bool {
     let reasons = REASON.find_iter(body);
     let mut values = reasons.filter_map(|at| {

@@ -8,11 +8,10 @@ const BOM: [u8; 3] = [0xEF, 0xBB, 0xBF];
 
 /// The splitter of a `text/event-stream` into events, without I/O.
 ///
-/// The events, their offsets and the [`boundary`](Self::boundary) depend on the bytes
-/// alone, never on how they are cut into chunks. Every byte is read once, so the work
-/// is linear. An event that lies in one chunk as a whole is borrowed from it and
-/// allocates nothing, unless it has several `data` lines, which are joined in a reused
-/// buffer.
+/// The events, their offsets and the [`boundary`](Self::boundary) depend on the bytes alone, never
+/// on how they are cut into chunks. The work is linear in the number of bytes. An event that lies
+/// in one chunk as a whole is borrowed from it and allocates nothing, unless it has several `data`
+/// lines, which are joined in a reused buffer.
 ///
 /// Between chunks the splitter keeps at most [`MAX_EVENT`](super::MAX_EVENT) bytes of
 /// data. Comments and fields other than `event` and `data` are never stored.
@@ -30,7 +29,8 @@ pub struct Splitter {
     /// The number of bytes of a byte order mark that were read at the start of the
     /// stream.
     ///
-    /// The number is 3 once the mark is complete, or once it is clear that there is none.
+    /// The number is 3 once the byte order mark is complete, or once it is clear that the stream
+    /// has none.
     bom: u8,
 }
 

@@ -122,15 +122,16 @@ fn channel(key: &[u8]) -> Option<Channel> {
     })
 }
 
-/// Whether a string under this key is text of the model, wherever the key stands in an event with
-/// content.
+/// Whether strings under this key count as text of the model.
+///
+/// Strings in an object with a type for which [`is_without_text`] holds do not count in the end.
 pub(super) fn is_generated(key: &[u8]) -> bool {
     channel(key).is_some()
 }
 
 /// Whether the strings in an object of this type are no text of the model.
 ///
-/// They are the result of a tool that the upstream ran, or audio.
+/// Objects without text of the model are results of tools that the upstream ran, and audio.
 fn is_without_text(kind: &[u8]) -> bool {
     kind.ends_with(b"_tool_result") || kind.ends_with(b"audio.delta")
 }
@@ -234,7 +235,8 @@ impl GeneratedText {
         self.expects_key = is_object;
     }
 
-    /// Reads a part of a string, which ends with the closing quote or the backslash of an escape.
+    /// Reads a part of a string. It ends at the closing quote, the backslash of an escape, or the
+    /// end of the piece.
     ///
     /// An escaped byte is a part by itself. The result is the length of the part in bytes.
     fn read_string(&mut self, piece: &[u8]) -> usize {

@@ -13,8 +13,10 @@
 //! # What is judged
 //!
 //! Each event has one [`EventKind`](crate::llm::sse::EventKind). Content commits an attempt and
-//! is progress. Unknown event types are progress, and so is data that is not JSON, except for
-//! blank data and chat's `[DONE]`. The prelude and signs of life neither commit nor are progress.
+//! is progress. Unknown event types are progress. So is data that is not JSON, if it is not blank
+//! and has no meaning of its own, such as chat's `[DONE]`. The prelude and signs of life neither
+//! commit nor are progress.
+//!
 //! An event named `error` is an error in every dialect, whatever its data. A key counts only at
 //! its place in the dialect's format: an answer that quotes an error is text.
 //!
@@ -26,12 +28,13 @@
 //!
 //! # Cost
 //!
-//! An event is classified in time linear in its bytes, however it is cut into chunks. Content
-//! that lies in one chunk as a whole needs no allocation. If it differs only in its texts from
-//! the event before it, its JSON is not walked again: for that, the first content events of a
-//! stream allocate up to half a kilobyte. Between chunks at most
-//! [`MAX_EVENT`](crate::llm::sse::MAX_EVENT) bytes of an event are kept; a longer event is
-//! classified by its name.
+//! An event is classified in time linear in its bytes, however it is cut into chunks. The JSON of a
+//! content event is mostly not walked if it differs only in its texts from the event before it. For
+//! that, the first content events of a stream allocate up to half a kilobyte; most later ones that
+//! lie in one chunk as a whole need no allocation.
+//!
+//! Between chunks at most [`MAX_EVENT`](crate::llm::sse::MAX_EVENT) bytes of an event's data are
+//! kept. A longer event is classified by its name.
 //!
 //! # Examples
 //!

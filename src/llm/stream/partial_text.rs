@@ -37,7 +37,7 @@ impl Partial {
         }
     }
 
-    /// Returns the text of an incomplete answer; `None` if it is blank, or the answer complete.
+    /// Returns the text of an incomplete answer. `None` if it is blank, or the answer is complete.
     pub(crate) fn read(&self) -> Option<Arc<str>> {
         self.text().filter(|_| !self.shared.lock().is_whole)
     }

@@ -17,8 +17,10 @@ use crate::llm::{
 
 /// The reader of an event stream, which keeps the offsets of the events that matter to layers.
 ///
-/// Each such mark counts the bytes from the start of the stream to directly behind its event.
-/// As with [`Splitter`], the marks do not depend on how the bytes are cut into chunks.
+/// Each such mark counts the bytes from the stream's start to its event's [`end`](Event::end).
+///
+/// If the blank line that ends the event is a CRLF, that end lies behind the CR. As with
+/// [`Splitter`], the marks do not depend on how the bytes are cut into chunks.
 #[derive(Debug)]
 pub struct StreamReader {
     splitter: Splitter,
@@ -43,7 +45,10 @@ impl StreamReader {
         self.marks.partial = Some(partial);
     }
 
-    /// Counts the text that the model generates, from the next event on.
+    /// Switches on the count of the bytes of text that the model generates.
+    ///
+    /// The method is called before the first event. [`unstated_bytes`](Self::unstated_bytes)
+    /// returns the count.
     pub(crate) fn count_generated(&mut self) {
         self.marks.generated.get_or_insert_default();
     }
@@ -54,7 +59,7 @@ impl StreamReader {
         std::mem::replace(&mut self.marks.has_usage_news, false)
     }
 
-    /// The bytes of generated text since the upstream last stated the output tokens.
+    /// The bytes of generated text since the upstream last stated a new number of output tokens.
     ///
     /// The number has no meaning unless the text is [counted](Self::count_generated).
     pub(crate) const fn unstated_bytes(&self) -> u64 {
@@ -143,8 +148,8 @@ impl StreamReader {
         self.marks.events
     }
 
-    /// The number of comments and pings in the stream so far, which are signs of life
-    /// only.
+    /// The number of comments and pings in the stream so far. The opening ping of an Anthropic
+    /// stream is left out.
     ///
     /// The first ping of an Anthropic stream before its first content does not count:
     /// that API begins every stream with a ping, whether or not others follow.
@@ -239,7 +244,8 @@ struct StreamMarks {
     generated: Option<Box<GeneratedText>>,
     /// Whether the upstream has stated new numbers of tokens since the last `take_usage_news`.
     has_usage_news: bool,
-    /// The bytes that the model has generated since the upstream last stated the output tokens.
+    /// The bytes that the model has generated since the upstream last stated a new number of output
+    /// tokens.
     unstated: u64,
 }
 

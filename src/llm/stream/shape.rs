@@ -5,10 +5,8 @@
 //!
 //! # Why the verdict is the same
 //!
-//! A gap is the inside of a string under one of the keys in [`is_unread`]. Outside of the gaps the
-//! event equals the recorded event byte for byte. Where a grammar reads such a key, it asks only
-//! whether the value is empty, so a gap is never empty. A gap ends where the [`Scanner`] ends a
-//! string, so a walk would find the same tokens.
+//! A gap is the inside of a string under one of the keys in [`is_unread`]. The digits of a sequence
+//! number are a gap, too. Outside of the gaps the event equals the recorded event byte for byte.
 //!
 //! # Why the effects are the same
 //!
@@ -39,7 +37,7 @@ const RETRY: u8 = 32;
 /// The most digits of a recorded sequence number: as many always fit into a `u64`.
 const MAX_DIGITS: usize = 19;
 
-/// The shape of a stream's last event, if that event was content.
+/// The shape of a stream's last event, if that event is content with a shape.
 #[derive(Debug, Default)]
 pub(super) struct Shape {
     /// The verdict on each event of the shape; `None` if there is no shape.
@@ -66,7 +64,7 @@ struct Gap {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 enum GapKind {
-    /// The inside of another string that the model generated.
+    /// The inside of a string that the model generated, other than the answer's text.
     #[default]
     Text,
     /// The inside of the string that is the answer's text.
@@ -141,7 +139,7 @@ impl Shape {
         Some(found)
     }
 
-    /// Forgets the shape, because an event without one took the walk.
+    /// Forgets the shape, because an event that does not match it took the walk.
     #[inline]
     pub(super) const fn forget(&mut self) {
         self.verdict = None;
@@ -167,7 +165,7 @@ impl Shape {
             return;
         }
         self.bytes.clear();
-        // Exact, because the buffer lives as long as the stream.
+        // The buffer gets no spare capacity, because it lives as long as the stream.
         let most = (event.name.len() + event.data.len()).min(MAX_BYTES);
         self.bytes.reserve_exact(most);
         self.gaps_len = 0;
@@ -216,8 +214,8 @@ impl<'a> Recorder<'a> {
 
     /// Records a sequence number of the event as a gap; fails unless it is plain digits.
     ///
-    /// If one of an event's sequence numbers is no gap, the event has no shape: of two such keys
-    /// the last decides, and it must be a gap.
+    /// An event has no shape if one of its sequence numbers is not plain digits: of two such keys
+    /// the last one decides, so each must be a gap.
     fn sequence(&mut self, json: &mut Scanner<'a>) -> Scan<()> {
         let number = json.span()?;
         match leading_number(number) {
@@ -281,8 +279,9 @@ fn is_unread(key: &[u8]) -> bool {
     is_generated(key) || matches!(key, b"signature" | b"obfuscation")
 }
 
-/// Reads the digits at the start of `data`: their number and their count, from 1 to
-/// [`MAX_DIGITS`].
+/// Reads the digits at the start of `data`: their value and their count.
+///
+/// The result is `None` if there is no digit, or if there are more than [`MAX_DIGITS`].
 #[inline]
 fn leading_number(data: &[u8]) -> Option<(u64, usize)> {
     let digits = data.iter().take(MAX_DIGITS + 1);

@@ -19,9 +19,9 @@ impl Run {
     /// Makes this node the [`current`](Self::current) one while `future` is polled.
     ///
     /// A library between the program and its HTTP client may drop the extensions of requests. A
-    /// service below that library finds the run by [`current`](Self::current), and attaches the
-    /// request to it. The layers of this crate do not read `current`: they act on the node in the
-    /// request.
+    /// service of the program below that library can find the run by [`current`](Self::current),
+    /// and attach the request to it. The layers of this crate do not read `current`: they act on
+    /// the node in the request.
     ///
     /// An inner scope hides the outer one. A task that `future` spawns is not in the scope.
     ///

@@ -25,8 +25,9 @@ impl EndHook for NodeState {
         if node.kind() == NodeKind::Call {
             *node.run_state().last_end.lock() = Some(end.reason.clone());
         }
-        // If a run of one call is cut, the run ends together with the call: a reader that does not
-        // read would delay the settlement of the call. No layer settles a draining call any more.
+        // A run of one call ends at once when its call is cut: a reader that does not read would
+        // delay the settlement of the call. The run also ends at once with a call that was itself
+        // closed.
         let cut = node.is_closed_itself() || end.reason.is_cut();
         if let (true, true, Some(run)) =
             (cut, self.settlement.is(Settlement::OnlyCall), node.parent())

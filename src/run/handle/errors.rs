@@ -12,8 +12,8 @@ impl Run {
     /// Counts a call that failed after all its attempts as an error of its run; a call that
     /// completed resets the run's errors in a row. The end of a run of one call counts nothing.
     ///
-    /// The run ends only now, after the caller got the answer: so the answer that hit the limit
-    /// still reaches the caller.
+    /// The run ends by a limit on errors only after the call has settled: so this end does not cut
+    /// the answer that reached the limit.
     pub(super) fn count_call(&self) {
         if self.nearest().payload.settlement.ends_with_call() {
             // The run ends with its one call, by the same reason.
@@ -26,8 +26,9 @@ impl Run {
         };
         let failing = self.failing();
         let classified = failing.as_ref().and_then(|failing| failing.reason.as_ref());
-        // A call that ended otherwise is no failure; but a call that was cancelled, by a disconnect
-        // for example, is one if the layers had returned a failed answer before.
+        // A call counts as failed if it ended by a failure or a timeout, or by the reason as which
+        // a layer classified its answer. A call that was cancelled, by a disconnect for example,
+        // counts if the layers had returned a failed answer before.
         let cut = end.reason.class() == ReasonClass::Cancelled && classified.is_some();
         if !is_failure(&end.reason) && classified != Some(&end.reason) && !cut {
             return;
@@ -43,7 +44,7 @@ impl Run {
         }
     }
 
-    /// Counts a failed answer as an error of the run, though the caller left the call.
+    /// Counts the failed answer of a closed call as an error of a run of several calls.
     ///
     /// The layers have returned the failed answer already, so it is an error whatever the rest of
     /// the body brings.

@@ -22,7 +22,7 @@ use crate::run::{
 };
 
 impl Run {
-    /// Opens an observer of the events of this run from now on.
+    /// Opens an observer of the events of the nearest run from now on.
     ///
     /// Each observer receives every event, or learns how many it lost. For a run that has ended the
     /// observer receives the end. A sub-agent's run has observers of its own.
@@ -85,9 +85,10 @@ impl Run {
 impl Node<NodeState> {
     /// Sends a notice to the observers of this run and of its registry, unless the run is over.
     ///
-    /// The lock is held from the check of the end to the send. The end is stored before it is
-    /// published, so the end is the last event of each observer. `last` marks a notice that the
-    /// ending thread sends just before the end is published: it is sent though the run is over.
+    /// The lock of the run's channel, if it has one, is held from the check of the end to the send.
+    /// The end is stored before it is published, so each observer receives the end as the run's
+    /// last event. `last` marks a notice that the ending thread sends just before the end is
+    /// published: it is sent though the run is over.
     pub(in crate::run) fn publish(&self, notice: &RunNotice, last: bool) {
         // The event of tracing comes before the lock: the program's subscriber must not run under
         // it.
@@ -117,7 +118,8 @@ impl Node<NodeState> {
         Some(features.observed.lock())
     }
 
-    /// Drops the guard that counts the run as open for its owner, because the run is over.
+    /// Drops the guard that counts the run as open for its owner. The run is over or about to
+    /// complete.
     pub(crate) fn uncount(&self) {
         let features = self.payload.features_if_any();
         let open = features.and_then(|features| features.open.lock().take());

@@ -1,4 +1,4 @@
-//! The limits of a run other than its clocks: turns, loops of tool calls, repetition.
+//! The limits of a run on turns, loops of tool calls and repetition, and the windows of its tools.
 
 use std::{
     collections::VecDeque,
@@ -31,9 +31,9 @@ impl Run {
     /// Sets the longest time that a [tool](Self::tool) at or below this node may take, if the tool
     /// has no window of its own.
     ///
-    /// Of several nodes above a tool the nearest with such a window decides. Zero sets no window:
-    /// then the step window of the run applies to the tool, as without this method. The value holds
-    /// for tools that are made from now on.
+    /// Of several nodes above a tool the nearest for which the method was called decides. Zero
+    /// stands for no such window: then the step window of the run applies to the tool. The value
+    /// holds for tools that are called from now on.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() {
@@ -67,22 +67,24 @@ impl Run {
         found.unwrap_or_default()
     }
 
-    /// The number of turns that the nearest run has had. A turn is a request that made a model
-    /// write something; a [`TurnCapLayer`](crate::TurnCapLayer) counts it.
+    /// The number of turns that the nearest run has had; 0 without a
+    /// [`TurnCapLayer`](crate::TurnCapLayer). The layer counts a turn when it admits the request.
     #[must_use]
     pub fn turns(&self) -> u32 {
         self.nearest().turns()
     }
 
-    /// Opens the run's last call and puts it into the request, once the run is at its cap.
+    /// Opens the run's last call and puts it into the request. A turn beyond the run's cap must
+    /// have been refused before.
     ///
-    /// The [`finaliser`](crate::TurnCapLayer::finaliser) of the layer must allow it. The call
-    /// and its attempts are admitted, though nothing else starts any more. The run ends as
+    /// The [`finaliser`](crate::TurnCapLayer::finaliser) of the layer must allow a last call. The
+    /// call and its attempts are admitted, though nothing else starts any more. The run ends as
     /// [`TurnCap`](TerminalReason::TurnCap) when the call and all other work are done, or when the
-    /// time that the layer allows has passed. As for [`attach`](Self::attach), the first layer
-    /// settles the call; the call ends as aborted if no layer ever sees it.
+    /// time that the layer allows has passed. As for [`attach`](Self::attach), the first layer that
+    /// acts on the call settles it; the call ends as aborted if none does.
     ///
-    /// The method returns `None` if the run is not at its cap, is over, or has had its last call.
+    /// The method returns `None` if no turn beyond the cap was refused, if the run is over or has
+    /// had its last call, or if it was closed for another reason.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -119,8 +121,8 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// If this node is over or closing; passed deadlines are checked first. A run that has used up
-    /// its turns ends or closes in this method.
+    /// The method fails if this node is over or closing; passed deadlines are checked first. It
+    /// also fails if the run has used up its turns: then the method ends or closes the run.
     #[allow(
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
@@ -217,6 +219,7 @@ impl Node<NodeState> {
     }
 
     /// Ends the wait of a closing run for its last call, so that the run can end without that call.
+    /// Does nothing if the run does not wait for one.
     pub(crate) fn release(&self, now: Duration) {
         let Some(features) = self.payload.features_if_any() else {
             return;
@@ -321,12 +324,13 @@ impl Run {
     /// Keeps the beginnings of the nearest run's last actions and of its task, for a checker.
     ///
     /// The checker of a [`Watchdog`](crate::Watchdog) gets up to `max_bytes` of the arguments of
-    /// each of the run's last actions, and of its task. The arguments are those of
-    /// [tools](Self::tool) that report them, and of the calls that a
-    /// [`LoopGuardLayer`](crate::LoopGuardLayer) reads in requests. The task is the message of the
-    /// user with which the run begins, if such a layer reads it and the program does not
-    /// [set](Self::set_task) one. The limit is 1 KiB at most, holds for actions from now on, and 0,
-    /// the default, keeps nothing. The texts are kept as long as the run is live.
+    /// each of the run's last ten actions: of [tools](Self::tool) that report them, and of calls
+    /// that a [`LoopGuardLayer`](crate::LoopGuardLayer) reads in requests. If the program does not
+    /// [set](Self::set_task) a task, the checker also gets the beginning of the user's message that
+    /// such a layer reads first.
+    ///
+    /// The limit is 1 KiB at most, holds for actions from now on, and 0, the default, keeps
+    /// nothing. The texts are kept as long as the run is live.
     pub fn keep_excerpts(&self, max_bytes: usize) {
         self.actions().keep_excerpts(max_bytes);
     }
@@ -382,9 +386,9 @@ impl Run {
 impl Run {
     /// Passes a series of the nearest run's actions to its detector of repetition.
     ///
-    /// Equal digests are the same action; `None` means that the run made progress. The run ends at
-    /// the first action that reaches its limit. Else at most one notice is sent for the series, for
-    /// the last streak that looked stuck.
+    /// Equal digests are the same action; `None` counts as progress. The run ends at the first
+    /// action that reaches its limit. Else at most one notice is sent for the series, for the last
+    /// action that is due for one.
     pub(crate) fn acted(&self, actions: impl Iterator<Item = Option<u64>>) {
         let detector = &self.run_state().features().repeat_detector;
         let mut result = Repetition::Moving;
@@ -408,9 +412,10 @@ impl Run {
 
     /// Records the start of a round of the agent's loop, as a sign of life.
     ///
-    /// A round is no progress, like [`heartbeat`](Self::heartbeat). If no layer or tool reports the
-    /// agent's actions, five rounds without a [`state_change`](Self::state_change) between them
-    /// look stuck.
+    /// A round is no progress, like [`heartbeat`](Self::heartbeat). Five rounds look stuck if no
+    /// layer or tool reports actions of the agent between them, and the program no
+    /// [`state_change`](Self::state_change). A smaller limit of
+    /// [`end_when_stuck`](Self::end_when_stuck) lowers that number.
     pub fn heartbeat_at(&self, iteration: u64, phase: &str) {
         tracing::trace!(target: "tower_agent", run = %self.id(), iteration, phase, "heartbeat");
         self.heartbeat();
@@ -432,13 +437,14 @@ impl Run {
         detector.end_at(repeats);
     }
 
-    /// Whether the nearest run looks stuck: too many equal actions, or heartbeats without progress.
+    /// Whether the nearest run looks stuck: too many equal actions, or rounds without progress.
     pub(crate) fn is_stuck(&self) -> bool {
         self.nearest().is_stuck()
     }
 
     /// The number of the series of equal actions in which the nearest run is stuck; `None` if it is
-    /// not stuck. A different number later means that the run made progress in between.
+    /// not stuck. A different number later means that the run made progress, or did another action,
+    /// in between.
     pub(crate) fn stuck_series(&self) -> Option<u64> {
         let features = self.run_state().features_if_any()?;
         features.repeat_detector.series()
@@ -456,7 +462,7 @@ impl Run {
 }
 
 impl Node<NodeState> {
-    /// Whether this run looks stuck: too many equal actions, or heartbeats without progress.
+    /// Whether this run looks stuck: too many equal actions, or rounds without progress.
     pub(in crate::run) fn is_stuck(&self) -> bool {
         let features = self.payload.features_if_any();
         features.is_some_and(|features| features.repeat_detector.repetition() != Repetition::Moving)

@@ -79,8 +79,8 @@ pub enum Scope {
 impl Run {
     /// Opens a new run, the root of a tree of its own.
     ///
-    /// The run's clock starts now. The run ends by [`end`](Self::end), or by a limit or a layer
-    /// that acts on the run; a finished answer does not end it.
+    /// The run's clock starts now. The run ends by [`end`](Self::end), or by a limit, a layer or a
+    /// registry that acts on the run; a finished answer does not end it.
     #[must_use]
     pub fn open() -> Self {
         let run = Self::open_root();
@@ -100,8 +100,7 @@ impl Run {
 
     /// Opens a sub-agent's run below this node.
     ///
-    /// The sub-agent's run ends when this node ends; the end of the sub-agent's run ends no node
-    /// above it.
+    /// A run that this method opens ends when this node ends. Its own end ends no node above it.
     #[must_use]
     pub fn child(&self) -> Self {
         let child = self.open_below(NodeKind::Run);
@@ -111,9 +110,9 @@ impl Run {
 
     /// Ends this node and every node below it, with a reason.
     ///
-    /// The method returns whether `reason` became the stored reason. If a deadline of this node or
-    /// of an ancestor has passed by now, the method first ends the outermost node with such a
-    /// deadline. A node that was itself ended keeps the first eight later reasons, for
+    /// The method returns whether `reason` became the stored reason. If an absolute deadline of
+    /// this node or of an ancestor has passed by now, the method first ends the outermost node with
+    /// such a deadline. A node that was itself ended keeps the first eight later reasons, for
     /// [`Terminated::also`].
     #[allow(
         clippy::must_use_candidate,
@@ -134,7 +133,7 @@ impl Run {
         self.0.nearest_end().map(|end| end.reason.clone())
     }
 
-    /// The reason for which the last call of the nearest run ended; `None` before a call ended.
+    /// The reason of the nearest run's call that ended last; `None` before a call ended.
     ///
     /// A client that reads an answer through a library may get the error of a cut stream as text
     /// alone. The run itself goes on when a call was cut, so its
@@ -158,14 +157,14 @@ impl Run {
 
     /// Checks the absolute deadlines of the nodes from the root down to this one.
     ///
-    /// The check ends the outermost node with a passed deadline; it checks no step windows. If
-    /// this node's run [follows](Self::child_asked) a parent, the parent is checked first. Call the
-    /// method before you start work that the layers do not see.
+    /// The check ends the outermost node with a passed deadline; it checks no step windows. If the
+    /// root run of the tree [follows](Self::child_asked) a parent, the parent is checked first.
+    /// Call the method before you start work that the layers do not see.
     ///
     /// # Errors
     ///
-    /// If this node is over, whether its end is new or old. Also if the node is closing: then only
-    /// running work goes on, for example because the caller went away.
+    /// The method fails if this node is over, whether its end is new or old. It also fails if the
+    /// node is closing: then only running work goes on, for example because the caller went away.
     #[allow(
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
@@ -181,10 +180,10 @@ impl Run {
 
     /// Moves the deadlines of the nearest run by `by`, once: its ceiling and its timeout.
     ///
-    /// Call it for work that must not be cut, such as the compaction of a context. Returns whether
-    /// the deadlines were moved: false if one of them has passed, if they were moved before, if
-    /// `by` is zero, or if the run is over, closing, or without such a deadline. A deadline that a
-    /// layer sets on the run later is moved as well.
+    /// Call the method for work that must not be cut, such as the compaction of a context. Returns
+    /// whether the deadlines were moved: false if one of them has passed, if they were moved
+    /// before, if `by` is zero, or if the run is over, closing, or without such a deadline. A
+    /// deadline that a layer sets on the run later is moved as well.
     ///
     /// Deadlines of calls, attempts and tools stay, and so do those that a caller announced.
     ///
@@ -232,8 +231,7 @@ impl Run {
     /// Stops the step windows at, above and below this node until the guard is dropped.
     ///
     /// Pause while a person is asked, a queue is full, or a backend restarts. During a pause
-    /// ceilings, other absolute deadlines, and the silence after which a caller gives up go on, and
-    /// only they bound the pause.
+    /// ceilings, other absolute deadlines, and the silence after which a caller gives up go on.
     ///
     /// A pause at one call stops the windows of the run above it as well. Until the pause is over
     /// the run's windows do not see the silence of another call or tool of the run; the windows of
@@ -244,7 +242,7 @@ impl Run {
     }
 
     /// Records a sign of life that is no progress. The sign resets the step windows with
-    /// [`ResetOn::AnyByte`] of this node and of its ancestors, and no others.
+    /// [`ResetOn::AnyByte`] of this node and of its ancestors.
     pub fn heartbeat(&self) {
         self.beat(1);
         self.0.record(ResetOn::AnyByte, self.now());
@@ -262,7 +260,8 @@ impl Run {
     /// Records a step that the program has done or begun.
     ///
     /// The step resets every step window of this node and of its ancestors. The message for people
-    /// names the step as the last one, unless it has no description and the step before has one.
+    /// names the step as the last one. A step without a description replaces a described one only
+    /// if it completes that step.
     pub fn step(&self, step: Step) {
         self.run_state().set_change(step);
         self.0.record(ResetOn::Step, self.now());

@@ -1,4 +1,4 @@
-//! Opens the nodes of a run's tree for the layers, and links the ends of nodes in two trees.
+//! Opens nodes of a run's tree, puts calls into requests, and links the ends of two trees' nodes.
 
 use std::{sync::Arc, time::Duration};
 
@@ -56,7 +56,7 @@ impl Run {
         Some(child)
     }
 
-    /// Records on this run that a node of this kind was opened right below it.
+    /// Records on this node, if it is a run, that a node of this kind was opened right below it.
     fn count_opened(&self, kind: NodeKind) {
         if let Some(run) = self.node().payload.run() {
             run.count_opened(kind);
@@ -73,11 +73,11 @@ impl Run {
         call
     }
 
-    /// Makes this call end when `outer` ends, which is the same call in another run.
+    /// Makes this call end when `outer` ends: the run of another tree in the request.
     pub(crate) fn end_with(&self, outer: &Self) {
         self.node().follow(outer.node());
         if !outer.is_of_many() {
-            // One line of the log stands for both nodes, the outer one and this one.
+            // The line of the log for this call stands for the outer run, too.
             outer.node().payload.begin_log();
         }
     }
@@ -100,18 +100,17 @@ impl Node<NodeState> {
 impl Run {
     /// Opens a call of this run and puts it into the request, where the layers find it.
     ///
-    /// The first of the layers that sees the request settles the call. If no layer ever sees the
-    /// request, the call ends as [`Aborted`](TerminalReason::Aborted) when the last clone of the
-    /// request is dropped.
+    /// The first layer that acts on an attached call settles it. If none does, the call ends as
+    /// [`Aborted`](TerminalReason::Aborted) when the last clone of the request is dropped.
     ///
-    /// If the run is over or closing, the call is over from its birth, and the first layer returns
-    /// the call's end as an error.
+    /// If the run is over or closing, the call is over from its birth, and the layers refuse the
+    /// request with the call's end.
     #[must_use]
     pub fn attach<B>(&self, request: http::Request<B>) -> http::Request<B> {
         self.open_call().carried_by(request)
     }
 
-    /// Puts this call into the request; the first layer that sees the request settles the call.
+    /// Puts this call into the request; the first layer that acts on the call settles it.
     pub(in crate::run) fn carried_by<B>(self, mut request: http::Request<B>) -> http::Request<B> {
         self.node().payload.settlement.set(Settlement::Unclaimed);
         let ticket = Arc::new(Unclaimed(self.clone()));

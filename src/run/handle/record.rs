@@ -44,7 +44,7 @@ impl Run {
     }
 
     /// Marks this attempt, and the attempts around it, as reported to the program's hook. Returns
-    /// whether this attempt was marked before, by an attempt within it.
+    /// whether this attempt was marked before.
     pub(crate) fn mark_reported(&self) -> bool {
         self.mark_attempts(|attempt| &attempt.is_reported)
     }
@@ -84,7 +84,8 @@ impl Run {
         }
     }
 
-    /// Counts an attempt that the program makes by [`Run::attempt`].
+    /// Counts an attempt that the program makes by [`Run::attempt`], as
+    /// [`count_attempt`](Self::count_attempt) does.
     pub(crate) fn count_own_attempt(&self) {
         let state = &self.node().payload;
         self.count_attempt(state.attempted.swap(true, Ordering::AcqRel));
@@ -202,8 +203,8 @@ impl Run {
         nodes.any(|node| node.payload.effects.load(Ordering::Acquire))
     }
 
-    /// Counts an attempt of the run that its step window ended. Returns the number of such silent
-    /// attempts in a row.
+    /// Counts an attempt of the run that ended with a step timeout. Returns the number of such
+    /// silent attempts in a row.
     pub(crate) fn count_silent_attempt(&self) -> u32 {
         let silent = &self.run_state().silent_attempts;
         silent.fetch_add(1, Ordering::AcqRel) + 1
@@ -289,7 +290,8 @@ impl Run {
         self.node().payload.with_reported(|reported| reported.usage)
     }
 
-    /// Records the usage and the stop reason of an ended answer on this node and its ancestors.
+    /// Records the usage of an ended answer on this node and its ancestors. The stop reason is
+    /// recorded on the nodes up to the call.
     pub(crate) fn report(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
         if usage.is_none() && stop_reason.is_none() {
             return;
@@ -356,13 +358,15 @@ impl Run {
 }
 
 impl Node<NodeState> {
-    /// The text of the run's last answer, if that answer is not whole.
+    /// The text of the run's newest answer in progress that has text. Without such an answer, the
+    /// text of the last one that was cut, unless another answer has begun since.
     pub(in crate::run) fn partial(&self) -> Option<Arc<str>> {
         let features = self.run_state().features_if_any()?;
         features.partials.lock().latest()
     }
 
-    /// The text of the run's last answer that had text, as far as it came.
+    /// The text of the run's newest answer in progress that has text. Without such an answer, the
+    /// text of the last one that had text and has ended.
     pub(in crate::run) fn last_text(&self) -> Option<Arc<str>> {
         let features = self.run_state().features_if_any()?;
         features.partials.lock().last_text()

@@ -22,9 +22,9 @@ impl Run {
     /// replaces a failure, and the completion of an attempt. A run for this one call ends as the
     /// call does, here or by the layer that opened it.
     ///
-    /// Two kinds of node lose this work, and do not store `reason`: a run that several calls share
-    /// or that was given an id since, and a node that was closed for another reason than a
-    /// shutdown. Even then, a call's answer that was classified as a failure counts as one.
+    /// The method uncounts the work, and does not store `reason`, if this node is a run that does
+    /// not end with one call, or if this node was itself closed for another reason than a shutdown.
+    /// The failed answer of such a closed call still counts as an error of a run of several calls.
     pub(crate) fn settle(&self, reason: TerminalReason) {
         // The run is marked as used before this work is uncounted: an unused run completes as soon
         // as it has no work.
@@ -33,9 +33,9 @@ impl Run {
         }
         let now = self.now();
         let shared = self.is_of_many();
-        // The node was closed, for example because its caller left: its last piece of work ends it
-        // with the reason of the closing. In a shutdown the caller still waits for the answer, so
-        // `reason` is stored.
+        // A node that was itself closed, for example because its caller left, ends with the reason
+        // of the closing once its last work is gone. In a shutdown the caller still waits for the
+        // answer, so `reason` is stored.
         let closed_for = self
             .node()
             .refusal()

@@ -1,4 +1,4 @@
-//! Runs of sub-agents in trees of their own, which the end of the parent does not cut.
+//! Runs of sub-agents in trees of their own, which their parent's end does not cut at once.
 
 use std::{
     sync::{Arc, Weak},
@@ -35,13 +35,14 @@ pub(crate) type StopOnEnd = Weak<Node<NodeState>>;
 impl Run {
     /// Opens a sub-agent's run that lives on when this run ends.
     ///
-    /// The sub-agent's run stores its parent's id. Signs of life, tokens, running work and
-    /// deadlines of either run have no effect on the other.
+    /// A detached run stores its parent's id. Signs of life, tokens, running work and deadlines of
+    /// either run have no effect on the other.
     ///
-    /// Under a run that is over the sub-agent's run is opened alive. If this run or one above it is
-    /// in a [`RunRegistry`](crate::RunRegistry), the child is in that registry too, under a
-    /// generated id, with the same owner and session: the child ends when the session is aborted or
-    /// the registry shut down, and completes when it is idle.
+    /// A detached child of a run that is over is opened alive. If this run or one above it is in a
+    /// [`RunRegistry`](crate::RunRegistry), the child is in that registry too, under a generated
+    /// id, with the same owner and session. Such a child ends when the session is aborted or the
+    /// registry is shut down, and completes when it is idle. In a registry that is shut down
+    /// already, the child is over from its birth.
     #[must_use]
     pub fn child_detached(&self) -> Self {
         self.open_sub_agent(None)
@@ -49,12 +50,12 @@ impl Run {
 
     /// Opens a sub-agent's run that is asked to stop when this run ends.
     ///
-    /// Once its parent has ended, the sub-agent's run starts no work, and its running work goes on.
-    /// The child ends with its parent's reason when the last work is done, at the latest `grace`
-    /// after the parent. The child's end leaves this run alone.
+    /// Once the parent has ended, a child that is asked to stop starts no work, and its running
+    /// work goes on. The child ends with its parent's reason when the last work is done, at the
+    /// latest `grace` after it was asked. The child's end leaves this run alone.
     ///
-    /// Otherwise the run is like a [detached](Self::child_detached) one. Under a run that is over
-    /// the sub-agent's run is over from its birth.
+    /// In other respects the sub-agent's run is like a [detached](Self::child_detached) one. Under
+    /// a run that is over the sub-agent's run is over from its birth.
     #[must_use]
     pub fn child_asked(&self, grace: Duration) -> Self {
         self.open_sub_agent(Some(grace))

@@ -83,7 +83,7 @@ impl Run {
     ///
     /// # Errors
     ///
-    /// If this node is over or closing; passed clocks are checked first.
+    /// The method fails if this node is over or closing; passed clocks are checked first.
     #[allow(
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
@@ -112,7 +112,8 @@ impl Run {
     /// Sends a notice about each live run at or above this node that has used its layer's `ask_at`
     /// part of a cap; `caps` are those of the nearest run.
     ///
-    /// A run sends one notice, and one more after each [`extend_tokens`](Self::extend_tokens).
+    /// A run sends at most one notice, and at most one more after each
+    /// [`extend_tokens`](Self::extend_tokens).
     pub(crate) fn ask_at_cap(&self, caps: &RunTokenCaps) {
         for (run, ledger, caps) in self.capped(caps) {
             let near = caps.near(ledger).filter(|_| !run.is_over());

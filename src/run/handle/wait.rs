@@ -20,11 +20,12 @@ use crate::run::{
 
 /// A future that resolves with the snapshot of an ended run: see [`Run::wait`].
 ///
-/// The future resolves with `None` when its limit has passed.
+/// The future resolves with `None` if its limit passes before the run's end.
 ///
 /// # Panics
 ///
-/// If the future is polled outside of a Tokio runtime with time while the run lives.
+/// The future panics if it has to wait for a time, and is polled outside of a Tokio runtime with
+/// time.
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
 pub struct RunWait {
@@ -36,7 +37,8 @@ pub struct RunWait {
 }
 
 impl Run {
-    /// Waits for the end of this node, for `limit` at the longest, and resolves with a snapshot.
+    /// Waits for the end of this node, for `limit` at the longest. The future resolves with a
+    /// snapshot, or with `None` once the limit has passed.
     ///
     /// The limit does not end the node when it passes. If the end and the limit come at once, the
     /// future resolves with the end.

@@ -69,7 +69,8 @@ impl ErrorCounts {
         }))
     }
 
-    /// Lowers each limit to the given one if that is smaller. The counts stay.
+    /// Lowers each limit to the given one if that is smaller, and sets missing ones. The counts
+    /// stay.
     pub fn tighten(&self, per_key: Option<u32>, per_run: Option<u32>) {
         let mut counted = self.0.lock();
         counted.per_key = smaller(counted.per_key, per_key);
@@ -85,7 +86,8 @@ impl ErrorCounts {
 
     /// Counts one failure, and returns which limits it exceeds.
     ///
-    /// With a limit of n, failure n + 1 and each later failure that the limit counts exceed it.
+    /// With a limit of n per key or per run, failure n + 1 and each later failure that the limit
+    /// counts exceed it. A limit of n in a row is reached at failure n in a row.
     ///
     /// The first 64 keys of a run have a count each; all other keys share one count.
     pub fn count(&self, key: ErrorKey) -> ErrorAllowance {
@@ -203,7 +205,7 @@ const BLOCK: usize = 64;
 /// The number of bytes that are hashed at once.
 const PAIR: usize = 16;
 
-/// A hash of the first `KEPT` of the bytes that are written.
+/// A hash of a subject, and of the first `KEPT` bytes written after it.
 ///
 /// A call of the standard library's `DefaultHasher` for each piece takes several times as long, and
 /// is no safer against made collisions, because its seed is known too.

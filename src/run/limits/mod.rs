@@ -1,6 +1,6 @@
-//! The limits of a run other than its clocks, and the run's notices to observers.
+//! The limits of a run other than its deadlines, and the notices about its slow steps.
 //!
-//! This file has the small ones: turns, the windows of tools, and shadow mode.
+//! This file has the small limits: turns, the windows of tools, and shadow mode.
 
 mod actions;
 mod errors;
@@ -46,7 +46,7 @@ pub(crate) struct TurnCount {
 /// The state of the one call that a run may make after its cap on turns.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LastCall {
-    /// The run was not held open: its cap on turns is not reached, or allows no last call.
+    /// The run was not held open: no turn beyond its cap was refused, or it may make no last call.
     #[default]
     Ahead,
     /// The run is held open for its last call.
@@ -155,7 +155,7 @@ pub(crate) struct ShadowHit {
     pub(in crate::run) node: u64,
     pub(in crate::run) reason: TerminalReason,
     pub(in crate::run) limit: Option<Duration>,
-    /// How long the node had lasted when the limit passed.
+    /// How long the node had lasted when it was noticed that the limit had passed.
     pub(in crate::run) after: Duration,
 }
 

@@ -26,7 +26,8 @@ pub struct ProgressNotices {
     quiet: Duration,
 }
 
-/// The notices about one step; their times count from the step's first wait.
+/// The state of the notices about one step. The time before the first notice counts from the step's
+/// first wait.
 #[derive(Debug)]
 pub(crate) struct WorkingNotices {
     notices: ProgressNotices,
@@ -72,8 +73,8 @@ impl ProgressNotices {
 
     /// Sets how long content that reached the caller delays a notice.
     ///
-    /// A notice that is due within that time comes when the time is over. With zero, content delays
-    /// no notice.
+    /// A notice that is due during the delay comes when the delay is over. With zero, content
+    /// delays no notice.
     #[must_use]
     pub const fn quiet(mut self, quiet: Duration) -> Self {
         self.quiet = quiet;

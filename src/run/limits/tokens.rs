@@ -45,7 +45,8 @@ impl Price {
     ///
     /// # Panics
     ///
-    /// If a price is negative, not a number, or greater than [`MAX`](Self::MAX).
+    /// The constructor panics if a price is negative, not a number, or greater than
+    /// [`MAX`](Self::MAX).
     #[must_use]
     pub const fn per_million(input: f64, output: f64) -> Self {
         Self {
@@ -59,7 +60,8 @@ impl Price {
     ///
     /// # Panics
     ///
-    /// As [`per_million`](Self::per_million).
+    /// The setter panics if the price is negative, not a number, or greater than
+    /// [`MAX`](Self::MAX).
     #[must_use]
     pub const fn cached_input(mut self, price: f64) -> Self {
         self.cached_input = per_token(price);
@@ -110,18 +112,19 @@ impl TokenCaps {
     ///
     /// # Panics
     ///
-    /// If the number is zero.
+    /// The setter panics if the number is zero.
     #[must_use]
     pub fn max_output_tokens(mut self, tokens: impl Into<Option<u32>>) -> Self {
         self.output = above_zero(tokens.into());
         self
     }
 
-    /// Sets the most tokens of prompts and answers together; `None` is no cap.
+    /// Sets the most tokens of prompts and answers together; `None` is no cap. Cached tokens of
+    /// prompts count only [if set](Self::count_cached_input).
     ///
     /// # Panics
     ///
-    /// If the number is zero.
+    /// The setter panics if the number is zero.
     #[must_use]
     pub fn max_total_tokens(mut self, tokens: impl Into<Option<u32>>) -> Self {
         self.total = above_zero(tokens.into());
@@ -134,7 +137,7 @@ impl TokenCaps {
     ///
     /// # Panics
     ///
-    /// If the cost is not a number greater than zero.
+    /// The setter panics if the cost is not a number greater than zero.
     #[must_use]
     pub fn max_cost(mut self, cost: impl Into<Option<f64>>) -> Self {
         self.cost = above_zero(cost.into());
@@ -320,7 +323,7 @@ impl From<Spending> for TokensSpent {
 #[derive(Debug, Default)]
 pub(crate) struct TokenLedger {
     spent: Lock<Spending>,
-    /// The caps of the layer that saw the run first, for the requests of its sub-agents.
+    /// The caps of the first layer that set some for the run.
     caps: OnceLock<RunTokenCaps>,
     /// The number of times that the program extended the caps.
     extensions: AtomicU32,
@@ -389,7 +392,7 @@ impl TokenLedger {
 /// The count of one answer's tokens, in its run and in the runs above.
 #[derive(Debug)]
 pub(crate) struct TokenMeter {
-    /// The counts of the nearest run and of the runs above it.
+    /// The counts of the nearest run and of the runs above it, as far as these count tokens.
     ledgers: Vec<Arc<TokenLedger>>,
     /// The account of the owner that all these runs share.
     account: Option<Arc<dyn TokenAccount>>,

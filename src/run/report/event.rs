@@ -31,7 +31,7 @@ use crate::run::{
 #[derive(Clone, Debug, serde::Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum RunEvent {
-    /// A notice for people about a run that goes on.
+    /// A notice about a run, which observers receive before the run's end.
     Notice {
         /// The id of the run that the event is about.
         run: RunId,
@@ -39,13 +39,14 @@ pub enum RunEvent {
         session: Option<Arc<str>>,
         /// The number of the event among the run's events, from 1: one more than the event before.
         sequence: u64,
-        /// The number of the event among the events of all runs of the registry, likewise; `None`
-        /// if the run is in no registry.
+        /// The number of the event among the events of all runs of the registry, from 1. `None` if
+        /// the run is in no registry.
         registry_sequence: Option<u64>,
         /// The news of the run.
         notice: RunNotice,
     },
-    /// A run ended: sent exactly once per run, as the run's last event.
+    /// A run ended. Each observer receives this event at most once per run, as the run's last
+    /// event.
     Ended {
         /// The id of the run that ended.
         run: RunId,
@@ -53,8 +54,8 @@ pub enum RunEvent {
         session: Option<Arc<str>>,
         /// The number of the event among the run's events, from 1: one more than the event before.
         sequence: u64,
-        /// The number of the event among the events of all runs of the registry, likewise; `None`
-        /// if the run was in no registry.
+        /// The number of the event among the events of all runs of the registry, from 1. `None` if
+        /// the run was in no registry.
         registry_sequence: Option<u64>,
         /// The reason of the run's end.
         reason: TerminalReason,
@@ -75,20 +76,20 @@ pub enum RunEvent {
     },
 }
 
-/// News of a run that goes on.
+/// News of a run, which observers receive before the run's end.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, serde::Serialize)]
 #[serde(tag = "kind", rename_all = "snake_case")]
 pub enum RunNotice {
     /// The run was opened in a registry, or added to one.
     Opened,
-    /// The run is alive and makes no progress: it repeated one action, or sent heartbeats without
-    /// progress, `repeats` times in a row.
+    /// The run is alive and makes no progress: it repeated one action, or [reported
+    /// rounds](crate::Run::heartbeat_at), `repeats` times in a row.
     ///
     /// The notice is sent at five repeats, and again after each further five. At the repeats that
     /// end the run, the end takes the place of the notice.
     LooksStuck {
-        /// The number of equal actions in a row, the first included, or of heartbeats if these are
+        /// The number of equal actions in a row, the first included, or of rounds if these are
         /// more.
         repeats: u32,
     },
@@ -120,12 +121,13 @@ pub enum RunNotice {
         pattern: LoopPattern,
         /// The effect of the loop on the run.
         verdict: LoopVerdict,
-        /// The name of the tool that was called last, cut at 64 characters.
+        /// The name of the tool that was called last. A name from a request is cut at 64
+        /// characters.
         tool: Arc<str>,
         /// The number of calls in the loop so far.
         times: u32,
     },
-    /// The run has used most of one of its caps on tokens or cost: see
+    /// The run has used a set part of one of its caps on tokens or cost: see
     /// [`TokenCapLayer::ask_at`](crate::TokenCapLayer::ask_at).
     NearTokenCap {
         /// The text of the notice for people, which names the cap and calls the run "it".
@@ -147,7 +149,7 @@ pub enum RunNotice {
     Checked {
         /// The state of the run, in the checker's judgement.
         status: Status,
-        /// The reason of the judgement, in the checker's words.
+        /// The reason of the judgement, in the checker's words; the error if the check failed.
         reason: String,
     },
     /// A person is asked whether the run shall go on.
@@ -272,7 +274,8 @@ impl RunEvents {
         }
     }
 
-    /// Waits for the next event; `None` after the run's end, or once the run or registry is gone.
+    /// Waits for the next event. An observer of one run gets `None` after the run's end, and any
+    /// observer once the observed run or registry is gone.
     ///
     /// # Cancel safety
     ///
@@ -285,7 +288,8 @@ impl RunEvents {
     }
 }
 
-/// The stream ends after the run's end, or once the run or registry is gone.
+/// The stream of one run ends after the run's end. Any stream ends once the observed run or
+/// registry is gone.
 impl Stream for RunEvents {
     type Item = RunEvent;
 

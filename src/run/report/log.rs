@@ -1,8 +1,8 @@
 //! Logs one line for each call that ended and each run that ended. A run and its only call share
 //! one line if they end together.
 //!
-//! The line comes last at an end: the thread holds no lock, and the waiters have been woken. If no
-//! subscriber wants the line, nothing is read or copied for it.
+//! The line is logged without a lock, after the waiters of the node were woken. If no subscriber
+//! wants the line, nothing is read or copied for it.
 //!
 //! One more line warns of a step window that was too short for a retry.
 
@@ -29,7 +29,7 @@ struct LogLine {
     level: Level,
     /// The kind of the node that was ended: a call may inherit the end of its run.
     ended: NodeKind,
-    /// The last step of the run; `None` for a completed node.
+    /// The last step of the run; `None` for a completed node, or if no step was reported.
     last_step: Option<Step>,
     /// The number of the run's turns; `None` in the line of a call.
     turns: Option<u32>,
@@ -42,8 +42,8 @@ const MAX_WARNED: usize = 16;
 impl Node<NodeState> {
     /// Warns of a step window that ended this node, and is no longer than an attempt's below it.
     ///
-    /// With such a window no attempt can follow a silent one. The warning is logged once per
-    /// length.
+    /// If a step window outside of the attempts is no longer than theirs, no attempt can follow a
+    /// silent one. The warning is logged at most once per length.
     #[cold]
     pub(in crate::run) fn warn_of_short_window(&self, end: &End) {
         static WARNED: Lock<Vec<Duration>> = Lock::new(Vec::new());
@@ -66,14 +66,15 @@ impl Node<NodeState> {
         );
     }
 
-    /// Logs the end of this node once it has no work, unless its end was logged before. The waiters
-    /// have been woken.
+    /// Logs the end of this call or run once it has no work, unless its end was logged before. The
+    /// waiters have been woken.
     pub(in crate::run) fn log_settled(&self) {
         match self.kind() {
             NodeKind::Call => self.log_call(),
             NodeKind::Run if self.payload.settlement.ends_with_call() => self.log_call(),
             NodeKind::Run => {
-                // The run's only call ended by itself, and has a line of its own in the log.
+                // The run has no line yet if its only call ended by itself before: that call has a
+                // line of its own.
                 if let Some(line) = self.nearest_end().and_then(|end| self.line_of_run(end)) {
                     guarded(|| line.log());
                 }

@@ -46,7 +46,7 @@ impl StreamChunks {
     }
 
     /// Sets the time of the last chunk, and of the first chunk if no other has come. Does nothing
-    /// if no chunk came since the last call.
+    /// if no chunk has come since the method last ran.
     ///
     /// The first chunk is timed as it comes. A later chunk gets the time of the wait that follows
     /// it, which reads the clock anyway: to read the clock per chunk would double the cost of the

@@ -23,10 +23,12 @@ use crate::{
 pub struct RunSnapshot {
     /// The id of the node's run.
     pub run: RunId,
-    /// How often its owner has opened the run's id, this time included.
+    /// How often its owner has opened the run's id, as far as the registry remembers. This time is
+    /// included.
     ///
-    /// Of two such runs the later one's number is higher, unless the registry forgot the id in
-    /// between, or was shut down. The number is 1 if the run was never given to a registry.
+    /// Of two runs with one owner and id the later one's number is higher, unless the registry
+    /// forgot the id in between, or was shut down. The number is 1 if the run was never given to a
+    /// registry.
     pub generation: u64,
     /// The id of the run above this one, if this is a sub-agent's run.
     pub parent: Option<RunId>,
@@ -49,17 +51,18 @@ pub struct RunSnapshot {
     /// opening.
     ///
     /// A sign of life counts for twice the interval of heartbeats, which is 10 s unless
-    /// [set](crate::StepTimeoutLayer::heartbeat). A call or tool in flight that has never shown a
-    /// heartbeat counts as a sign of life.
+    /// [set](crate::StepTimeoutLayer::heartbeat). Work in flight that has never shown a heartbeat
+    /// counts as a sign of life: a tool, a call, or the present attempt of a call.
     pub alive: bool,
-    /// Whether the run looks stuck: it repeated one action in a row, or sent heartbeats without
-    /// progress, too often.
+    /// Whether the run looks stuck: it repeated one action in a row, or [reported
+    /// rounds](crate::Run::heartbeat_at) without progress, too often.
     pub stuck: bool,
     /// The number of turns of the run; 0 if no layer counts them.
     pub turns: u32,
     /// The number of errors of the run: failed tools and failed calls. A call that a
     /// [`RetryBudgetLayer`](crate::RetryBudgetLayer) retries counts once, or once per failed
-    /// attempt if the layer counts every attempt.
+    /// attempt if the layer counts every attempt. A run that ends with its one call does not count
+    /// that call's failure.
     pub errors: u32,
     /// The run's signs of life and of progress.
     pub progress: RunProgress,
@@ -69,7 +72,8 @@ pub struct RunSnapshot {
     pub time_left: Option<Duration>,
     /// The time left until each limit on the node's time.
     pub deadlines: Deadlines,
-    /// The tokens of all finished answers at or below the node. `None` if no upstream reported any.
+    /// The tokens of all answers at or below the node that have ended or were dropped. `None` if no
+    /// upstream reported any.
     pub usage: Option<Usage>,
     /// The tokens that the run has used so far, and their cost, answers under way and estimates
     /// included. `None` if no layer with caps on tokens counts them: see [`Run::tokens_spent`].
@@ -153,7 +157,8 @@ pub struct Deadlines {
     /// of the call's time.
     #[serde(rename = "ceiling_ms", serialize_with = "optional_millis")]
     pub ceiling: Option<Duration>,
-    /// The time left of the total time that the program or the caller allowed.
+    /// The time left until the program's timeout or a deadline that the caller announced, whichever
+    /// is earlier.
     #[serde(rename = "timeout_ms", serialize_with = "optional_millis")]
     pub timeout: Option<Duration>,
     /// The time left until the step window passes, if no sign of life comes.

@@ -1,8 +1,8 @@
 //! The spans of nodes, for a subscriber that wants them: of runs, calls, attempts and tools.
 //!
-//! The fields have the names of OpenTelemetry's GenAI conventions; `tracing-opentelemetry` reads
-//! `otel.name`, `otel.kind` and `otel.status_code`. If no subscriber wants a span, none is made,
-//! and no node allocates for one.
+//! The fields have the names of OpenTelemetry's conventions, except for the run's id;
+//! `tracing-opentelemetry` reads `otel.name`, `otel.kind` and `otel.status_code`. If no subscriber
+//! wants a span, none is made, and no node allocates for one.
 //!
 //! A span closes once: when its node has ended and has no work in flight, or when the node is
 //! dropped. The loop of attempts closes the spans of its attempts itself. The subscriber is called
@@ -36,7 +36,8 @@ use crate::{
     },
 };
 
-/// The place for the span of a node: empty before the span is made, and once it has closed.
+/// The place for the span of a node: empty before the span is made, and once it has closed or has
+/// moved to another node.
 #[derive(Debug, Default)]
 pub(in crate::run) struct SpanSlot(Lock<Option<Arc<OpenSpan>>>);
 
@@ -44,7 +45,7 @@ pub(in crate::run) struct SpanSlot(Lock<Option<Arc<OpenSpan>>>);
 /// recursion, and a chain of sub-agents may be deeper than the thread's stack.
 const MAX_DEPTH: u8 = 64;
 
-/// The most bytes of a model's name in a span.
+/// The most bytes of the model's name that a span takes from the caller's request.
 const MOST_BYTES: usize = 256;
 
 /// A span that has not closed.
@@ -60,10 +61,10 @@ struct OpenSpan {
     /// The run's id in the span; `None` before it is known.
     run: Option<RunId>,
     has_session: bool,
-    /// Whether the span describes a request already. Of nested layers the outermost describes its
-    /// request, and the others describe none.
+    /// Whether the span describes a request already. Of nested layers that share the span, only the
+    /// outermost describes its request.
     is_described: AtomicBool,
-    /// Whether the loop of attempts closes the span, once it has classified the attempt's failure.
+    /// Whether the loop of attempts closes the span. Then the end of the node does not.
     is_reported: AtomicBool,
 }
 
@@ -77,7 +78,8 @@ struct SpanEnd {
     summary: CallSummary,
 }
 
-/// Whether a subscriber may want a span. Each opening of a node calls this: it costs one load.
+/// Whether a subscriber may want a span. The check costs one load, because it stands on the hot
+/// path.
 #[inline(always)]
 pub(crate) fn is_traced() -> bool {
     LevelFilter::current() >= LevelFilter::INFO
@@ -145,7 +147,8 @@ impl Run {
         }
     }
 
-    /// Makes the span of this run, which the program opened, below the span of `parent`.
+    /// Makes the span of this run, which the program opened. The span stands below that of
+    /// `parent`, or else below the current span of the thread.
     #[inline]
     pub(crate) fn trace_run(&self, parent: Option<&Self>) {
         if is_traced() {
@@ -412,7 +415,8 @@ impl Node<NodeState> {
         slot.take_if(|open| open.kind == kind)
     }
 
-    /// Closes the span of this node, which has ended and has no work. The waiters have been woken.
+    /// Closes the span of this node, which has ended and has no work. A span that the loop of
+    /// attempts closes stays open. The waiters have been woken.
     #[inline]
     pub(in crate::run) fn close_span(&self) {
         if self.payload.span_slot().is_some() {
@@ -435,7 +439,8 @@ impl Node<NodeState> {
         }
     }
 
-    /// Closes the span of this run, which has ended without work, once its waiters have been woken.
+    /// Closes the span of this run, which has ended, once its waiters have been woken. Does nothing
+    /// if the run still has work.
     pub(in crate::run) fn close_idle_span(&self, end: &End, later: &mut PendingWakes<NodeState>) {
         if self.payload.span_slot().is_none() || !self.is_idle() {
             return;
@@ -480,7 +485,7 @@ impl SpanEnd {
         }
         if open.kind == NodeKind::Call {
             let (usage, stop_reason) = (summary.usage, &summary.stop_reason);
-            // Signed, as OpenTelemetry has no unsigned numbers.
+            // The numbers are signed, because OpenTelemetry has no unsigned ones.
             let tokens = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
             let (input, output) = (
                 usage.map(|usage| tokens(usage.input_tokens)),
@@ -502,7 +507,7 @@ impl SpanEnd {
     }
 }
 
-/// A run that is dropped without an end closes its span here.
+/// A node that is dropped while its span is open closes the span here.
 impl Drop for SpanSlot {
     fn drop(&mut self) {
         if let Some(open) = self.0.get_mut().take() {

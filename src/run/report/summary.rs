@@ -106,7 +106,7 @@ impl Run {
 }
 
 impl CallSummary {
-    /// Makes the summary of a call, or of a run that is one call.
+    /// Makes the summary of a call or run.
     pub(super) fn of(node: &Node<NodeState>, end: &End) -> Self {
         let reported = node.payload.reported();
         Self {
@@ -165,8 +165,8 @@ pub(crate) struct ReportedUsage {
 /// [`CallSummary::usage`](crate::run::CallSummary::usage) then includes these tokens, wherever the
 /// layer stands.
 ///
-/// Without the mark such an answer counts as one of the inner service does: the layers further out
-/// cannot tell the two apart.
+/// Without this mark, the usage of an answer that a layer of the program makes is counted: the
+/// layers further out cannot tell such an answer from one of the inner service.
 ///
 /// ```
 /// use tower_agent::NotCounted;

@@ -30,19 +30,23 @@ use crate::{
 #[non_exhaustive]
 #[derive(Clone)]
 pub struct Terminated {
-    /// The reason of the node's end.
+    /// The reason of the node's end; of a node that is closing, the reason of its closing.
     pub reason: TerminalReason,
     /// The id of the run, also if an attempt or tool below the run was cut.
     pub run: RunId,
     /// The kind of the node that was ended: run, call, attempt or tool.
     pub kind: NodeKind,
-    /// How long the node that was ended had lasted.
+    /// How long the node that was ended had lasted; zero if the node is closing and has no end.
     pub elapsed: Duration,
-    /// The length of the time limit that ended the node; `None` if no time limit did.
+    /// The length of the time limit, or of the silence, that ended the node. `None` if neither did.
     pub limit: Option<Duration>,
     /// The last step of the run; `None` if no step was reported.
     pub last_step: Option<Step>,
-    /// The first eight reasons that came after the end of that node, oldest first, each once.
+    /// The first eight reasons that came for the ended node after its end, each once.
+    ///
+    /// The oldest stands first. The ended node is the one whose end cut this work, so it may stand
+    /// above the node that did the work. If it is in another tree, the reasons are those of the
+    /// node that did the work. The settlement of a node after its end adds no reason.
     pub also: Vec<TerminalReason>,
     pub(in crate::run) tree: u64,
     pub(in crate::run) origin: u64,
@@ -75,7 +79,7 @@ impl Terminated {
     /// ```
     #[must_use]
     pub fn message(&self) -> String {
-        // Room for most messages: every end of a run has one.
+        // Most messages fit into this capacity, so that the text grows without another allocation.
         let mut text = String::with_capacity(192);
         // Writing to a string does not fail.
         let _ = write_message(&mut text, self);
@@ -349,7 +353,10 @@ const fn plural(number: u32) -> &'static str {
     if number == 1 { "" } else { "s" }
 }
 
-/// Writes the cause of an end: with the limit that passed, if there is one, else `cause`.
+/// Writes the cause of an end: a limit, else a loop, else the text `cause`.
+///
+/// A limit is written if it is one on time, turns, tokens or cost, and its size is known. The loop
+/// is the one for which the run was ended. `cause` is the general text for the reason.
 fn write_cause(f: &mut impl fmt::Write, end: &Terminated, cause: &str) -> fmt::Result {
     use LimitKind::{Announced, Lifeless, Tokens, Turns, Unhealthy, Unheard};
     use TerminalReason::{CallerDeadline, HardCeiling, StepTimeout, TokenCap, TurnCap};
@@ -424,8 +431,8 @@ const fn cause_and_advice(reason: &TerminalReason) -> (&'static str, &'static st
     }
 }
 
-/// A duration, printed in minutes and seconds. Below one second it is in milliseconds, below ten
-/// seconds it has tenths.
+/// A duration, printed in minutes and seconds. Below one second it is in milliseconds; from one to
+/// ten seconds it has tenths, unless they are zero.
 struct HumanDuration(Duration);
 
 impl fmt::Display for HumanDuration {

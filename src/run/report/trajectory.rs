@@ -38,18 +38,19 @@ const REFUSALS: u8 = 8;
 /// {"type":"harness_refused","kind":"harness_refused","reason":"turn_cap_reached","cap":"turns_per_hour","limit":600,"refused":1,"owner":"owner-0f5c..","run":null,"session":null}
 /// ```
 ///
-/// The first kind of line is written once for each run that ended by a limit or a clock of its
-/// own, whatever its calls ended by; `at_turn` is the number of its turns.
+/// A line `harness_terminate` is written once for each run that ended by a limit or a clock, alone
+/// or with its one call, and not with a node above it. `at_turn` is the number of the run's turns.
 ///
-/// The second kind of line says that a tool was not started because its run has ended by a limit or
-/// a clock, or is closing for one. The line is written for the first eight such tools of a run.
+/// A line `harness_refused` with a `name` says that a tool was not started because its run has
+/// ended by a limit or a clock, or is closing for one. The line is written for the first eight such
+/// tools of a run.
 ///
-/// The third kind of line has a `cap` and no `name`. Such a line says that a cap of
-/// [`OwnerCaps`](crate::OwnerCaps) refused requests, of whichever runs. The first refusal
-/// is written at once; after that a line comes with a later refusal, at most once a minute for each
-/// owner and cap. `refused` counts the refusals since the line before, this one included. `run` is
-/// the run of this request, or null if the cap refused a new run. The [`Owner`](crate::Owner)
-/// appears as its `Display` prints it. A count without a line for an hour may be forgotten.
+/// A line `harness_refused` with a `cap` says that a cap of [`OwnerCaps`](crate::OwnerCaps) refused
+/// requests, of whichever runs. The first refusal is written at once; after that a line comes with
+/// a later refusal, at most once a minute for each owner and cap. `refused` counts the refusals
+/// since the line before, the present one included. `run` is the run of the refused request, or
+/// null if the registry dropped a new run at the refusal. The [`Owner`](crate::Owner) appears as
+/// its `Display` prints it. A count without a line for an hour may be forgotten.
 ///
 /// # When a line is written
 ///
@@ -131,10 +132,14 @@ fn line<T: serde::Serialize>(
 }
 
 impl Run {
-    /// Writes the ends of the nearest run and of its [child](Self::child) runs to `trajectory`.
+    /// Sets the trajectory to which lines about the nearest run go.
     ///
-    /// The trajectory replaces the registry's for these runs. After the run's end only refused
-    /// tools are written. If the method is called twice, the first trajectory stays.
+    /// The trajectory replaces the registry's, except for lines about caps of owners. Lines about a
+    /// [child](Self::child) run go to it too, unless that run has a trajectory, or is in a registry
+    /// with one.
+    ///
+    /// If the method is called after the run's end, only refused tools are written. If it is called
+    /// twice, the first trajectory stays.
     pub fn record_to(&self, trajectory: &Trajectory) {
         let features = self.run_state().features();
         let _first = features.trajectory.set(trajectory.clone());
@@ -169,8 +174,8 @@ impl Run {
 }
 
 impl Node<NodeState> {
-    /// The action that writes the line of this run's end. `None` without a trajectory, or if no
-    /// limit or clock of the run's own ended it.
+    /// The action that writes the line of this run's end. `None` without a trajectory, if the run
+    /// ended with a node above it, or if its reason is no limit or clock.
     pub(in crate::run) fn record_end(&self, end: &End) -> Option<Box<dyn FnOnce()>> {
         if end.origin != self.number() || !is_harness(&end.reason) {
             return None;
@@ -233,10 +238,11 @@ impl<W> SharedLineWriter<W> {
 }
 
 impl<W: Write + ?Sized> SharedLineWriter<W> {
-    /// Puts a line in the queue, and writes the queue before it returns, with one exception.
+    /// Puts a line in the queue, and writes the queue before it returns, unless the writer itself
+    /// causes the line.
     ///
     /// If the writer itself causes the line on this thread, the call that holds the writer writes
-    /// the line next.
+    /// the line later.
     pub(in crate::run) fn put(&self, line: Vec<u8>) {
         let this = thread::current().id();
         {

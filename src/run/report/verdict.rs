@@ -21,7 +21,7 @@ pub enum Status {
     Stuck,
     /// The run repeats itself.
     Looping,
-    /// The state of the run is unknown: the checker failed, or took too long.
+    /// The state of the run is unknown, for example because the checker failed or took too long.
     Unknown,
 }
 

@@ -35,13 +35,13 @@ pub(crate) struct RunFeatures {
     pub(in crate::run) repeat_detector: RepeatDetector,
     pub(in crate::run) shadows: Shadows,
     pub(in crate::run) windows: RunWindows,
-    /// The longest interval of heartbeats that a layer set, in nanoseconds. 0 if the layers set
-    /// none other than `HEARTBEAT`.
+    /// The longest interval of heartbeats that a layer set, in nanoseconds. An interval equal to
+    /// `HEARTBEAT` does not count; 0 if no layer set another.
     pub(in crate::run) heartbeat: AtomicU64,
     pub(in crate::run) turns: Lock<TurnCount>,
     /// The count of the run's tokens; unset until the count begins.
     tokens: OnceLock<Arc<TokenLedger>>,
-    /// The guard that counts the run as open for its owner. `None` without caps, and after the end.
+    /// The guard that counts the run as open for its owner. `None` if the run is not counted.
     pub(in crate::run) open: Lock<Option<Box<dyn RunGuard>>>,
     pub(in crate::run) trajectory: OnceLock<Trajectory>,
     /// The number of refused tools that the trajectory has recorded.
@@ -85,7 +85,7 @@ impl RunFeatures {
     pub(in crate::run) fn add_stop_on_end(&self, child: StopOnEnd) {
         let mut stop_on_end = self.stop_on_end.lock();
         // Dead children are removed only when the vector would grow, so that a push has constant
-        // cost.
+        // cost on average.
         if stop_on_end.len() == stop_on_end.capacity() {
             stop_on_end.retain(|child| child.strong_count() > 0);
         }
@@ -125,7 +125,8 @@ impl PartialTexts {
         live.find_map(Partial::read).or_else(|| self.cut.clone())
     }
 
-    /// The text of the last answer that had text, as far as it came.
+    /// The text of the newest answer in progress that has text. Without such an answer, the text of
+    /// the last one that had text and has ended.
     pub(in crate::run) fn last_text(&self) -> Option<Arc<str>> {
         let mut live = self.live.iter().rev();
         live.find_map(Partial::text).or_else(|| self.last.clone())

@@ -22,13 +22,13 @@ pub(crate) struct Identity {
     pub(crate) session: Option<Arc<str>>,
     pub(crate) registration: Weak<dyn Registration>,
     pub(crate) owner: u128,
-    /// How often the run's id was opened, this time included.
+    /// One more than the generation of the id's former run. 1 if the registry knows no such run.
     pub(crate) generation: u64,
-    /// The registry's number of the event that announced the run's end; 0 until then.
+    /// The number of the run's end among the registry's events. 0 while the end has no number.
     pub(crate) end_event: AtomicU64,
     /// The place of the run in the registry. The place spares the run's end a lookup by key.
     pub(crate) place: Place,
-    /// The slot of the run among the live runs of its session, once it is enrolled.
+    /// The slot that the run got among the live runs of its session. Unset without a session.
     pub(crate) session_slot: OnceLock<usize>,
     pub(crate) admission: Admission,
 }
@@ -38,9 +38,10 @@ pub(crate) struct Identity {
 #[derive(Debug)]
 pub(crate) struct Admission(AtomicU8);
 
-/// An [`Admission`] of a run that a request opened, before any cap was checked.
+/// An [`Admission`] of a run that a request brought in, and no cap has admitted yet.
 const PENDING: u8 = 0;
-/// An [`Admission`] like `PENDING`, but observers know the run: they must learn of its end.
+/// An [`Admission`] of a run that no cap has admitted, but that observers know. They must learn of
+/// its end.
 const ANNOUNCED: u8 = 1;
 /// An [`Admission`] of a run that the caps have admitted, or to which no cap applies.
 const ADMITTED: u8 = 2;
@@ -59,8 +60,8 @@ impl Admission {
         self.0.fetch_max(ANNOUNCED, Ordering::AcqRel) == PENDING
     }
 
-    /// Marks the run as admitted; a withdrawn run stays so. Returns whether the run was pending, so
-    /// that observers do not know it yet.
+    /// Marks the run as admitted; a withdrawn run stays so. Returns whether the run was pending:
+    /// then observers do not know it yet.
     pub(crate) fn admit(&self) -> bool {
         self.0.fetch_max(ADMITTED, Ordering::AcqRel) == PENDING
     }
@@ -132,19 +133,20 @@ pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
     /// The trajectory that records the ends of this registry's runs; `None` if none is set.
     fn trajectory(&self) -> Option<Trajectory>;
 
-    /// Completes the run if its idle limit has passed. Otherwise returns when the limit will pass;
-    /// `None` if the run was completed here, or if idleness does not end it.
+    /// Completes the run if its idle limit has passed. Otherwise returns when the limit will pass.
+    /// `None` if the limit has passed, if idleness does not end the run, or if the registry has
+    /// forgotten it.
     fn idle(&self, node: &Node<NodeState>, now: Instant) -> Option<Instant>;
 
-    /// Completes the run if it has no work and was never used: all its calls were refused.
+    /// Completes the run if it has no work and is still marked as unused.
     fn refused(&self, node: &Node<NodeState>);
 
     /// Enrols `child`, a run outside of `node`'s tree, with the same owner and session.
     ///
-    /// An abort of the session, or a shutdown, then ends that run as well.
+    /// An abort of the session, or a shutdown of the registry, then ends `child` as well.
     fn enrol_sub_agent(self: Arc<Self>, node: &Node<NodeState>, child: &Run);
 }
 
-/// A guard that counts a run as open for its owner. The guard drops at the run's end. Only the
-/// registry knows its type.
+/// A guard that counts a run as open for its owner. The guard drops at the run's end at the latest.
+/// Only the registry knows its type.
 pub(crate) trait RunGuard: Send + Sync + std::fmt::Debug {}

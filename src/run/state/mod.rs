@@ -33,26 +33,26 @@ use super::{
 use crate::lock::Lock;
 
 /// The state of one node of a run's tree.
-// `repr(C)`: the fields that an end reads stand first, as in the node.
+// `repr(C)` fixes the order of the fields, so that those that an end reads stand close together.
 #[derive(Debug)]
 #[repr(C)]
 pub(crate) struct NodeState {
     /// The instant at which the tree was opened: zero of its clock.
     pub(crate) epoch: Instant,
     pub(crate) settlement: AtomicSettlement,
-    /// Whether a line of the log stands for the node's end already.
+    /// Whether the node's end needs no further line in the log.
     logged: AtomicBool,
     /// Whether a stream of this node has shown a heartbeat.
     pub(in crate::run) pings: AtomicBool,
-    /// Whether the call is marked as one with effects that must not happen twice.
+    /// Whether this node is marked as work with effects that must not happen twice.
     pub(in crate::run) effects: AtomicBool,
     /// Whether the node's request cannot be sent, or is not complete yet.
     refused: AtomicBool,
-    /// Whether a silent attempt of this node's candidate was repeated.
+    /// Whether a silent attempt of this attempt's candidate, or of this call, was repeated.
     pub(in crate::run) repeated_silence: AtomicBool,
-    /// Whether the program has opened an attempt below this node.
+    /// Whether the program has opened an attempt below this node by `Run::attempt`.
     pub(in crate::run) attempted: AtomicBool,
-    /// Whether a failure was ever set in `outcome`: mostly none is, and the lock is not taken.
+    /// Whether a failure was ever set in `outcome`. If none was, a read of it takes no lock.
     has_failed: AtomicBool,
     pub(in crate::run) attempt_count: AtomicU32,
     /// The number of the run's last event, plus [`LAST_EVENT`] if that event was the end.
@@ -76,7 +76,7 @@ struct Outcome {
 #[derive(Debug)]
 enum KindState {
     Run(Box<RunState>),
-    /// The state of a call or tool: a request may use a tool's node as its call.
+    /// The state of a call or tool.
     Call(CallState),
     Attempt(TargetState),
 }
@@ -140,7 +140,8 @@ impl NodeState {
         Some(u64::from(last) + 1)
     }
 
-    /// The number of the run's end, which is its last event. The first call assigns the number.
+    /// The number of the run's end, which is its last event. The method assigns it when it first
+    /// runs.
     pub(crate) fn last_event(&self) -> u64 {
         let next = |last: u32| (last < LAST_EVENT).then(|| (last + 1) | LAST_EVENT);
         let (set, load) = (Ordering::AcqRel, Ordering::Acquire);
@@ -180,7 +181,10 @@ impl NodeState {
         }
     }
 
-    /// The place for the node's span; `None` if no span was made.
+    /// The slot that holds the node's tracing span; `None` before the slot is allocated.
+    ///
+    /// [`make_span_slot`](Self::make_span_slot) allocates it. An allocated slot may be empty: see
+    /// [`SpanSlot`].
     #[inline]
     pub(in crate::run) fn span_slot(&self) -> Option<&SpanSlot> {
         match self.attempt() {
@@ -198,7 +202,7 @@ impl NodeState {
         }
     }
 
-    /// The number of attempts of this call; of an attempt, the number of attempts of its candidate.
+    /// The number of attempts that were counted on this node.
     pub(in crate::run) fn attempt_count(&self) -> u32 {
         self.attempt_count.load(Ordering::Acquire)
     }
@@ -209,7 +213,7 @@ impl NodeState {
         target.as_ref().map(|target| Arc::clone(target.label()))
     }
 
-    /// The identity of this run in its registry; `None` if it is in no registry.
+    /// The identity that a registry gave this run. `None` if none did, or for other kinds of nodes.
     pub(crate) fn identity(&self) -> Option<&Identity> {
         self.run()?.identity()
     }
@@ -222,7 +226,8 @@ impl NodeState {
         self.run()?.features_if_any()
     }
 
-    /// Records whether the node's request is refused or incomplete, so that no upstream was asked.
+    /// Records whether the node's request is refused or incomplete. Then no upstream has got all of
+    /// it.
     pub(crate) fn set_refused(&self, is_refused: bool) {
         self.refused.store(is_refused, Ordering::Release);
     }
@@ -231,8 +236,7 @@ impl NodeState {
         self.refused.load(Ordering::Acquire)
     }
 
-    /// Marks the node's end as logged. Returns true for the first call only: then the caller logs
-    /// it.
+    /// Claims the line of the log for the node's end. Returns true only when it first runs.
     pub(in crate::run) fn begin_log(&self) -> bool {
         !self.logged.swap(true, Ordering::AcqRel)
     }
@@ -268,7 +272,7 @@ pub(crate) struct Failing {
     pub(crate) reason: Option<TerminalReason>,
     /// The result of counting the failure, if it was counted already.
     pub(crate) counted: Option<ErrorAllowance>,
-    /// Whether no upstream was asked: then there is no further failure to count.
+    /// Whether no upstream was asked. Such a failure does not count as an error of the run.
     pub(crate) unasked: bool,
 }
 
@@ -300,23 +304,23 @@ impl NodeState {
     }
 }
 
-/// The rule for a node: which task or layer settles the node, and with which end.
+/// The rule that says which layer or task settles a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(crate) enum Settlement {
-    /// The layer or the task that opened the node settles the node after the work is dropped.
+    /// The layer or task that opened or claimed the node settles it, after its work is dropped.
     Opener,
-    /// The first layer that sees the request with this call settles the call. If no layer sees the
-    /// request, the drop of its last clone settles the call.
+    /// The first layer that claims the call settles it. If no layer claims it, the drop of the last
+    /// clone of its request settles it.
     Unclaimed,
-    /// The opener settles the call, as for [`Opener`](Self::Opener). The run above ends with the
-    /// call, unless several calls share the run by then.
+    /// The opener settles the call, as for [`Opener`](Self::Opener). The run above ends as the call
+    /// does if that run is [`Single`](Self::Single) or [`Layer`](Self::Layer) by then.
     OnlyCall,
     /// No layer settles the run: it spans calls, and ends by a reason or because it is idle.
     Shared,
     /// The run's one call settles the run: the run ends as the call does.
     Single,
-    /// The layer that opened the run for one call settles the run.
+    /// The layer that opened the run for one call settles it, unless a cut of its call ended it.
     Layer,
 }
 

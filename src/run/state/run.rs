@@ -1,4 +1,4 @@
-//! The state that every run has, and the states that only calls and attempts have.
+//! The states of runs, of calls and of attempts.
 
 use std::{
     any::Any,
@@ -26,14 +26,13 @@ const ONE_CALL: u8 = 1;
 const MORE: u8 = 2;
 
 /// The state of a run.
-// `repr(C)`: the fields that an end reads stand first, as in the node.
+// `repr(C)` fixes the order of the fields, so that those that an end reads stand close together.
 #[derive(Debug, Default)]
 #[repr(C)]
 pub(crate) struct RunState {
     identity: OnceLock<Identity>,
     features: OnceLock<Box<RunFeatures>>,
-    /// Whether the run is unused, so that it completes when it has no work. A request opened
-    /// such a run, and each call so far was refused or has not settled yet.
+    /// Whether the run is unused. The registry completes such a run as soon as it has no work.
     unused: AtomicBool,
     /// Which nodes were opened right below the run, attempts aside: none, one call alone, or
     /// others.
@@ -45,9 +44,9 @@ pub(crate) struct RunState {
     /// The counts of the run's errors; allocated at the first error, or for a limit.
     errors: OnceLock<Box<ErrorCounts>>,
     steps: Lock<Steps>,
-    /// The reason of the last call's end.
+    /// The reason of the run's call that ended last.
     pub(in crate::run) last_end: Lock<Option<TerminalReason>>,
-    /// The state of the call, for a run that is one call.
+    /// The state that the run has as one call; for any run, also the place for its span.
     pub(super) call: CallState,
 }
 
@@ -84,14 +83,13 @@ impl RunState {
         self.errors.get().map(|errors| &**errors)
     }
 
-    /// Marks the run as unused. The registry, which opens the run for a request, calls this before
+    /// Marks the run as unused. The registry calls this under the lock of the run's shard, before
     /// another request can find the run.
     pub(crate) fn set_unused(&self) {
         self.unused.store(true, Ordering::Release);
     }
 
-    /// Marks the run as used: work was admitted, or the program holds the run. A used run stays
-    /// open under its id.
+    /// Marks the run as used: from then on it does not complete for being unused.
     #[inline]
     pub(crate) fn set_used(&self) {
         // The flag is mostly clear already: a load leaves the cache line shared.
@@ -120,7 +118,7 @@ impl RunState {
         }
     }
 
-    /// Whether one call was opened right below the run, and no tool or sub-agent.
+    /// Whether exactly one call, but no tool or run, was opened right below the run.
     pub(in crate::run) fn is_one_call(&self) -> bool {
         self.opened.load(Ordering::Acquire) == ONE_CALL
     }
@@ -128,7 +126,7 @@ impl RunState {
 
 impl RunState {
     /// Records the run's last step. A step without detail does not replace a step with detail,
-    /// unless it completes that step: then it has the same detail.
+    /// unless it completes that step: then it takes over the detail.
     pub(crate) fn set_step(&self, step: Step) {
         self.steps.lock().set(step, false);
     }
@@ -140,7 +138,7 @@ impl RunState {
     }
 
     /// Records as progress that a child of the run is done. If the last step has the same kind as
-    /// `done`, the last step itself is the progress, because it reported the same end.
+    /// `done`, the last step is stored in place of `done`, because it may report the same end.
     pub(crate) fn record_child_done(&self, done: Step) {
         let mut steps = self.steps.lock();
         let reported = steps.last.as_ref().filter(|it| it.kind() == done.kind());
@@ -184,14 +182,14 @@ pub(crate) trait AttemptTarget: Any + Send + Sync + std::fmt::Debug {
     fn as_any(&self) -> &dyn Any;
 }
 
-/// The state of a call, or of a run that is one call. A tool has this state too, because a request
-/// may use a tool's node as its call.
+/// The state of a call. A run, which may be one call, and a tool, which may have a span, have it
+/// too.
 #[derive(Debug, Default)]
 pub(crate) struct CallState {
     rare: OnceLock<Box<RareCallState>>,
     /// The number that the call has among the run's turns; 0 if it is no turn.
     pub(in crate::run) turn: AtomicU32,
-    /// Whether an attempt of the call has failed: mostly none has, and the lock is not taken.
+    /// Whether the list of failed attempts was ever used. If not, no lock is taken to clear it.
     has_failed_attempts: AtomicBool,
     /// The address of the first retry bucket into which the call has made a deposit. 0 for none.
     first_deposit: AtomicUsize,

@@ -1,7 +1,7 @@
 //! Checks the clocks from the root to a node, pauses step windows, and watches deadlines.
 //!
-//! A watcher is a task that waits for deadlines of a node without polling the node: a wait for a
-//! run, or the pump of a call that its reader does not poll.
+//! A watcher waits for deadlines of a node without polling the node: a wait for a run, or the waker
+//! of a pumped call.
 
 use std::{
     sync::{
@@ -27,14 +27,13 @@ use crate::run::{
 impl<P: EndHook> Node<P> {
     /// Ends the outermost node, from the root down to this one, with a deadline that has passed.
     ///
-    /// `task` is the calling task, if its poll found everything pending: then the check includes
-    /// the windows in which this task waits. With `TaskId::NONE` the check reads absolute deadlines
-    /// alone.
+    /// `task` is the calling task: the check includes the windows of silence in which this task
+    /// waits. With `TaskId::NONE` the check reads absolute deadlines alone.
     ///
     /// # Errors
     ///
-    /// The stored end of this node or of its nearest ended ancestor. The end may come from this
-    /// check or from before.
+    /// The error is the stored end of this node, or else of its nearest ended ancestor. The end may
+    /// come from this check or from before.
     pub(crate) fn check(&self, now: Duration, task: TaskId) -> Result<(), End> {
         self.check_path(now, task);
         self.nearest_end().map_or(Ok(()), |end| Err(end.clone()))
@@ -58,10 +57,10 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// The reason and the limit of this node's clock that has passed.
+    /// The reason and the limit of the clock of this node that has passed. `None` if none has.
     ///
-    /// The precedence is ceiling or an attempt's share, step window, the caller's deadlines, and
-    /// last the drain clock of a closing node.
+    /// The precedence is ceiling, an attempt's share, step window, then the earliest of the timeout
+    /// and the caller's limits, and last the drain clock of a closing node.
     fn passed(&self, now: Duration, task: TaskId) -> Option<(TerminalReason, Option<LimitHit>)> {
         let absolute = |clock| self.clocks.get(clock).filter(|at| *at <= now);
         let set = |at: Duration, measure| LimitHit {
@@ -144,7 +143,7 @@ impl<P: EndHook> Node<P> {
 
     /// The time at which the earliest step window from the root to this node passes.
     ///
-    /// A sign of life may come before. The windows of paused nodes do not count.
+    /// A sign of life before that time may move it. The windows of paused nodes do not count.
     pub(crate) fn next_window(&self) -> Option<Nanos> {
         let due = |node: &Self| {
             let inner = node.lock();
@@ -193,7 +192,8 @@ impl<P: EndHook> Node<P> {
 
     /// Stops the step windows of the runs above this tool, which has a window of its own.
     ///
-    /// Tasks that wait in those windows are not woken. A timer that fires finds the window stopped.
+    /// Tasks that wait in the stopped windows are not woken. A timer that fires finds its window
+    /// stopped.
     pub(crate) fn stand_in(&self, now: Duration) {
         let now = nanos(now);
         self.change_pauses_of(Self::is_run, |pauses| pauses.begin(now));
@@ -256,16 +256,16 @@ impl<P: EndHook> Node<P> {
         holds
     }
 
-    /// The time at which the last pauses at or below this node were over. Zero if there were none.
-    /// While pauses overlap, only the end of all of them counts.
+    /// The time at which the last pause at or below this node was over. Zero if none is over yet.
+    /// Pauses that overlap count as one.
     pub(crate) fn last_pause(&self) -> Nanos {
         let rare = self.clocks.rare_if_any();
         rare.map_or(0, |rare| rare.pauses.last())
     }
 
     /// The paused time of this node, by pauses at, above and below it. Pauses at and below this
-    /// node that overlap count once. A pause at a node above counts in full, whatever overlaps it,
-    /// so that no clock fires early.
+    /// node that overlap count once. The pauses of each node above are added in full, even if they
+    /// overlap others, so that no clock fires early.
     #[inline]
     pub(crate) fn paused(&self) -> Paused {
         let mut paused = Paused::default();
@@ -282,8 +282,8 @@ impl<P: EndHook> Node<P> {
 
     /// Wakes all tasks that wait at a node of this tree.
     ///
-    /// A pause that ends had stopped the windows of the nodes above, in which tasks that poll other
-    /// nodes wait.
+    /// The pause that has ended had stopped the windows of the nodes above, too. Tasks that poll
+    /// other nodes may wait in these windows.
     fn wake_tree(&self) {
         self.ancestors().last().unwrap_or(self).wake_near();
     }
@@ -308,9 +308,9 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Moves the program's deadlines of this node by `by`, once; those that callers announced stay.
-    /// Returns whether a deadline was moved. Timers that wait for the old deadline look again when
-    /// they fire.
+    /// Moves the ceiling and the timeout of this node by `by`, once. Returns whether one was moved:
+    /// false without either, and on a node that is over or refuses work. Timers that wait for the
+    /// old deadline look again when they fire.
     pub(crate) fn extend(&self, by: Duration) -> bool {
         let set = |clock| self.clocks.get(clock).is_some();
         let is_open = !self.is_over() && !self.refuses_work();

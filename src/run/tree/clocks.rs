@@ -45,7 +45,7 @@ pub(crate) struct Announcement {
     at: Nanos,
 }
 
-/// The absolute deadlines of one node, its first window of silence, and its pauses.
+/// The clocks of one node: its absolute deadlines, its first window of silence, its pauses.
 // `repr(C)`: the cells that are compared together stand side by side.
 #[derive(Debug)]
 #[repr(C)]
@@ -54,8 +54,8 @@ pub(crate) struct Clocks {
     share: AtomicU64,
     drain: AtomicU64,
     rare: OnceLock<Box<RareClocks>>,
-    /// The window that one timer at a time takes, without the node's lock. The windows of other
-    /// timers stand behind that lock.
+    /// The window that one timer at a time takes, without the node's lock. Further windows of the
+    /// node stand behind that lock.
     window: OnceLock<Box<IdleWindow>>,
 }
 
@@ -63,8 +63,8 @@ pub(crate) struct Clocks {
 #[derive(Debug)]
 pub(super) struct RareClocks {
     timeout: AtomicU64,
-    /// The time by which the program has moved the ceiling and the timeout. It also moves a ceiling
-    /// or timeout that is set later.
+    /// The length of time by which the program has moved the ceiling and the timeout; 0 at first.
+    /// A ceiling or timeout that is set later is moved, too.
     extension: AtomicU64,
     /// The earliest deadline of `announcements`.
     announced: AtomicU64,
@@ -141,7 +141,7 @@ impl Clocks {
         })
     }
 
-    /// Lowers the deadline of `clock` to `at`, and returns whether it did. A later `at` is ignored.
+    /// Lowers the deadline of `clock` to `at`, if `at` is earlier. Returns whether it did.
     pub(crate) fn tighten(&self, clock: Clock, at: Duration) -> bool {
         let cell = match clock {
             Clock::Ceiling => &self.ceiling,
@@ -155,7 +155,7 @@ impl Clocks {
         at < cell.load(Ordering::Acquire) && at < cell.fetch_min(at, Ordering::AcqRel)
     }
 
-    /// Sets the window of tools at or below the node; zero sets none.
+    /// Sets the window of tools at or below the node; with zero they have no window.
     pub(crate) fn set_tool_window(&self, window: Duration) {
         self.rare()
             .tool_window
@@ -238,19 +238,19 @@ impl Clocks {
         duration(at.saturating_add(extension))
     }
 
-    /// The time by which the program moved the ceiling and the timeout.
+    /// The length of time by which the program moved the ceiling and the timeout; 0 before.
     pub(crate) fn extension(&self) -> Nanos {
         self.rare_if_any().map_or(0, RareClocks::extension)
     }
 
-    /// The earliest deadline of all clocks of the node; `None` if none is set.
+    /// The earliest absolute deadline of the node; `None` if none is set.
     #[inline]
     pub(crate) fn next(&self) -> Option<Nanos> {
         let next = self.earliest();
         (next != NEVER).then_some(next)
     }
 
-    /// The earliest deadline of all clocks of the node; `NEVER` if none is set.
+    /// The earliest absolute deadline of the node; `NEVER` if none is set.
     #[inline]
     pub(crate) fn earliest(&self) -> Nanos {
         let mut own = self.ceiling.load(Ordering::Acquire);
@@ -330,9 +330,7 @@ pub(crate) struct IdleWindow {
     /// The [`WindowKind`], as a number.
     kind: AtomicU8,
     length: AtomicU64,
-    /// The time at which silence began; `u64::MAX` while the window is stopped. The owner stops the
-    /// window at a frame, and at a pause if it is not the caller's window. A window that has passed
-    /// stops only at an event that resets it.
+    /// The time at which silence began; `u64::MAX` while the window is stopped.
     since: AtomicU64,
     /// The task that waits in this window. Only this task knows that no frame is ready, so only a
     /// check by this task may find that the window has passed.
@@ -379,9 +377,10 @@ impl WindowKind {
 /// The count of silence of one timer. Only the wrapper that owns the timer reads and writes it.
 #[derive(Debug)]
 pub(crate) struct SilenceCount {
-    /// The silence, in nanoseconds, that was counted when the count last stopped.
+    /// The silence, in nanoseconds, that was counted when the count last stopped. 0 after a reset.
     silence: AtomicU64,
-    /// The total of pauses, in nanoseconds, that the timer has subtracted already.
+    /// The total of ended pauses, in nanoseconds, at the timer's last look. Later pauses are yet to
+    /// be subtracted.
     pauses: AtomicU64,
     state: AtomicU8,
     /// The time in `IdleState::Since` or `IdleState::Stopped`; zero for `IdleState::Fresh`.
@@ -445,8 +444,8 @@ impl SilenceCount {
         self.silence.store(silence, Ordering::Relaxed);
     }
 
-    /// Subtracts from a running count the pauses that ended since the last call. `total` is the
-    /// length of all pauses that ended, in nanoseconds.
+    /// Subtracts from a running count the pauses that ended since the method last ran. `total` is
+    /// the length of all pauses that ended, in nanoseconds.
     #[inline]
     pub(crate) fn subtract_pauses(&self, total: Nanos, now: Nanos) {
         let unseen = total.saturating_sub(self.pauses.load(Ordering::Relaxed));
@@ -495,7 +494,7 @@ impl IdleWindow {
         was_free
     }
 
-    /// Undoes [`take`](Self::take).
+    /// Gives back this window, which a timer has taken: stops it, and clears its count of silence.
     fn give_back(&self) {
         self.stop();
         self.count.clear();
@@ -552,7 +551,7 @@ impl IdleWindow {
             WindowKind::Callers => 0,
         };
         let length = self.length.load(Ordering::Relaxed);
-        // A window of maximum length never passes: the request limits the silence only before the
+        // The maximum length stands for no limit. A request may limit the silence only before the
         // first content, or only after it.
         (length < NEVER - 1).then(|| since.max(last).saturating_add(length))
     }

@@ -1,6 +1,7 @@
 //! Closes nodes: running work goes on, and no work starts but the run's last call.
 //!
-//! The module also counts running work: a closing node ends when its last work is gone.
+//! The module also counts running work: a node that was itself closed ends when its last work is
+//! gone.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -19,9 +20,10 @@ use crate::run::{limit_kind::LimitHit, reason::TerminalReason};
 impl<P: EndHook> Node<P> {
     /// Closes the node: running work goes on, and new work is over from its birth.
     ///
-    /// The node ends with `reason` when no work is left at or below it, which may be at once, and
-    /// at `until` at the latest. An end that comes before wins. If the node is closed twice, the
-    /// first reason and the earlier `until` hold. On a node that is over, the method does nothing.
+    /// The node ends with `reason` when no work and no task is left at or below it, which may be at
+    /// once, or at the first check from `until` on. An end that comes before wins. If the node was
+    /// closing before, its first reason and the earlier `until` hold. On a node that is over, the
+    /// method does nothing.
     pub(crate) fn close(&self, reason: &TerminalReason, until: Duration, now: Duration) {
         self.close_for(reason, None, until, now);
     }
@@ -73,18 +75,20 @@ impl<P: EndHook> Node<P> {
         wake_all(wakers);
     }
 
-    /// Whether this node or a node above is closing, or was closing when this node ended.
+    /// Whether a closing of this node or of a node above makes it refuse new work. The closing of
+    /// its run does not make the last call refuse attempts.
     #[inline]
     pub(crate) fn refuses_work(&self) -> bool {
         self.closing.get().is_some()
     }
 
-    /// The reason for which this node or a node above is closing; `None` if none is.
+    /// The reason of the closing that makes this node refuse new work; `None` without one.
     pub(crate) fn refusal(&self) -> Option<&TerminalReason> {
         self.closing.get().map(|closing| &closing.reason)
     }
 
-    /// The limit for which this node or a node above is closing. `None` if no limit closed it.
+    /// The limit that caused the closing that makes this node refuse new work. `None` without such
+    /// a closing, or if no limit caused it.
     pub(crate) fn refusal_limit(&self) -> Option<LimitHit> {
         self.closing.get()?.passed
     }
@@ -98,7 +102,7 @@ impl<P: EndHook> Node<P> {
         self.open(NodeKind::Call, number, payload, now, true)
     }
 
-    /// Whether this node is a closing run's last call, or an attempt of that call.
+    /// Whether this node is a closing run's last call, or a node below that call.
     #[inline]
     pub(crate) const fn is_last(&self) -> bool {
         self.last
@@ -140,7 +144,7 @@ impl<P: EndHook> Node<P> {
 
     /// Ends this new node as of its opening, because a closing refuses the node.
     ///
-    /// The closing is that of the node above, or of a node that this node follows.
+    /// The closing is that of a node above, or of a node that this node follows.
     pub(super) fn end_at_open(&self, closing: &Arc<Closing>) {
         let _closed_before = self.closing.set(Arc::clone(closing));
         drop(self.end(closing.reason.clone(), closing.passed, self.opened()));
@@ -162,7 +166,8 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Undoes one [`enter`](Self::enter). Each closing node that has no work left then ends.
+    /// Undoes one [`enter`](Self::enter). Each node from here up that was itself closed, and has no
+    /// work left, then ends.
     pub(crate) fn leave(&self, now: Duration) {
         let mut wakers = Vec::new();
         for node in self.path() {

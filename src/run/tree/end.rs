@@ -1,4 +1,4 @@
-//! The end of a node, and the reason and limit with which a closing node will end.
+//! The end of a node, and the reason and limit with which a closing node ends by its closing.
 
 use std::time::Duration;
 
@@ -14,11 +14,13 @@ use crate::{
     },
 };
 
-/// The end of a node: why, where and when the node ended. Descendants inherit the end.
+/// The end of a node: why, where and when the node ended. A descendant that has not ended before
+/// inherits the end, with its time on the clock of the descendant's tree.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
     pub(crate) reason: TerminalReason,
-    /// The number of the node that ended first; its descendants inherit the number.
+    /// The number of the node that was itself ended. A node that inherits the end keeps this
+    /// number.
     pub(crate) origin: u64,
     pub(crate) kind: NodeKind,
     at: Nanos,
@@ -29,7 +31,7 @@ pub(crate) struct End {
 }
 
 impl End {
-    /// Makes the end of the node `origin` at the time `at`; the node `lasted` so long.
+    /// Makes the end of the node `origin` at the time `at`. `lasted` is the age of the node then.
     pub(super) fn new(
         reason: TerminalReason,
         (origin, kind): (u64, NodeKind),
@@ -57,7 +59,7 @@ impl End {
         }
     }
 
-    /// The time of the end, since the tree was opened.
+    /// The time of the end, since the tree of the node `origin` was opened.
     pub(crate) const fn at(&self) -> Duration {
         Duration::from_nanos(self.at)
     }
@@ -69,10 +71,10 @@ impl End {
 
     /// The class of failure as which this end of an attempt counts.
     ///
-    /// `None` if the attempt did not fail, or if a node above the attempt ended.
+    /// `None` if the reason is no failure of an attempt, or if the node that ended is no attempt.
     pub(crate) fn attempt_failure(&self) -> Option<FailureClass> {
         match self.reason {
-            // A node above the attempt ended, which is no failure of the attempt.
+            // A node of another kind, above the attempt, ended: no failure of the attempt.
             _ if self.kind != NodeKind::Attempt => None,
             TerminalReason::Failed(class) => Some(class),
             TerminalReason::StepTimeout => Some(FailureClass::StepTimeout),
@@ -89,7 +91,7 @@ impl End {
     }
 }
 
-/// The reason and the limit that a closing node will end with.
+/// The reason and the limit of a closing node's end, unless the node ends otherwise before.
 #[derive(Debug)]
 pub(super) struct Closing {
     pub(super) reason: TerminalReason,

@@ -37,7 +37,7 @@ pub(crate) struct Node<P> {
     pub(crate) clocks: Clocks,
     pub(super) end: OnceLock<End>,
     pub(super) kind: NodeKind,
-    /// Whether this node is a closing run's last call, or an attempt of that call.
+    /// Whether this node is a closing run's last call, or a node below that call.
     pub(super) last: bool,
     pub(crate) payload: P,
     /// The number of pieces of work and tasks at or below this node.
@@ -45,12 +45,13 @@ pub(crate) struct Node<P> {
     /// The part of `active` that counts tasks, such as a task that drains a call. Tasks are no
     /// pieces of work.
     pub(super) tasks: AtomicU32,
-    /// A count of ends below this node, and of closings: see [`epoch`](Self::epoch()).
+    /// A number that changes at some ends below this node, and when the node closes: see
+    /// [`epoch`](Self::epoch()).
     epoch: AtomicU32,
     /// The number of [watches](Self::watch) that are on at or below this node.
     pub(super) watched: AtomicU32,
-    /// The reason and the limit for which this node is closing. A closing of a node above, or of a
-    /// followed node, is stored here too. Unset while the node admits new work.
+    /// The closing of this node, of a node above or of a followed node. Unset while this node
+    /// admits new work.
     pub(super) closing: OnceLock<Arc<Closing>>,
     pub(super) life: LastSeen,
 }
@@ -77,8 +78,8 @@ impl<P: EndHook> Node<P> {
 
     /// Opens a child of this node.
     ///
-    /// The child is over from its birth if this node is over or closing. A child that is no attempt
-    /// is so, too, if this node is the last call of a closing run.
+    /// The child is over from its birth if this node is over or closing. Below the last call of a
+    /// closing run, a child that is no attempt is over from its birth, too.
     #[inline]
     pub(crate) fn child(
         self: &Arc<Self>,
@@ -119,7 +120,7 @@ impl<P: EndHook> Node<P> {
         child
     }
 
-    // Inlined, as are the constructors of the payload: else each call would copy the whole node.
+    // Inlined, as are the constructors of the payload: else the whole node would be copied.
     #[inline(always)]
     fn new(
         kind: NodeKind,
@@ -150,10 +151,10 @@ impl<P: EndHook> Node<P> {
 
     /// Registers a waker, or replaces the one under `key`.
     ///
-    /// The waker is called when this node ends, closes or settles, when a node at or above it
-    /// pauses, when any node of the tree resumes, and when a [watched](Self::watch) deadline
-    /// becomes earlier. With `below`, the waker is also called when a descendant pauses, and when a
-    /// descendant ends other than by a settlement.
+    /// The waker is called when this node ends or closes, when the last work of the ended node is
+    /// gone, when a node at or above it pauses, when any node of the tree resumes, and when a
+    /// [watched](Self::watch) deadline becomes earlier. With `below`, the waker is also called when
+    /// a descendant pauses, or ends other than by a settlement.
     pub(crate) fn wait(&self, key: &mut Option<usize>, waker: &Waker, below: bool) {
         let replaced = self.lock().waiters.set(key, waker, below);
         drop(replaced);
@@ -169,7 +170,7 @@ impl<P: EndHook> Node<P> {
         self.record_at(sign, nanos(now));
     }
 
-    /// The same as [`record`](Self::record), with the time in nanoseconds.
+    /// Records a sign of life as [`record`](Self::record) does, at a time in nanoseconds.
     pub(crate) fn record_at(&self, sign: ResetOn, now: Nanos) {
         self.path().for_each(|node| node.life.record(sign, now));
     }
@@ -181,17 +182,18 @@ impl<P: EndHook> Node<P> {
         self.life.last(resets_on)
     }
 
-    /// A count that changes when a node below ends, and when this node closes.
+    /// A number that changes at an end below this node, and when this node closes. A settlement is
+    /// no such end.
     ///
-    /// The count changes before the tasks that poll this node are woken. The ends of nodes that
-    /// follow this node or a node below count; settlements, and the end of this node, do not.
+    /// The number changes before the tasks that poll this node are woken. It also changes at the
+    /// end of a node that follows this node, or that follows a node below this one.
     #[inline]
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire).into()
     }
 
-    /// Changes the epoch. The caller does so before it collects wakers, so a task that registers
-    /// its waker too late sees a new epoch.
+    /// Changes the epoch. The caller then collects this node's wakers, so a task that registers its
+    /// waker too late sees a new epoch.
     pub(super) fn bump_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::AcqRel);
     }
@@ -229,13 +231,13 @@ impl<P: EndHook> Node<P> {
         std::iter::successors(Some(self), |node| node.parent().map(|node| &**node))
     }
 
-    /// The end that is stored in this node; ends of its ancestors do not count.
+    /// The end that is stored in this node: its own or an inherited one.
     pub(crate) fn own_end(&self) -> Option<&End> {
         self.end.get()
     }
 
-    /// Whether this node or an ancestor has ended. Each poll of an enforcer calls this method,
-    /// which costs one load per node on the path to the root.
+    /// Whether this node or an ancestor has ended. The method costs at most one load per node on
+    /// the path to the root, because hot polls call it.
     #[inline]
     pub(crate) fn is_over(&self) -> bool {
         let mut node = self;
@@ -347,8 +349,8 @@ impl<P> LockedNode<P> {
 
 /// The effects of an end that its hooks delay: actions, and requests to sub-agents.
 pub(crate) struct PendingWakes<P> {
-    /// The actions that the drop calls. `spread` has called the wakers by then, because an action
-    /// may take long; if a waker panics, the drop still calls the actions.
+    /// The actions that the drop of this value calls. `spread` has called the wakers by then,
+    /// because an action may take long. If a waker panics, the drop still calls the actions.
     actions: Vec<Box<dyn FnOnce()>>,
     /// The sub-agents that still have to be asked to stop, each with the reason. `None` until a
     /// run ends that may have some: most runs have none.
@@ -365,17 +367,17 @@ pub(crate) trait EndHook: Sized {
         end.clone()
     }
 
-    /// Called after the end was stored in `node` and every node below.
+    /// Called after the end was stored in `node`, and in the nodes below that had no end before.
     ///
-    /// No waker was called by then. The method runs without a lock, at most once per node. Actions
-    /// in `later` run after the wakers.
+    /// The wakers of `node` are called later. The method runs without a lock, at most once per
+    /// node. Actions in `later` run after the wakers.
     fn ended(&self, node: &Node<Self>, end: &End, later: &mut PendingWakes<Self>);
 
     /// Called when the last work at or below the ended node is gone.
     ///
-    /// [`leave`](Node::leave) calls the method without a lock, before the node's waiters are woken,
-    /// and several times if several pieces of work are gone at once. A node that has no work when
-    /// it ends gets no call.
+    /// [`leave`](Node::leave) runs the method without a lock, before it wakes the node's waiters.
+    /// The method may run several times for a node, and may not run for a node that has no work
+    /// when it ends.
     fn settled(&self, node: &Node<Self>) {
         let _ = node;
     }

@@ -1,4 +1,4 @@
-//! The kinds of nodes, apart from the node: its end has a kind too.
+//! The kinds of nodes of a run's tree.
 
 /// The kind of a node of the run tree.
 #[non_exhaustive]

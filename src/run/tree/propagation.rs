@@ -32,8 +32,8 @@ impl<P: EndHook> Node<P> {
     ///
     /// # Errors
     ///
-    /// The end that was stored before. Then `reason` is kept in [`also`](Self::also), if there is
-    /// room.
+    /// The error is the end of this node, or of an ancestor, that was stored before. Then this node
+    /// keeps `reason` in [`also`](Self::also), if there is room.
     pub(crate) fn end(
         &self,
         reason: TerminalReason,
@@ -43,9 +43,10 @@ impl<P: EndHook> Node<P> {
         self.latch(reason, passed, now, false, &mut PendingWakes::new())
     }
 
-    /// Ends the node like [`end`](Self::end), after the node's opener has dropped the work. No work
-    /// is left below the node, so the tasks that poll a node above are not woken. If the node is
-    /// over already, `reason` is not kept.
+    /// Ends the node like [`end`](Self::end), but wakes no tasks that poll a live node above it. If
+    /// the node is over already, `reason` is not kept.
+    ///
+    /// The method is for a node without work in progress, such as one with work that was dropped.
     pub(crate) fn settle(&self, reason: TerminalReason, now: Duration) -> Result<(), End> {
         self.latch(reason, None, now, true, &mut PendingWakes::new())
     }
@@ -106,7 +107,7 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Stores this node's end in all nodes below, then calls the hooks and the wakers.
+    /// Stores this node's end in the nodes below without one, then calls hooks and wakers.
     fn spread(&self, settled: bool, later: &mut PendingWakes<P>) {
         let Some(end) = self.end.get() else { return };
         let mut wakers = Vec::new();
@@ -127,7 +128,7 @@ impl<P: EndHook> Node<P> {
                 let follows = !inner.follows().is_empty();
                 drop(inner);
                 if follows {
-                    // The ancestors of a follower are not ancestors of `self`.
+                    // A follower has ancestors in a tree of its own, which poll it too.
                     node.collect_drivers(&mut wakers);
                 }
                 next += 1;

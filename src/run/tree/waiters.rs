@@ -15,8 +15,8 @@ pub(crate) struct Waiters(SmallSlab<Waiter>);
 #[derive(Debug)]
 struct Waiter {
     waker: Waker,
-    /// Whether the waker is also called when a descendant ends or pauses. A task that polls the
-    /// node needs this, because the poll also drives the descendants.
+    /// Whether the waker is also called when a descendant pauses or ends. A settlement is no such
+    /// end. A task that polls the node needs this, because its poll may also drive descendants.
     below: bool,
 }
 

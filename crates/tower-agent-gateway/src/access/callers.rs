@@ -35,7 +35,7 @@ static PLAIN: [HeaderName; 2] = [
 ];
 
 impl Callers {
-    /// Takes the keys, and logs the name and the owner of each. Records name only the owner.
+    /// Takes the keys, and logs each name with its owner. Records name only the owner.
     pub(crate) fn new(auth: &Auth) -> Self {
         let mut named = HashSet::new();
         for key in auth.keys.iter().filter(|key| named.insert(&key.name)) {

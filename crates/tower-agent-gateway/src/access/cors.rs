@@ -28,8 +28,8 @@ pub(crate) fn cors(listed: &Cors) -> CorsLayer {
     CorsLayer::new()
         .allow_origin(origins)
         .allow_methods([Method::GET, Method::POST])
-        // Mirrored, not `*`: SDKs send headers of their own, and `*` does not cover
-        // `authorization`.
+        // The request's headers are mirrored, and not allowed by `*`: SDKs send headers of their
+        // own, and `*` does not cover `authorization`.
         .allow_headers(AllowHeaders::mirror_request())
         .expose_headers(EXPOSED.map(HeaderName::from_static))
         .max_age(MAX_AGE)

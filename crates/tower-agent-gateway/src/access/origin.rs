@@ -34,11 +34,11 @@ impl Pages {
 
 /// `Sec-Fetch-Site`: how the page behind a request relates to this server.
 ///
-/// Browsers send it also where they send no `Origin`: for an image, a script, a link.
+/// Browsers send `Sec-Fetch-Site` also where they send no `Origin`: for an image, a script, a link.
 const FETCH_SITE: &str = "sec-fetch-site";
 
 fn is_own(site: &HeaderValue) -> bool {
-    // `none`: no page caused the request, for example an address that the user typed.
+    // `none` says that no page caused the request; the user typed the address, for example.
     matches!(site.as_bytes(), b"same-origin" | b"none")
 }
 

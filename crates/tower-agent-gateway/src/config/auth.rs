@@ -88,8 +88,8 @@ pub(super) fn check_agents(agents: &AgentConfig, auth: Option<&Auth>) -> Result<
 
 /// Resolves the table and reads the keys from its environment variable.
 ///
-/// An error gives the number of the entry and not its name: in a malformed entry, the part
-/// before the colon may be a key.
+/// An error about an entry gives its number and not its name. In a malformed entry, the part before
+/// the colon may be a key.
 pub(super) fn auth(
     table: AuthTable,
     control: Option<&Secret>,

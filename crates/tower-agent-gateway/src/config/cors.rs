@@ -4,7 +4,7 @@ use http::{HeaderValue, Uri};
 use serde::Deserialize;
 use tower_agent::config::{ConfigError, KeyPart};
 
-/// The origins from which pages may call the callers' routes.
+/// The origins, beside this machine's, from which pages may call the callers' routes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Cors {
     /// Any origin; allowed only if callers must show a key.

@@ -6,7 +6,7 @@ use http::Uri;
 use serde::Deserialize;
 use tower_agent::config::{CandidateTable, ConfigError, Time, Url};
 
-/// `[health]`; a time that is `None` has the library's default.
+/// The settings of `[health]`. An `every` or a `timeout` of `None` is the library's default.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Health {
     /// The URL that answers 2xx once the upstream is ready.

@@ -7,11 +7,12 @@ use tower_agent::config::{BoundedCount, Time};
 
 /// The limits of `[server]`; `None` is off.
 ///
-/// All are on by default: without them one client can hold all connections of the server for ever.
+/// All limits are on by default. Without them one client can hold all connections of the server
+/// for ever.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct ServerLimits {
     /// How long the head of a request may take. The time counts from the accept, and on a kept
-    /// connection from the first byte of the head.
+    /// HTTP/1 connection from the first byte of the head. With `None`, `keep_alive` limits it.
     pub(crate) head_timeout: Option<Duration>,
     /// How long an upload may be silent.
     pub(crate) upload_idle: Option<Duration>,

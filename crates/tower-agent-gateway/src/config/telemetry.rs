@@ -12,7 +12,7 @@ const TRACES: &str = "/v1/traces";
 pub(crate) struct TelemetrySettings {
     /// The URL to which spans are sent.
     pub(crate) traces: Uri,
-    /// The `service.name`; `None` takes that of the environment.
+    /// The `service.name`; `None` takes that of the environment, or else the gateway's own name.
     pub(crate) service_name: Option<String>,
 }
 

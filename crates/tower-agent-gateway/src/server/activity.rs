@@ -36,7 +36,7 @@ struct ConnectionState {
     version: Option<Version>,
     /// When the last request was done; at first, when the connection was accepted.
     idle: Instant,
-    /// When the first byte of the next head arrived, if nothing is in flight.
+    /// When the first byte of the next head arrived, on a kept HTTP/1 connection.
     head: Option<Instant>,
     /// When the socket last took bytes.
     written: Instant,
@@ -47,9 +47,9 @@ struct ConnectionState {
 /// The action at a connection's deadline.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Due {
-    /// Close it gracefully.
+    /// Close the connection gracefully.
     Close,
-    /// Drop it, with an unfinished head or unsent bytes.
+    /// Drop the connection, with an unfinished head or unsent bytes.
     Drop,
 }
 
@@ -98,8 +98,8 @@ impl Activity {
         self.lock().closing.get_or_insert_with(Instant::now);
     }
 
-    /// The next deadline and its action, if nothing happens before; `None` while a request is
-    /// in flight.
+    /// The next deadline and its action, if nothing happens before. `None` while a request is in
+    /// flight, or if the limit that applies is off.
     pub(super) fn deadline(&self, limits: &ServerLimits) -> Option<(Instant, Due)> {
         let state = self.lock();
         if state.in_flight > 0 {
@@ -126,7 +126,8 @@ impl Activity {
 
     fn read(&self) {
         let mut state = self.lock();
-        // HTTP/1 only: on HTTP/2 the bytes may be a ping, and the idle time covers heads.
+        // Heads are timed on HTTP/1 only: on HTTP/2 the bytes may be a ping, and the idle time
+        // covers heads.
         let is_head = state
             .version
             .is_some_and(|version| version < Version::HTTP_2);

@@ -58,7 +58,8 @@ pub(super) async fn serve(
             connection.as_mut().graceful_shutdown();
         }
         loop {
-            // The connection before its deadline: bytes that have arrived are read first.
+            // The connection is polled before its deadline is read: bytes that have arrived count
+            // first.
             if connection.as_mut().poll(cx).is_ready() {
                 return Poll::Ready(());
             }
@@ -69,8 +70,8 @@ pub(super) async fn serve(
                 if timer.deadline() != at {
                     timer.as_mut().reset(at);
                 }
-                // Outside tokio's coop budget: a timer that is `Pending` for lack of budget has
-                // not registered its waker.
+                // The timer is polled outside tokio's coop budget: a timer that is `Pending` for
+                // lack of budget has not registered its waker.
                 let mut timer = pin!(tokio::task::unconstrained(timer.as_mut()));
                 if timer.as_mut().poll(cx).is_pending() {
                     return Poll::Pending;

@@ -41,10 +41,10 @@ impl<'a> SimulatedAnswer<'a> {
         self.deltas.concat()
     }
 
-    /// Tokens of the prompt, the same for every request.
+    /// The tokens of a prompt, whatever its text; of embeddings, those of each input.
     pub(super) const INPUT_TOKENS: usize = 9;
 
-    /// One token per delta.
+    /// The tokens of the answer: one for each delta.
     pub(super) fn output_tokens(&self) -> usize {
         self.deltas.len()
     }

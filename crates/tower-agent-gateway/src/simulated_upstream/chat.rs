@@ -1,4 +1,4 @@
-//! OpenAI chat completions.
+//! The answers of OpenAI's chat completions.
 
 use bytes::Bytes;
 use serde_json::{Value, json};

@@ -1,4 +1,4 @@
-//! OpenAI embeddings.
+//! The answers of OpenAI's embeddings.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! Anthropic messages and their token count.
+//! The answers of Anthropic's messages, and of their token count.
 
 use serde_json::{Value, json};
 

@@ -41,7 +41,7 @@ impl Refusal {
         answer
     }
 
-    /// The same error as an event in a stream with status 200.
+    /// The error as the one event of a stream with status 200.
     pub(super) fn stream(&self, operation: Endpoint) -> Response {
         let content = self.content(operation);
         let event: Bytes = match operation {

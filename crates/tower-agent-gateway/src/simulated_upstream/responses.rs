@@ -1,4 +1,4 @@
-//! OpenAI Responses.
+//! The answers of OpenAI's Responses API.
 
 use bytes::Bytes;
 use serde_json::{Value, json};
@@ -27,7 +27,7 @@ pub(super) fn events(answer: &SimulatedAnswer<'_>) -> EventSequence {
         None => said(answer),
     };
 
-    // In the order of the stream, because `event` numbers as it goes.
+    // The events are made in the order of the stream, because `event` numbers them.
     let mut all = |values: Vec<Value>| values.into_iter().map(&mut event).collect();
     EventSequence {
         prelude: all(vec![

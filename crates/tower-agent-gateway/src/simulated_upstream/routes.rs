@@ -61,7 +61,7 @@ async fn stats(State(upstream): State<SimulatedUpstream>) -> Json<StatsPage> {
     Json(upstream.stats.snapshot())
 }
 
-/// The list in the union of both dialects' shapes, so that every SDK parses it.
+/// The list of models. It has the fields of both dialects, so that every SDK parses it.
 async fn models() -> Json<Value> {
     let data = MODELS.map(|(model, _)| {
         json!({
@@ -133,7 +133,8 @@ impl SimulatedUpstream {
             }
             let whole = Bytes::from(whole(operation, request, &answer).to_string());
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
-            // A stalled or cut answer still announces its full length.
+            // A unary answer announces its full length, even if it will stall or be cut. Only that
+            // of `Ping` announces none, because it never ends.
             if behaviour != Behaviour::Ping {
                 headers.insert(CONTENT_LENGTH, whole.len().into());
             }

@@ -140,8 +140,8 @@ impl Body for ScriptBody {
             match this.steps.pop_front() {
                 Some(ScriptStep::Wait(delay)) => this.sleep = Some(Box::pin(sleep(delay))),
                 Some(ScriptStep::Send(bytes)) => {
-                    // Marked with the last frame, because a server need not poll again after
-                    // it.
+                    // The answer is marked as complete with the last frame, because a server need
+                    // not poll again after it.
                     if this.is_end_stream() {
                         this.open.complete();
                     }
@@ -161,7 +161,7 @@ impl Body for ScriptBody {
                         );
                         return Poll::Ready(Some(Err(cut)));
                     }
-                    // Never woken: only a drop ends a silent body.
+                    // The task is never woken: only a drop ends a silent body.
                     Ending::Silence => return Poll::Pending,
                     Ending::Repeat { every, frame } => {
                         this.steps

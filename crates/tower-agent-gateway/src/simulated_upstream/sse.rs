@@ -10,7 +10,7 @@ pub(super) struct EventSequence {
     pub(super) prelude: Vec<Bytes>,
     /// The announcement of the output, which in OpenAI Responses already is progress.
     pub(super) opening: Vec<Bytes>,
-    /// The deltas of the text, one event each.
+    /// The deltas of the text, or of the tool call, one event each.
     pub(super) deltas: Vec<Bytes>,
     /// The events after the last delta, with the terminator.
     pub(super) closing: Vec<Bytes>,

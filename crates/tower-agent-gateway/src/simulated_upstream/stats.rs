@@ -21,7 +21,7 @@ pub(super) struct StatsPage {
 struct RequestCounts {
     /// Requests that arrived.
     started: u64,
-    /// Requests with an answer that is neither complete nor dropped.
+    /// Requests in flight: the upstream has not dropped them and their answers yet.
     open: u64,
     /// Requests that were dropped before their answer was complete.
     released: u64,

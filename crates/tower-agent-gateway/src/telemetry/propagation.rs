@@ -29,7 +29,7 @@ pin_project! {
     pub(crate) struct TraceParentFuture<F> {
         #[pin]
         inner: F,
-        // The call's span is made in a poll.
+        // The parent is attached in each poll, because the call's span is made in one of the polls.
         parent: Option<TraceContext>,
     }
 }

@@ -37,12 +37,13 @@ use crate::{
 /// | a person has to fix it | 10 min, doubling to a day |
 /// | an exhausted quota | 5 h, doubling to a day |
 ///
-/// A window is never shorter than the wait that the upstream asked for, up to a day. A failure
-/// during a window does not extend it; but a refused key or an exhausted quota replaces a rate
-/// limit of the account. Two windows of one line of this table are consecutive if the second begins
-/// before the first has been over for its own length. A call that begins no earlier than a window,
-/// and that the candidate serves to its end, removes the window: the next failure begins a new
-/// sequence.
+/// A window is made at least as long as the wait that the upstream asked for, up to a day. A
+/// failure during a window does not extend it; but a refused key or an exhausted quota replaces a
+/// rate limit of the account. A window ends early once an attempt that began in it serves a call.
+///
+/// Two windows after failures of one kind are consecutive if the second begins before the first has
+/// been over for its own length. A call that begins no earlier than a window, and that the candidate
+/// serves to its end, removes the window: the next failure begins a new sequence.
 ///
 /// | failure | what cools down |
 /// |---|---|
@@ -50,12 +51,12 @@ use crate::{
 /// | rate limits of two models of an account at a time | the account |
 /// | a refused key, an exhausted quota | the account |
 /// | an untrusted certificate, a refused region | the host |
-/// | any other | the model, on all accounts |
+/// | any other that begins a window | the model, on all accounts |
 ///
 /// A refused region without a message begins no window, as it may concern one prompt alone.
 ///
-/// In the last two minutes of a window the candidate gets one call as a probe every 30 s; the first
-/// probe comes 30 s after the last failure, or later.
+/// By default a candidate gets at most one call as a probe every 30 s, in the last two minutes of a
+/// window. The first probe comes 30 s after the last failure, or later.
 ///
 /// Cooldowns are cheap to clone; clones share the windows, of which at most 256 are stored. The
 /// clock is tokio's.
@@ -81,7 +82,7 @@ struct SharedCooldowns {
     windows: Lock<CooldownWindows>,
     /// The candidates of all layers that use the windows, each once.
     candidates: Lock<Vec<CooldownIdentity>>,
-    /// The number of stored windows: mostly 0, and then no call takes the lock.
+    /// The number of stored windows: mostly 0, and then a call without a failure takes no lock.
     known: AtomicUsize,
 }
 
@@ -125,14 +126,16 @@ impl Cooldowns {
         self
     }
 
-    /// Sets the first window after failures that a person has to fix; later ones double.
+    /// Sets the first window after failures that a person has to fix; later ones double, up to
+    /// [`most`](Self::most).
     #[must_use]
     pub const fn long(mut self, first: Duration) -> Self {
         self.backoff.long = first;
         self
     }
 
-    /// Sets the first window after an exhausted quota; later ones double.
+    /// Sets the first window after an exhausted quota; later ones double, up to
+    /// [`most`](Self::most).
     #[must_use]
     pub const fn quota(mut self, first: Duration) -> Self {
         self.backoff.quota = first;
@@ -157,7 +160,7 @@ impl Cooldowns {
         self
     }
 
-    /// The number of stored windows; an ended one stays until a later failure or success.
+    /// The number of stored windows; some of them may have ended.
     #[must_use]
     pub fn len(&self) -> usize {
         self.shared.known.load(Ordering::Acquire)
@@ -293,7 +296,8 @@ pub(crate) struct CooldownWatch {
 }
 
 impl CooldownWatch {
-    /// Makes the observer of an attempt that began `ago` before now, and ends older windows.
+    /// Makes the observer of an attempt that began `ago` before now, and ends the windows that
+    /// began before the attempt.
     pub(crate) fn new(cooldowns: Cooldowns, keys: Keys, ago: Duration) -> Self {
         let began = cooldowns.now().saturating_sub(ago);
         cooldowns.lift(&keys, began);
@@ -311,7 +315,7 @@ impl CompletionObserver for CooldownWatch {
             TerminalReason::Completed => return self.cooldowns.succeed(&self.keys, self.began),
             TerminalReason::Failed(class) => *class,
             TerminalReason::StepTimeout => FailureClass::StepTimeout,
-            // A limit of the run or an end from outside says nothing about the candidate.
+            // Any other limit, or an end from outside, says nothing about the candidate.
             _ => return,
         };
         self.cooldowns.note(&self.keys, class, None);
@@ -333,7 +337,7 @@ struct CooldownIdentity {
     provider: u64,
     /// The digest of the candidate's account; `None` if requests use the caller's account.
     account: Option<u64>,
-    /// Whether requests to the candidate also carry the caller's credentials.
+    /// The candidate's setting `forward_credentials`.
     forwards: bool,
 }
 
@@ -370,7 +374,8 @@ impl CooldownIdentity {
         let base_url = candidate.base_url.as_ref().map(ToString::to_string);
         let account = match &candidate.credential {
             Some(id) => Some(cooldowns.digest(("account", id))),
-            // The account is not the caller's, so all callers share one cooldown; but see `keys`.
+            // The account is not the caller's, so all callers share one cooldown, unless `keys`
+            // adds the caller's headers or query.
             None if candidate.has_own_account() || candidate.hides_credentials() => {
                 let key = candidate.api_key.as_ref().map(ApiKey::as_bytes);
                 Some(cooldowns.digest((origin, key, account(&candidate.headers))))

@@ -21,7 +21,8 @@ struct CooldownEntry {
     /// The time at which the window began.
     since: Duration,
     until: Duration,
-    /// The time of the last recorded failure or of the last claimed probe, whichever is later.
+    /// The time of the last recorded failure, or of the last claimed probe that was not given back,
+    /// whichever is later.
     last_contact: Duration,
     /// The value of `last_contact` before the last claimed probe; `None` without a probe, and once
     /// a failure came or the probe was given back.
@@ -47,7 +48,7 @@ pub(crate) enum CooldownState {
     Open,
     /// A window is about to end, and a probe is due: one call may go to the candidate.
     Probe,
-    /// The candidate is in a cooldown: for the time `left` no call goes to it.
+    /// The candidate is in a cooldown, and gets no probe now; one of its windows ends after `left`.
     Cooling {
         left: Duration,
         class: FailureClass,
@@ -67,7 +68,7 @@ impl CooldownWindows {
         self.entries.len()
     }
 
-    /// Records a failure: begins a window, or delays the next probe of the one that is running.
+    /// Records a failure, which may begin a window, or delay the next probe of a running one.
     ///
     /// Returns whether a window begins.
     pub(crate) fn fail(
@@ -175,7 +176,7 @@ impl CooldownWindows {
         state
     }
 
-    /// Records a claimed probe in the windows of `keys`, so that the next one comes `every` later.
+    /// Records a claimed probe in the windows of `keys`, which delays the next one by `every`.
     pub(crate) fn probe(&mut self, keys: &Keys, now: Duration) {
         for key in keys.all() {
             if let Some(entry) = self.entries.get_mut(&key) {
@@ -187,7 +188,7 @@ impl CooldownWindows {
 
     /// Ends the windows that began no later than `began`, the start of an attempt that serves.
     ///
-    /// These windows still continue their rows until the attempt has served to its end.
+    /// These windows stay stored, so a later failure may still continue their rows.
     pub(crate) fn lift(&mut self, keys: &Keys, began: Duration, now: Duration) {
         for key in keys.all() {
             if let Some(entry) = self.entries.get_mut(&key) {
@@ -251,11 +252,12 @@ impl CooldownWindows {
     }
 }
 
-/// The key of a cooldown window: the digest of a model, an account or a host.
+/// The key of a cooldown window: the digest of a model, of a model on one account, of an account or
+/// of a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct CooldownKey {
     pub(crate) digest: u64,
-    /// Whether the digest includes a caller's account.
+    /// Whether the digest depends on the caller's headers or query.
     pub(crate) is_callers: bool,
 }
 
@@ -306,9 +308,10 @@ pub(crate) struct CooldownBackoff {
     /// The windows after failures that mostly pass by themselves: after the first in a row, the
     /// second, and every later one.
     pub(crate) short: [Duration; 3],
-    /// The first window in a row after failures that a person has to fix; it doubles each time.
+    /// The first window in a row after failures that a person has to fix; later ones double, up to
+    /// `most`.
     pub(crate) long: Duration,
-    /// The first window in a row after exhausted quotas; it doubles each time.
+    /// The first window in a row after exhausted quotas; later ones double, up to `most`.
     pub(crate) quota: Duration,
     /// The maximum of windows that double, and of waits that an upstream asks for.
     pub(crate) most: Duration,

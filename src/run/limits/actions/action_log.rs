@@ -38,16 +38,16 @@ struct Beginning {
     appended: bool,
     /// The first index at which the user may begin a turn; `None` if there is none.
     turn: Option<usize>,
-    /// Whether the event before the first new one is an answer without calls.
+    /// Whether the event before the first one that is read is an answer without calls.
     answered: bool,
 }
 
-/// The reason for which the last action is compared with earlier ones again.
+/// The reason for which the last action is compared with earlier ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
     /// The last action is new.
     Action,
-    /// The last action was reported before, and its result is new.
+    /// An action was reported before without its result, and the result is new.
     Result,
     /// The limits on loops have changed.
     Limits,
@@ -158,7 +158,12 @@ impl ActionLog {
         effects
     }
 
-    /// The place at which the new events of a history begin.
+    /// Finds the place in a history from which on its events count as new.
+    ///
+    /// If the history was read from behind the last request's messages, all its events are new.
+    /// Otherwise the new events are those behind the last call with an id that the run knows. If
+    /// there is no such call, they are those behind the user's last message. Without that message,
+    /// or if the provider stores the conversation, they are all events.
     fn beginning(&self, history: &History<'_>, events: &[ConversationEvent<'_>]) -> Beginning {
         if history.from.is_some() && history.from.as_ref() == self.places.back() {
             return Beginning {
@@ -175,8 +180,8 @@ impl ActionLog {
             false => known.or_else(|| events.iter().rposition(said)),
         };
         let behind = |last: Option<usize>| last.map_or(0, |last| last + 1);
-        // The request continues an answer that it does not contain. That answer made no calls if no
-        // call waits for a result, and the request has neither calls nor results.
+        // A request may continue an answer that it does not contain. That answer made no calls if
+        // no call waits for a result, and the request has neither calls nor results.
         let continues = history.continues
             && self.calls.is_empty()
             && !events.iter().any(ConversationEvent::is_of_tools);
@@ -322,8 +327,8 @@ const TOOLS: usize = 1024;
 /// The digests of the names of the tools that the last two requests declare. The call that a
 /// request shows was made with the tools of the request before.
 ///
-/// An entry is `None` if there is no such request, or if it declares no tools, too many to
-/// compare, or a tool without a readable name.
+/// An entry is `None` if the run had no such request, or if the request declares no tools, too many
+/// to compare, or a tool without a readable name.
 #[derive(Debug, Default)]
 pub(super) struct DeclaredTools([Option<Vec<u64>>; 2]);
 

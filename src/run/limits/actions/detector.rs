@@ -45,10 +45,10 @@ const LOOPS: usize = 16;
 struct KnownLoop {
     /// The pattern, and the digest of its call; 0 for a pattern without a call of its own.
     of: (LoopPattern, u64),
-    /// The number of calls in the loop, those that the run has forgotten included; 0 below the
-    /// number at which a warning is due.
+    /// The number of calls in the loop, those that the run has forgotten included; 0 if no warning
+    /// limit is reached.
     times: u32,
-    /// The value of `times` at the last warning; 0 without one.
+    /// The value of `times` when a warning was last due; 0 if none was.
     reported: u32,
     /// Whether the loop was reported as one that would have ended the run.
     is_observed: bool,

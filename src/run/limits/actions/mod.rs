@@ -1,22 +1,23 @@
 //! The actions of a run, and the detection of loops among these actions.
 //!
-//! Two sources report actions: the history in each request, see
+//! Two sources report actions: the histories in the requests that a loop guard reads, see
 //! [`conversation`](crate::llm::conversation), and the program's [tools](crate::Run::tool) that
-//! report their arguments. An action counts once its result is there, so a refused action does not
-//! count, and breaks no series. Only a call of an unknown tool counts without a result.
+//! report their arguments. A call in a history counts once its result is there, and a tool once it
+//! has run, so a refused tool does not count, and breaks no series. Only a call of an unknown tool
+//! counts at once.
 //!
 //! # Nothing counts twice
 //!
 //! A request repeats the history of the last request, so the run reads the history from where that
 //! one ended. If the history was changed since, the run reads all of it again, and calls count as
-//! old up to the last one with a known id. If no id is known, as in the first request of a run, the
-//! part before the user's last message belongs to another run. If a tool of the program reported an
+//! old up to the last one with a known id. If no id is known, as in the first request of a run, a
+//! whole history counts only behind the user's last message. If a tool of the program reported an
 //! action, a call in the history with the same name and arguments is that action.
 //!
 //! # The end of a run
 //!
-//! A loop ends nothing unless limits are set; without limits the default ones are only
-//! observed. The end of the run frees all actions, but keeps the cause of the end.
+//! A loop ends the run only at a limit that was set to end it. If no limit is set, the default ones
+//! are only observed. The end of the run frees all actions, but keeps the loop that caused the end.
 
 mod action_log;
 mod detector;

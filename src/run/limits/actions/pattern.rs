@@ -280,9 +280,10 @@ impl RecentCalls {
     /// Counts the last actions that are a [`PingPong`](LoopPattern::PingPong), and those that are a
     /// [`Cycle`](LoopPattern::Cycle).
     ///
-    /// In a ping-pong two calls alternate, each with the result it had before. A cycle has up to
-    /// four pairs of a call and its result, in any order. Each pair occurs at least twice, and once
-    /// before the last occurrence of each other result of its call: else its result is new.
+    /// In a ping-pong two calls alternate, each with the result it had before. A cycle has two to
+    /// four pairs of a call and its result, in any order. Each pair occurs at least twice. If its
+    /// call also had another result in the cycle, the pair occurs before the last one with that
+    /// result, too: else its result is new.
     fn rounds(&self) -> (u32, u32) {
         let mut pairs: Vec<(&Action, bool)> = Vec::with_capacity(CYCLE);
         let (mut turns, mut cycle) = (0, 0);

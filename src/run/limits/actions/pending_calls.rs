@@ -5,7 +5,7 @@ use std::{collections::VecDeque, sync::Arc};
 use super::pattern::push_bounded;
 use crate::llm::{Called, ConversationEvent, ToolCall, digest};
 
-/// The maximum of calls that are stored while they wait for their results.
+/// The maximum of calls that are stored in each list while they wait for their results.
 const OPEN: usize = 128;
 
 /// The maximum of call ids that a run remembers.
@@ -35,7 +35,8 @@ pub(super) struct PendingCall {
 }
 
 impl PendingCalls {
-    /// Stores the calls that an answer made, because a later history may bring their results alone.
+    /// Stores the calls with an id that an answer made, because a later history may bring their
+    /// results alone.
     pub(super) fn expect(&mut self, calls: Vec<Called>) {
         for call in calls.into_iter().filter(|call| call.id.is_some()) {
             self.expected.retain(|known| known.id != call.id);

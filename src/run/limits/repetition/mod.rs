@@ -1,4 +1,4 @@
-//! Detects a run that repeats one action, or only sends heartbeats, without progress.
+//! Detects a run that repeats one action, or reports rounds of its loop, without progress.
 
 #[cfg(test)]
 mod tests;
@@ -7,14 +7,14 @@ use std::num::NonZeroU32;
 
 use crate::lock::Lock;
 
-/// The number of equal actions in a row, the first included, or of heartbeats, at which a run
-/// looks stuck.
+/// The number of equal actions in a row, or of rounds without progress, at which a run looks stuck.
+/// The first action counts. A smaller limit of the run replaces the number.
 const REPEATS: NonZeroU32 = NonZeroU32::new(5).unwrap();
 
-/// Counts how often a run repeats its last action in a row, and the program's heartbeats.
+/// Counts how often a run repeats its last action in a row, and its reported rounds.
 ///
-/// The heartbeats are those since the last action or progress; the larger count decides. Bytes and
-/// pings of a stream do not count, because they only show that the run is alive.
+/// The rounds are those since the last action or progress; the larger count decides. Bytes, pings
+/// and the program's other heartbeats do not count, because they only show that the run is alive.
 #[derive(Debug, Default)]
 pub(crate) struct RepeatDetector(Lock<Streak>);
 
@@ -23,7 +23,7 @@ pub(in crate::run) struct Streak {
     /// The digest of the last action; `None` after progress.
     last: Option<u64>,
     repeats: u32,
-    /// The heartbeats that the program sent since the last action or progress.
+    /// The number of rounds that the program reported since the last action or progress.
     beats: u32,
     /// The number of times that a new series began, at another action or at progress.
     series: u64,
@@ -33,14 +33,14 @@ pub(in crate::run) struct Streak {
     ends_at: Option<NonZeroU32>,
 }
 
-/// The result of counting a repeated action or heartbeat.
+/// The result of counting an action or a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Repetition {
-    /// The run does not look stuck: its repeats and heartbeats are below the limit.
+    /// The run does not look stuck: its repeats and rounds are below the limit.
     Moving,
     /// The run looks stuck, from now or from before.
     Stuck {
-        /// The number of equal actions in a row, the first included, or of heartbeats if these are
+        /// The number of equal actions in a row, the first included, or of rounds if these are
         /// more.
         repeats: u32,
         /// Whether this repeat is due for a report. The first report is due at the limit, and
@@ -58,7 +58,7 @@ impl RepeatDetector {
         if streak.last.replace(action) != Some(action) {
             streak.begin();
         }
-        // The run reports its actions, so these count instead of heartbeats.
+        // The run reports its actions, so these count instead of rounds.
         streak.beats = 0;
         streak.repeats = streak.repeats.saturating_add(1);
         streak.repetition(true)
