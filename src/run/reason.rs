@@ -175,6 +175,11 @@ impl TerminalReason {
         self.traits().1
     }
 
+    /// Whether the reason is a cut: it ended the work before its outcome.
+    pub(crate) fn is_cut(&self) -> bool {
+        !matches!(self.class(), ReasonClass::Success | ReasonClass::Failure)
+    }
+
     /// The HTTP status with which a layer answers, if nothing of the answer was sent yet.
     ///
     /// The crate's own limits and `Superseded` answer 422, because clients and proxies do not retry

@@ -1,7 +1,7 @@
 //! The effects of a node's end on the rest of its run.
 
 use crate::run::{
-    reason::{ReasonClass, TerminalReason},
+    reason::TerminalReason,
     report::CallSummary,
     state::{CallState, NodeState, RunState, Settlement},
     tree::{End, EndHook, Node, NodeKind, PendingWakes},
@@ -18,11 +18,7 @@ impl EndHook for NodeState {
         }
         // If a run of one call is cut, the run ends together with the call: a reader that does not
         // read would delay the settlement of the call. No layer settles a draining call any more.
-        let cut = node.is_closed_itself()
-            || !matches!(
-                end.reason.class(),
-                ReasonClass::Success | ReasonClass::Failure
-            );
+        let cut = node.is_closed_itself() || end.reason.is_cut();
         if let (true, true, Some(run)) =
             (cut, self.settlement.is(Settlement::OnlyCall), node.parent())
         {
@@ -53,8 +49,8 @@ impl EndHook for NodeState {
     }
 
     fn settled(&self, node: &Node<Self>) {
-        if let Some(hooks) = self.call().and_then(CallState::hooks_if_any) {
-            CallSummary::report(node, hooks);
+        if let Some(rare) = self.call().and_then(CallState::rare_if_any) {
+            CallSummary::report(node, &rare.hooks);
         }
     }
 

@@ -233,18 +233,13 @@ impl Node<NodeState> {
         let Some(features) = run.payload.features_if_any() else {
             return;
         };
-        let completed = end.origin == self.number() && end.reason.class() == ReasonClass::Success;
-        for hit in features.shadows.take(self.number()) {
-            if !completed {
-                continue;
-            }
-            let ShadowHit {
-                reason,
-                limit,
-                after,
-                ..
-            } = hit;
-            let took = end.lasted();
+        let hits = features.shadows.take(self.number());
+        if end.origin != self.number() || end.reason.class() != ReasonClass::Success {
+            return;
+        }
+        let took = end.lasted();
+        for hit in hits {
+            let (reason, limit, after) = (hit.reason, hit.limit, hit.after);
             tracing::warn!(
                 target: "tower_agent",
                 run = %self.run_id(),

@@ -140,7 +140,7 @@ impl Run {
         let of_call = call.and_then(|call| Some(&call.payload.call()?.turn));
         let number = of_call.unwrap_or(number);
         let turns = &self.run_state().features().turns;
-        if turns.lock().take(cap.turns, number).is_some() {
+        if turns.lock().take(cap.turns, number) {
             return Ok(());
         }
         let passed = LimitHit {

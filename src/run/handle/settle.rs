@@ -66,15 +66,10 @@ impl Run {
             }
             // If the answer was not cut, the layer that opened the run settles the run itself,
             // after it has returned the answer.
-            let whole = |end: &End| {
-                let class = end.reason.class();
-                matches!(class, ReasonClass::Success | ReasonClass::Failure)
-            };
-            let last_word =
-                |end: &&End| !(parent.payload.settlement.is(Settlement::Layer) && whole(end));
-            if self.node().payload.settlement.is(Settlement::OnlyCall)
-                && parent.payload.settlement.ends_with_call()
-            {
+            let of_run = &parent.payload.settlement;
+            let last_word = |end: &&End| end.reason.is_cut() || !of_run.is(Settlement::Layer);
+            let is_only_call = self.node().payload.settlement.is(Settlement::OnlyCall);
+            if is_only_call && of_run.ends_with_call() {
                 if let Some(end) = end.filter(last_word) {
                     parent.settle_as(end, now);
                 }

@@ -66,22 +66,21 @@ pub(crate) struct TurnLimit {
 impl TurnCount {
     /// Counts a turn of the run, unless `number` shows that the turn was counted before.
     ///
-    /// Returns the turn's number; `None` if the number is beyond the cap. Then the request is no
-    /// turn.
-    pub(in crate::run) fn take(&mut self, cap: u32, number: &AtomicU32) -> Option<u32> {
+    /// Returns whether the turn's number is within the cap; else the request is no turn.
+    pub(in crate::run) fn take(&mut self, cap: u32, number: &AtomicU32) -> bool {
         match number.load(Ordering::Acquire) {
             0 if self.taken < cap => {
                 self.taken += 1;
                 number.store(self.taken, Ordering::Release);
-                Some(self.taken)
+                true
             }
-            0 => None,
-            known if known <= cap => Some(known),
+            0 => false,
+            known if known <= cap => true,
             _ => {
                 // A layer with a larger cap counted this turn, so the count is taken back.
                 self.taken -= 1;
                 number.store(0, Ordering::Release);
-                None
+                false
             }
         }
     }

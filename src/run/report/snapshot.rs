@@ -1,4 +1,7 @@
-use std::{sync::Arc, sync::atomic::Ordering, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use super::{terminated::Terminated, verdict::Verdict};
 use crate::{
@@ -9,8 +12,7 @@ use crate::{
         limits::{EXCERPT, ErrorCounts, TokensSpent},
         reason::TerminalReason,
         state::{HEARTBEAT, NodeState},
-        step::ResetOn,
-        step::{Step, StepKind},
+        step::{ResetOn, Step, StepKind},
         tree::{Clock, Node, NodeKind},
     },
 };

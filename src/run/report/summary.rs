@@ -59,12 +59,10 @@ pub struct CallSummary {
     pub partial: Option<Arc<str>>,
 }
 
-type SummaryHook = dyn Fn(&CallSummary) + Send + Sync;
-
 /// A hook of the program that receives the summary of a call once the call has ended and has no
 /// work in flight.
 #[derive(Clone)]
-pub(crate) struct OnEnd(Arc<SummaryHook>);
+pub(crate) struct OnEnd(Arc<dyn Fn(&CallSummary) + Send + Sync>);
 
 /// The hooks that are registered for the end of one call; `None` once a thread calls them.
 #[derive(Debug)]
@@ -102,7 +100,7 @@ impl Run {
     /// Registers `hook` for the end of this node's call. The hook runs once per call.
     pub(crate) fn on_end(&self, hook: &OnEnd) {
         if let Some(call) = self.call_node().payload.call() {
-            call.hooks().add(hook);
+            call.rare().hooks.add(hook);
         }
     }
 }

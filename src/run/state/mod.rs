@@ -183,18 +183,17 @@ impl NodeState {
     /// The place for the node's span; `None` if no span was made.
     #[inline]
     pub(in crate::run) fn span_slot(&self) -> Option<&SpanSlot> {
-        match &self.kind {
-            KindState::Run(run) => run.call.span_if_any(),
-            KindState::Call(call) => call.span_if_any(),
-            KindState::Attempt(attempt) => attempt.span.get().map(|slot| &**slot),
+        match self.attempt() {
+            Some(attempt) => attempt.span.get().map(|slot| &**slot),
+            None => Some(&self.call()?.rare_if_any()?.span),
         }
     }
 
     /// The place for the node's span; allocated by this method if there is none yet.
     pub(in crate::run) fn make_span_slot(&self) -> &SpanSlot {
         match &self.kind {
-            KindState::Run(run) => run.call.span(),
-            KindState::Call(call) => call.span(),
+            KindState::Run(run) => &run.call.rare().span,
+            KindState::Call(call) => &call.rare().span,
             KindState::Attempt(attempt) => attempt.span.get_or_init(Box::default),
         }
     }

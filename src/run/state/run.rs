@@ -206,14 +206,15 @@ pub(crate) type FailedAttempts = Arc<dyn Any + Send + Sync>;
 
 /// The state that few calls have, allocated when the call first needs it.
 #[derive(Debug, Default)]
-struct RareCallState {
-    hooks: Hooks,
+pub(crate) struct RareCallState {
+    /// The hooks for the end of the call.
+    pub(in crate::run) hooks: Hooks,
     /// The list of the call's failed attempts. Only the module that set it knows the type.
     failed_attempts: Lock<Option<FailedAttempts>>,
     /// The addresses of the retry buckets with a deposit, after the first one.
     more_deposits: Lock<Vec<usize>>,
     /// The span of the call, tool or run.
-    span: SpanSlot,
+    pub(in crate::run) span: SpanSlot,
 }
 
 /// The state of an attempt: its target, the marks of its reports, and its span.
@@ -233,26 +234,12 @@ pub(crate) struct TargetState {
 }
 
 impl CallState {
-    fn rare(&self) -> &RareCallState {
+    pub(in crate::run) fn rare(&self) -> &RareCallState {
         self.rare.get_or_init(Box::default)
     }
 
-    /// The hooks for the end of the call.
-    pub(in crate::run) fn hooks(&self) -> &Hooks {
-        &self.rare().hooks
-    }
-
-    pub(in crate::run) fn hooks_if_any(&self) -> Option<&Hooks> {
-        Some(&self.rare.get()?.hooks)
-    }
-
-    /// The place for the node's span; made by this method if there is none yet.
-    pub(in crate::run) fn span(&self) -> &SpanSlot {
-        &self.rare().span
-    }
-
-    pub(in crate::run) fn span_if_any(&self) -> Option<&SpanSlot> {
-        Some(&self.rare.get()?.span)
+    pub(in crate::run) fn rare_if_any(&self) -> Option<&RareCallState> {
+        self.rare.get().map(|rare| &**rare)
     }
 
     pub(in crate::run) fn failed_attempts(&self) -> Option<FailedAttempts> {
@@ -261,12 +248,12 @@ impl CallState {
 
     /// Calls `act` with the list of the call's failed attempts, which is `None` until one has
     /// failed.
-    pub(in crate::run) fn with_failed_attempts<T>(
+    pub(in crate::run) fn with_failed_attempts(
         &self,
-        act: impl FnOnce(&mut Option<FailedAttempts>) -> T,
-    ) -> T {
+        act: impl FnOnce(&mut Option<FailedAttempts>),
+    ) {
         self.has_failed_attempts.store(true, Ordering::Release);
-        act(&mut self.rare().failed_attempts.lock())
+        act(&mut self.rare().failed_attempts.lock());
     }
 
     /// Clears the list of failed attempts, before a layer begins the attempts of a call.

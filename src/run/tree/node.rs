@@ -295,8 +295,8 @@ impl<P> Drop for Node<P> {
             node.lock().children.remove(key);
             parent = Arc::into_inner(node).and_then(|mut node| node.parent.take());
         }
-        let inner = self.inner.get_mut();
-        for (node, key) in inner.take_followed() {
+        let rare = self.inner.get_mut().rare.take();
+        for (node, key) in rare.map_or_else(Vec::new, |rare| rare.follows) {
             if let Some(node) = node.upgrade() {
                 node.lock().children.remove(key);
             }
@@ -311,15 +311,15 @@ pub(super) struct LockedNode<P> {
     pub(super) children: SmallSlab<Weak<Node<P>>>,
     pub(super) waiters: Waiters,
     pub(super) windows: SmallSlab<Arc<IdleWindow>>,
-    rare: Option<Box<Rare<Weak<Node<P>>>>>,
+    pub(super) rare: Option<Box<Rare<Weak<Node<P>>>>>,
 }
 
 /// The data behind a node's lock that few nodes ever have.
 #[derive(Debug, Default)]
-struct Rare<N> {
-    also: Vec<TerminalReason>,
+pub(super) struct Rare<N> {
+    pub(super) also: Vec<TerminalReason>,
     /// The nodes that this node follows, each with this node's key among that node's children.
-    follows: Vec<(N, usize)>,
+    pub(super) follows: Vec<(N, usize)>,
 }
 
 impl<P> LockedNode<P> {
@@ -342,18 +342,6 @@ impl<P> LockedNode<P> {
 
     pub(super) fn follows(&self) -> &[(Weak<Node<P>>, usize)] {
         self.rare.as_ref().map_or(&[], |rare| &rare.follows)
-    }
-
-    pub(super) fn add_also(&mut self, reason: TerminalReason) {
-        self.rare.get_or_insert_default().also.push(reason);
-    }
-
-    pub(super) fn take_followed(&mut self) -> Vec<(Weak<Node<P>>, usize)> {
-        self.rare.take().map_or_else(Vec::new, |rare| rare.follows)
-    }
-
-    pub(super) fn add_followed(&mut self, node: Weak<Node<P>>, key: usize) {
-        self.rare.get_or_insert_default().follows.push((node, key));
     }
 }
 

@@ -17,7 +17,10 @@ impl<P: EndHook> Node<P> {
     /// `other` is over or closing already, this node ends at once.
     pub(crate) fn follow(self: &Arc<Self>, other: &Arc<Self>) {
         let key = other.lock().children.insert(Arc::downgrade(self));
-        self.lock().add_followed(Arc::downgrade(other), key);
+        let mut inner = self.lock();
+        let rare = inner.rare.get_or_insert_default();
+        rare.follows.push((Arc::downgrade(other), key));
+        drop(inner);
         if let Some(end) = other.nearest_end() {
             self.inherit(end);
         } else if let (Some(closing), None) = (other.closing.get(), self.nearest_end()) {
@@ -161,8 +164,9 @@ impl<P: EndHook> Node<P> {
 
     fn remember(&self, reason: TerminalReason) {
         let mut inner = self.lock();
-        if inner.also().len() < ALSO && !inner.also().contains(&reason) {
-            inner.add_also(reason);
+        let also = &mut inner.rare.get_or_insert_default().also;
+        if also.len() < ALSO && !also.contains(&reason) {
+            also.push(reason);
         }
     }
 }
