@@ -44,8 +44,8 @@ pub struct Terminated {
     pub last_step: Option<Step>,
     /// The first eight reasons that came for the ended node after its end, each once.
     ///
-    /// The oldest stands first. The ended node is the one whose end cut this work, so it may stand
-    /// above the node that did the work. If it is in another tree, the reasons are those of the
+    /// The oldest stands first. The ended node is the node with the end that cut this work, and may
+    /// stand above the node that did the work. If it is in another tree, the reasons are those of the
     /// node that did the work. The settlement of a node after its end adds no reason.
     pub also: Vec<TerminalReason>,
     pub(in crate::run) tree: u64,
