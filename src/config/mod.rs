@@ -34,9 +34,9 @@
 //! ```
 
 mod error;
-mod limits;
 mod stack;
 mod tables;
+mod validation;
 mod values;
 
 use std::collections::BTreeMap;
@@ -44,11 +44,11 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize};
 
 use self::{
-    limits::{AgentLimits, DEFAULTS},
     tables::{
         AttemptTable, DisconnectTable, FallbackTable, LoopsTable, ProgressTable, RetryTable,
         RunTable,
     },
+    validation::{AgentLimits, DEFAULTS},
 };
 
 pub use self::{

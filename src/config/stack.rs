@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use super::{
     AgentConfig, ConfigError, KeyPart,
-    limits::AgentLimits,
     tables::{AttemptTable, LoopsTable, PriceTable, Profile, RetryTable, RunTable},
+    validation::AgentLimits,
     values::{Amount, BoundedCount, BoundedNumber, Time},
 };
 use crate::{

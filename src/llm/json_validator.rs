@@ -2,7 +2,7 @@
 //!
 //! The walk refuses every document that `serde_json` refuses to parse as `IgnoredAny`: it checks
 //! control characters, escapes, numbers and brackets also in the values that it skips, unlike
-//! [`Scanner`](super::json::Scanner). The walk also refuses documents that are nested too deeply.
+//! [`Scanner`](super::json_scanner::Scanner). The walk also refuses documents that are nested too deeply.
 //! It does not say why it refuses a document: the caller then reads the document with
 //! `serde_json`. The walk does not check that the bytes are UTF-8.
 

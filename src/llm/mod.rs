@@ -6,7 +6,7 @@ mod content_type;
 mod conversation;
 pub mod dialect;
 pub mod failure;
-mod json;
+mod json_scanner;
 mod json_validator;
 mod request_fields;
 pub mod sse;

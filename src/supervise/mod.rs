@@ -33,29 +33,29 @@
 mod body;
 mod claim;
 mod future;
-mod marks;
 mod observer;
 mod read_request;
 mod service;
 mod settings;
 mod step_window;
+mod stream_marks;
 mod supervisor;
 mod timer;
 mod unary_tokens;
 
 pub use self::{
-    body::SupervisedBody, future::SupervisedFuture, marks::ResponseMarks,
-    service::SupervisedService,
+    body::SupervisedBody, future::SupervisedFuture, service::SupervisedService,
+    stream_marks::ResponseMarks,
 };
 
 pub(crate) use self::{
     claim::Claim,
-    marks::MarkingReader,
     observer::{Observer, dialect_of, operation_of},
     read_request::{ReadRequest, RequestReader, Upload},
     service::SupervisesCalls,
     settings::{LayerHooks, LayerSettings},
     step_window::StepWindow,
+    stream_marks::MarkingReader,
     supervisor::reason_of,
     timer::{TaskTimer, poll_until_end},
 };

@@ -2,7 +2,7 @@ use bytes::Bytes;
 use http::{Extensions, HeaderMap, Method, Request, StatusCode, response::Parts};
 
 use super::{
-    marks::{MarkingReader, ResponseMarks},
+    stream_marks::{MarkingReader, ResponseMarks},
     unary_tokens::UnaryTokens,
 };
 use crate::{

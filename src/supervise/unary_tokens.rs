@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{Extensions, response::Parts};
 
-use super::marks::ResponseMarks;
+use super::stream_marks::ResponseMarks;
 use crate::{
     llm::{
         is_plain,

@@ -16,7 +16,7 @@ use crate::{
     routes::{self, Watched},
     runs::Runs,
     stack::{Gateway, Stacks},
-    watchdog,
+    watchdog_client,
 };
 
 /// The gateway's routes, with a configuration that can be replaced while they serve.
@@ -85,7 +85,7 @@ impl App {
     pub fn new(config: &Config, runs: &Runs) -> Result<Self, BoxError> {
         let watched = Watched::new(config, runs);
         let gateway = Gateway::new(stacks(config, &watched)?);
-        let watchdog = watchdog::watchdog(config, &watched.registry)?.map(watch);
+        let watchdog = watchdog_client::watchdog(config, &watched.registry)?.map(watch);
         let router = routes::routes(gateway.clone(), watched.clone(), config);
         Ok(Self {
             watched,
@@ -127,7 +127,7 @@ impl App {
         let mut watchdog = self.watchdog.lock().unwrap_or_else(PoisonError::into_inner);
         let registry = &self.watched.registry;
         let stacks = stacks(config, &self.watched)?;
-        let next = watchdog::watchdog(config, registry)?;
+        let next = watchdog_client::watchdog(config, registry)?;
         // The old watchdog stops before the new one starts: the new one asks at once about each run
         // that is near a cap, also about a run to which the old one has an open question.
         if let Some(before) = watchdog.take() {

@@ -13,23 +13,23 @@ use tower_agent::{
 
 mod auth;
 mod cors;
-mod health;
+mod health_gate;
 mod known_agents;
 mod secret;
 mod server;
 mod telemetry;
 #[cfg(test)]
 mod tests;
-mod watchdog;
+mod watchdog_services;
 
 pub(crate) use self::{
     auth::{Auth, Key},
     cors::Cors,
-    health::Health,
+    health_gate::Health,
     secret::Secret,
     server::ServerLimits,
     telemetry::TelemetrySettings,
-    watchdog::WatchdogServices,
+    watchdog_services::WatchdogServices,
 };
 
 /// A configuration in which every value is usable as it stands.
@@ -69,8 +69,8 @@ struct OwnTables {
     control: ControlTable,
     auth: Option<auth::AuthTable>,
     cors: Option<cors::CorsTable>,
-    health: Option<health::HealthTable>,
-    watchdog: Option<watchdog::WatchdogTable>,
+    health: Option<health_gate::HealthTable>,
+    watchdog: Option<watchdog_services::WatchdogTable>,
     known_agents: known_agents::KnownAgentsTable,
     telemetry: Option<telemetry::TelemetryTable>,
 }
@@ -184,9 +184,9 @@ impl Config {
                 .transpose()?,
             health: own
                 .health
-                .map(|table| health::health(table, agent.candidate_tables()))
+                .map(|table| health_gate::health(table, agent.candidate_tables()))
                 .transpose()?,
-            watchdog: watchdog::watchdog(own.watchdog, &agent)?,
+            watchdog: watchdog_services::watchdog(own.watchdog, &agent)?,
             known_agents: known_agents::known_agents(&own.known_agents)?,
             telemetry: own.telemetry.map(telemetry::telemetry).transpose()?,
             server: own.server.into(),

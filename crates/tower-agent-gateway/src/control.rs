@@ -1,8 +1,8 @@
 //! The routes of runs and cooldowns: the operator's, across owners, and those of a caller, for
 //! its own runs.
 
-mod page;
-mod wait_limit;
+mod page_query;
+mod wait_query;
 
 use axum::{
     Extension, Json,
@@ -23,7 +23,7 @@ pub(crate) async fn list(
     State(registry): State<RunRegistry>,
     RawQuery(query): RawQuery,
 ) -> ControlResult {
-    let page = page::read(query.as_deref()).map_err(bad)?;
+    let page = page_query::read(query.as_deref()).map_err(bad)?;
     let page = registry.page(page.after, page.limit);
     let mut list = json!({ "runs": page.runs });
     if let Some(next) = page.next {
@@ -48,7 +48,7 @@ pub(crate) async fn wait(
     Path(id): Path<String>,
     RawQuery(query): RawQuery,
 ) -> ControlResult {
-    let limit = wait_limit::read(query.as_deref()).map_err(bad)?;
+    let limit = wait_query::read(query.as_deref()).map_err(bad)?;
     let runs = known(&registry, &id)?;
     let ends = join_all(runs.iter().map(|run| run.wait(limit))).await;
     let ends: Option<Vec<RunSnapshot>> = ends.into_iter().collect();

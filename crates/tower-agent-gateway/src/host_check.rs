@@ -7,7 +7,7 @@ use axum::{
 };
 use http::{HeaderMap, StatusCode};
 
-use crate::check::Check;
+use crate::check_layer::Check;
 
 /// Answers 400 to a request with two hosts or a malformed one.
 ///

@@ -4,7 +4,7 @@
 //! [`app`] makes the gateway's router for a [`Config`] and [`Runs`]. [`serve`] serves the router:
 //! it limits each connection, and at a signal ends the runs, with `control.drain` after a time in
 //! which they may finish. Without a configuration the program starts a simulated upstream
-//! ([`embedded`]), so that any SDK can call the gateway without a network or a key.
+//! ([`embedded_upstream`]), so that any SDK can call the gateway without a network or a key.
 //!
 //! # Examples
 //!
@@ -12,13 +12,13 @@
 //! use axum::body::Body;
 //! use http::Request;
 //! use tower::ServiceExt;
-//! use tower_agent_gateway::{Runs, app, embedded};
+//! use tower_agent_gateway::{Runs, app, embedded_upstream};
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), tower_agent::BoxError> {
-//! let upstream = embedded::spawn().await?;
+//! let upstream = embedded_upstream::spawn().await?;
 //! let runs = Runs::new();
-//! let app = app(&embedded::config(upstream)?, &runs)?;
+//! let app = app(&embedded_upstream::config(upstream)?, &runs)?;
 //!
 //! // Each attempt at this model fails, so another model serves.
 //! let body = r#"{"model":"sim-failing","messages":[{"role":"user","content":"hi"}]}"#;
@@ -34,17 +34,18 @@
 //! ```
 
 mod access;
-mod agent_runs;
 mod app;
-mod check;
+mod check_layer;
 mod config;
 mod control;
-pub mod embedded;
+pub mod embedded_upstream;
 mod events;
 mod host_check;
 mod line_writer;
 mod metrics;
+mod request_body;
 mod routes;
+mod run_assignment;
 mod runs;
 mod server;
 mod shutdown;
@@ -52,8 +53,7 @@ mod simulated_upstream;
 mod stack;
 mod stack_generations;
 mod telemetry;
-mod upload;
-mod watchdog;
+mod watchdog_client;
 
 pub use self::{
     app::{App, app},

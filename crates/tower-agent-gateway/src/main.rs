@@ -26,7 +26,7 @@ use tokio::{
     signal::unix::{self, SignalKind},
 };
 use tower_agent::BoxError;
-use tower_agent_gateway::{App, Config, LineWriter, Runs, Telemetry, embedded, serve};
+use tower_agent_gateway::{App, Config, LineWriter, Runs, Telemetry, embedded_upstream, serve};
 use tracing::{Dispatch, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
     Layer, filter::filter_fn, fmt, layer::SubscriberExt, registry, registry::LookupSpan,
@@ -112,8 +112,8 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     let (config, embedded) = match &args.config {
         Some(path) => (Config::load(path)?, None),
         None => {
-            let upstream = embedded::spawn().await?;
-            (embedded::config(upstream)?, Some(upstream))
+            let upstream = embedded_upstream::spawn().await?;
+            (embedded_upstream::config(upstream)?, Some(upstream))
         }
     };
     let telemetry = Telemetry::new(&config)?;
@@ -133,7 +133,11 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     // The gateway serves even if the reader of its output has left.
     let _ = writeln!(io::stdout(), "listening on http://{address}");
     if let Some(upstream) = embedded {
-        let _ = writeln!(io::stdout(), "{}", embedded::greeting(address, upstream));
+        let _ = writeln!(
+            io::stdout(),
+            "{}",
+            embedded_upstream::greeting(address, upstream)
+        );
     }
     let served = serve(listener, app.router(), &config, &runs, async || {
         select(pin!(term.recv()), pin!(interrupt.recv())).await;

@@ -10,16 +10,16 @@ use tower_agent::{Cooldowns, RunRegistry, config::CandidateTable};
 
 use crate::{
     access::{self, Callers, Operator, Pages},
-    agent_runs::AgentRuns,
-    check::CheckLayer,
+    check_layer::CheckLayer,
     config::Config,
     control,
     events::{self, EventFeed},
     host_check::SoundHost,
     metrics,
+    request_body::UploadLayer,
+    run_assignment::RunAssignment,
     runs::Runs,
     stack::Gateway,
-    upload::UploadLayer,
 };
 
 /// The operations that the gateway forwards.
@@ -83,7 +83,7 @@ pub(crate) fn routes(gateway: Gateway, watched: Watched, config: &Config) -> Rou
 /// each caller's own runs.
 fn caller_routes(gateway: Gateway, registry: &RunRegistry, config: &Config) -> Router {
     let models = Json(list(config.agent.candidate_tables()));
-    let gateway = AgentRuns::new(config.known_agents.clone(), gateway);
+    let gateway = RunAssignment::new(config.known_agents.clone(), gateway);
     let mut app = OPERATIONS
         .into_iter()
         .fold(Router::new(), |app, path| {

@@ -20,9 +20,9 @@ use tower_agent::{
 use crate::{
     access::Caller,
     config::{Config, Health},
+    request_body,
     stack_generations::StackGenerations,
     telemetry::{TraceParent, name_attempt},
-    upload,
 };
 
 /// The whole gateway as one service: a stack for each agent, and one for other callers.
@@ -72,7 +72,7 @@ impl Stacks {
         let stack = AgentStack::server(registry)
             .fallback(fallback.json_only())
             .limits(&config.agent)
-            .responses(|layer| layer.error_status(upload::status))
+            .responses(|layer| layer.error_status(request_body::status))
             .runs(|layer| runs(layer, config));
         let caps = config.auth.as_ref().map(|auth| auth.caps);
         let stack = match caps.filter(|caps| *caps != OwnerCaps::new()) {

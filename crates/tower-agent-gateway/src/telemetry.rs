@@ -4,7 +4,7 @@
 //! parent of a call's span, `name_attempt` tells the upstream the span of its attempt; both by the
 //! headers of W3C's trace context.
 
-mod exporter;
+mod http_client;
 mod propagation;
 
 pub(crate) use self::propagation::{TraceParent, name_attempt};
@@ -18,7 +18,7 @@ use tower_agent::BoxError;
 use tracing::Subscriber;
 use tracing_subscriber::{Layer, filter::filter_fn, registry::LookupSpan};
 
-use self::exporter::ReqwestExporter;
+use self::http_client::ReqwestExporter;
 use crate::config::Config;
 
 /// The target of the library's spans, and the name of their scope.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::Request;
 use tower_layer::Layer;
 
-use super::caller_deadline::{CallerDeadline, CallerLimits};
+use super::caller_limits::{CallerDeadline, CallerLimits};
 use crate::{
     run::{Clock, Limits, Nanos, NodeKind, Run, Scope, TaskId, TerminalReason, nanos},
     supervise::{

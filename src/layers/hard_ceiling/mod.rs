@@ -149,7 +149,7 @@
 //! # }
 //! ```
 
-mod caller_deadline;
+mod caller_limits;
 mod layer;
 #[cfg(test)]
 mod tests;

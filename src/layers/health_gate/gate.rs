@@ -16,7 +16,7 @@ use http::{
 use tokio::time::{Instant, timeout, timeout_at};
 use tower_service::Service;
 
-use super::probes::{ProbeStep, SharedProbes};
+use super::probe_schedule::{ProbeStep, SharedProbes};
 use crate::{body::MAX_BODY, llm::failure::Classifier, lock::Lock};
 
 /// The default of both the interval between probes and the timeout of a probe.

@@ -23,7 +23,7 @@ use super::{
     body::ProbedBody,
     gate::{Gate, GateSettings},
     held_call::HeldCall,
-    probes::SharedProbes,
+    probe_schedule::SharedProbes,
 };
 use crate::{
     body::ReplayBody,

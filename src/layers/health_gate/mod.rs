@@ -121,7 +121,7 @@ mod body;
 mod gate;
 mod held_call;
 mod layer;
-mod probes;
+mod probe_schedule;
 mod silence;
 
 pub use self::layer::{HealthGate, HealthGateBody, HealthGateFuture, HealthGateLayer, HttpProbe};

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{Extensions, Method, Request, request::Parts};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::early_head::wants_stream;
+use super::wants_stream::wants_stream;
 use crate::{
     llm::failure::FailureClass,
     run::{

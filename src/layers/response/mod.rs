@@ -80,7 +80,7 @@
 //! This layer may answer for a run that is over before the request's body was read. hyper then
 //! closes an HTTP/1 connection, and a client that is still sending may see a reset instead of the
 //! answer. A server that takes long requests should read such a body to its end, within bounds,
-//! as `crates/tower-agent-gateway/src/upload.rs` does.
+//! as `crates/tower-agent-gateway/src/request_body.rs` does.
 //!
 //! # Cancel safety
 //!
@@ -144,11 +144,11 @@
 //! ```
 
 mod body;
-mod early_head;
 mod error_answer;
 mod keep_alive;
 mod layer;
 mod stream;
+mod wants_stream;
 
 pub use self::{
     body::TerminalResponseBody,

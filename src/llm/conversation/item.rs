@@ -9,7 +9,7 @@ use std::{
 
 use crate::llm::{
     ShortNumbers, excerpt,
-    json::{Scan, Scanner, Text},
+    json_scanner::{Scan, Scanner, Text},
     normalise,
 };
 

@@ -13,16 +13,16 @@
 //! them at which the request still has the same message, so mostly only the new part of a
 //! conversation costs time. The messages before that place are not compared.
 
+mod history;
 mod item;
-mod request;
 mod response;
 mod sender_identity;
 #[cfg(test)]
 mod tests;
 
 pub(crate) use self::{
+    history::{History, HistoryPlace},
     item::{Called, ConversationEvent, ToolCall, canonical, digest, result},
-    request::{History, HistoryPlace},
     response::AnswerReader,
     sender_identity::{SenderIdentity, texts},
 };

@@ -7,7 +7,7 @@ use memchr::memmem::{self, Finder};
 
 use super::item::{Called, ConversationEvent, Item, ToolCall, canonical, identify};
 use crate::llm::{
-    json::{Scan, Scanner, Text},
+    json_scanner::{Scan, Scanner, Text},
     sse::{Event as SseEvent, Splitter},
 };
 

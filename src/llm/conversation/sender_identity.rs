@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::item::{Item, each};
-use crate::llm::json::{Scan, Scanner, Text};
+use crate::llm::json_scanner::{Scan, Scanner, Text};
 
 /// Seeded at random, so that a digest does not reveal what the user said.
 static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);

@@ -7,7 +7,7 @@ use super::{
     stream_state::{StreamState, Tokens},
 };
 use crate::llm::{
-    json::{Scan, Scanner, Text},
+    json_scanner::{Scan, Scanner, Text},
     sse::{ErrorInfo, Event, EventKind, EventVerdict, anthropic_body},
 };
 

@@ -3,7 +3,7 @@ use super::{
     stream_state::{ChatChoices, StreamState, Tokens},
 };
 use crate::llm::{
-    json::{Scan, Scanner, Text},
+    json_scanner::{Scan, Scanner, Text},
     sse::{Event, EventKind, EventVerdict},
 };
 

@@ -5,8 +5,8 @@
 
 mod anthropic;
 mod chat;
+mod gen_ai_operation;
 mod grammar;
-mod operation;
 mod responses;
 mod stream_failure;
 mod stream_state;
@@ -18,8 +18,8 @@ pub use self::{
 };
 
 pub(crate) use self::{
-    anthropic::Anthropic, chat::OpenAiChat, operation::GenAiOperation, responses::OpenAiResponses,
-    stream_failure::error_in,
+    anthropic::Anthropic, chat::OpenAiChat, gen_ai_operation::GenAiOperation,
+    responses::OpenAiResponses, stream_failure::error_in,
 };
 
 use std::borrow::Cow;
@@ -28,7 +28,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 use crate::llm::{
-    json::{Scanner, Text},
+    json_scanner::{Scanner, Text},
     sse::{ErrorInfo, Event, EventKind, common_event, openai_body},
 };
 

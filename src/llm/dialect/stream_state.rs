@@ -3,7 +3,7 @@ use std::sync::{Arc, LazyLock};
 use memchr::memmem::Finder;
 
 use super::stream_failure::{MAX_TEXT, StreamFailure};
-use crate::llm::json::{Scan, Scanner};
+use crate::llm::json_scanner::{Scan, Scanner};
 
 /// The longest id of an answer that is kept, in bytes.
 ///

@@ -8,7 +8,7 @@ use memchr::memmem::Finder;
 use serde_json::Value;
 
 use super::{class::FailureClass, retry_after};
-use crate::llm::{dialect::error_in, is_plain, json::Scanner, names_json};
+use crate::llm::{dialect::error_in, is_plain, json_scanner::Scanner, names_json};
 
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
 

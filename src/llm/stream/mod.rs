@@ -64,16 +64,16 @@
 //! assert!(error_event(judge.dialect(), &error).starts_with(b"event: error\n"));
 //! ```
 
-mod generated;
+mod event_shape;
+mod generated_text;
 mod partial_text;
 mod reader;
-mod shape;
 #[cfg(test)]
 mod tests;
 
 pub use self::reader::{ChunkSummary, StreamReader};
 
 pub(crate) use self::{
-    generated::{GeneratedText, estimated_tokens},
+    generated_text::{GeneratedText, estimated_tokens},
     partial_text::Partial,
 };

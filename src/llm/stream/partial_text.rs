@@ -6,7 +6,7 @@ use crate::{
     llm::{
         cut,
         dialect::Dialect,
-        json::{Scan, Scanner, Text},
+        json_scanner::{Scan, Scanner, Text},
         sse::Event,
     },
     lock::Lock,

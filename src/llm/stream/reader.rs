@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use super::{
-    generated::GeneratedText,
+    event_shape::{Match, Shape},
+    generated_text::GeneratedText,
     partial_text::{Partial, read_text},
-    shape::{Match, Shape},
 };
 use crate::llm::{
     dialect::{

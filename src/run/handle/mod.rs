@@ -10,7 +10,7 @@
 
 mod current;
 mod end_hook;
-mod errors;
+mod error_counts;
 mod events;
 mod limits;
 mod open;

@@ -3,21 +3,21 @@
 //! This file has the small limits: turns, the windows of tools, and shadow mode.
 
 mod actions;
-mod errors;
-mod notices;
+mod error_counts;
+mod progress_notices;
 mod repetition;
 mod tokens;
 
 pub use self::{
     actions::{LoopPattern, LoopVerdict},
-    errors::{ErrorAllowance, ErrorCounts, ErrorKey},
-    notices::ProgressNotices,
+    error_counts::{ErrorAllowance, ErrorCounts, ErrorKey},
+    progress_notices::ProgressNotices,
     tokens::{Price, TokenCaps, TokensSpent},
 };
 
 pub(crate) use self::{
     actions::{Action, Actions, EXCERPT, Effect, LoopLimits, ToolArguments},
-    notices::WorkingNotices,
+    progress_notices::WorkingNotices,
     repetition::{RepeatDetector, Repetition},
     tokens::{RunTokenCaps, Spending, TokenAccount, TokenLedger, TokenMeter},
 };

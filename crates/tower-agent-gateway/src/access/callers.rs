@@ -11,7 +11,7 @@ use tower_agent::Owner;
 
 use super::bearers;
 use crate::{
-    check::Check,
+    check_layer::Check,
     config::{Auth, Key},
 };
 

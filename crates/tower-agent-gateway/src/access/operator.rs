@@ -10,7 +10,7 @@ use super::{
     bearers,
     origin::{host, is_loopback},
 };
-use crate::{check::Check, config::Secret};
+use crate::{check_layer::Check, config::Secret};
 
 /// The credential of the operator: the control token, if there is one.
 #[derive(Clone, Debug)]

@@ -6,7 +6,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 
-use crate::{check::Check, config::Cors};
+use crate::{check_layer::Check, config::Cors};
 
 /// The pages, by origin, that may use a route.
 #[derive(Clone, Debug)]

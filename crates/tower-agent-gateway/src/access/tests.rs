@@ -12,7 +12,7 @@ use axum::{
 use tower::ServiceExt;
 
 use super::Operator;
-use crate::{check::CheckLayer, config::Config};
+use crate::{check_layer::CheckLayer, config::Config};
 
 fn operator(token: bool) -> Operator {
     let (head, env) = match token {

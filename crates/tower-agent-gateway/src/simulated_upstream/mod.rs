@@ -12,14 +12,14 @@ use axum::serve::ListenerExt;
 use tokio::net::TcpListener;
 
 mod answer;
+mod anthropic_messages;
 pub(crate) mod behaviour;
-mod chat;
-mod embeddings;
 mod error_content;
-mod messages;
+mod openai_chat;
+mod openai_embeddings;
+mod openai_responses;
 mod refusal;
 mod request;
-mod responses;
 mod routes;
 mod script;
 mod sse;

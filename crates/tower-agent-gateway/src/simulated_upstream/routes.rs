@@ -20,7 +20,7 @@ use super::refusal::Refusal;
 use super::request::{CREATED, Endpoint, Request};
 use super::script::ScriptBody;
 use super::stats::{Stats, StatsPage};
-use super::{chat, embeddings, messages, responses};
+use super::{anthropic_messages, openai_chat, openai_embeddings, openai_responses};
 
 /// The name in `GET /stats` of requests that name no simulated model.
 const REFUSED: &str = "(refused)";
@@ -113,9 +113,9 @@ impl SimulatedUpstream {
         let answer = SimulatedAnswer::new(open.serial, request, behaviour, body);
         let events = match operation {
             _ if !request.stream => None,
-            Endpoint::Chat => Some(chat::events(&answer)),
-            Endpoint::Responses => Some(responses::events(&answer)),
-            Endpoint::Messages => Some(messages::events(&answer)),
+            Endpoint::Chat => Some(openai_chat::events(&answer)),
+            Endpoint::Responses => Some(openai_responses::events(&answer)),
+            Endpoint::Messages => Some(anthropic_messages::events(&answer)),
             Endpoint::CountTokens | Endpoint::Embeddings => None,
         };
 
@@ -151,11 +151,11 @@ impl SimulatedUpstream {
 
 fn whole(operation: Endpoint, request: &Request, answer: &SimulatedAnswer<'_>) -> Value {
     match operation {
-        Endpoint::Chat => chat::whole(answer),
-        Endpoint::Responses => responses::whole(answer),
-        Endpoint::Messages => messages::whole(answer),
-        Endpoint::CountTokens => messages::count(),
-        Endpoint::Embeddings => embeddings::whole(request),
+        Endpoint::Chat => openai_chat::whole(answer),
+        Endpoint::Responses => openai_responses::whole(answer),
+        Endpoint::Messages => anthropic_messages::whole(answer),
+        Endpoint::CountTokens => anthropic_messages::count(),
+        Endpoint::Embeddings => openai_embeddings::whole(request),
     }
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 
-use super::caller_deadline::CallerLimits;
+use super::caller_limits::CallerLimits;
 
 fn by(pairs: &[(&'static str, &str)]) -> Option<CallerLimits> {
     let mut headers = HeaderMap::new();

@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use proptest::prelude::*;
 
-use super::super::{request::History, response::AnswerReader};
+use super::super::{history::History, response::AnswerReader};
 use crate::llm::dialect::Dialect;
 
 /// JSON that looks like a conversation, with anything in its places.

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{super::request::History, said};
+use super::{super::history::History, said};
 use crate::llm::dialect::Dialect;
 
 const CHAT: &str = r#"{"model":"m","stream":true,"tools":[{"type":"function","function":{"name":"read"}}],

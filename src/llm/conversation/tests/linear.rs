@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{super::request::History, words};
+use super::{super::history::History, words};
 use crate::llm::dialect::Dialect;
 
 fn turn(number: usize, mark: &str) -> String {

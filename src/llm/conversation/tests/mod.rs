@@ -7,8 +7,8 @@ mod linear;
 use std::collections::VecDeque;
 
 use super::{
+    history::History,
     item::{ConversationEvent, digest},
-    request::History,
 };
 use crate::llm::dialect::Dialect;
 

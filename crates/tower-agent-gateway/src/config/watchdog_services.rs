@@ -6,7 +6,7 @@ use http::Uri;
 use serde::Deserialize;
 use tower_agent::config::{AgentConfig, BoundedCount, ConfigError, Time, Url};
 
-use super::health::above_zero;
+use super::health_gate::above_zero;
 
 /// `[watchdog]`; it has a checker, a question, or both.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 use std::{sync::Barrier, thread};
 
-use crate::run::limits::errors::{
+use crate::run::limits::error_counts::{
     ErrorAllowance::{self, BothSpent, KeySpent, RunSpent, Within},
     ErrorCounts, ErrorKey, KEYS,
 };

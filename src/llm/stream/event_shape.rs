@@ -15,10 +15,10 @@
 //! reason again changes nothing. The sequence number of a Responses event is different in each
 //! event: its digits are a gap too, and are reported.
 
-use super::generated::is_generated;
+use super::generated_text::is_generated;
 use crate::llm::{
     dialect::Dialect,
-    json::{Malformed, Scan, Scanner, Text},
+    json_scanner::{Malformed, Scan, Scanner, Text},
     sse::{Event, EventVerdict},
 };
 
@@ -81,7 +81,7 @@ pub(super) struct Match<'a> {
     pub(super) verdict: EventVerdict,
     pub(super) sequence: Option<u64>,
     /// The number of bytes that the model generated: see
-    /// [`GeneratedText`](super::generated::GeneratedText).
+    /// [`GeneratedText`](super::generated_text::GeneratedText).
     pub(super) generated: u64,
     /// The answer's text, if [`Shape::record`] was told which text that is.
     pub(super) text: Option<Text<'a>>,

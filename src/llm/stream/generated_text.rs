@@ -6,7 +6,7 @@
 
 use memchr::memchr2;
 
-use crate::llm::{dialect::Usage, json::Text};
+use crate::llm::{dialect::Usage, json_scanner::Text};
 
 /// The bytes of generated text that count as one token.
 ///

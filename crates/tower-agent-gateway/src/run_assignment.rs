@@ -33,21 +33,21 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// body that is too long, too slow or broken goes to the stack unchanged: first the part that was
 /// read, then the rest or the error. Such a request gets no run from this service.
 #[derive(Clone, Debug)]
-pub(crate) struct AgentRuns<S> {
+pub(crate) struct RunAssignment<S> {
     agents: Arc<KnownAgents>,
     inner: S,
 }
 
 type AgentAnswer = Result<Response<Body>, Infallible>;
 
-impl<S> AgentRuns<S> {
+impl<S> RunAssignment<S> {
     pub(crate) fn new(agents: KnownAgents, inner: S) -> Self {
         let agents = Arc::new(agents);
         Self { agents, inner }
     }
 }
 
-impl<S> Service<Request<Body>> for AgentRuns<S>
+impl<S> Service<Request<Body>> for RunAssignment<S>
 where
     S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
         + Clone

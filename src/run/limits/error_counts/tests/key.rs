@@ -4,7 +4,7 @@ use proptest::{collection::vec, prelude::*};
 
 use crate::{
     llm::{ShortNumbers, cut, normalise},
-    run::limits::errors::{ErrorKey, KEPT, READ},
+    run::limits::error_counts::{ErrorKey, KEPT, READ},
 };
 
 /// What is left of a message, a `#` for what was taken out.

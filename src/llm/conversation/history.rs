@@ -4,7 +4,7 @@ use super::item::{ConversationEvent, Item, ItemKind, digest, each};
 use crate::llm::{
     dialect::Dialect,
     excerpt,
-    json::{Scan, Scanner, Text},
+    json_scanner::{Scan, Scanner, Text},
 };
 
 /// The keys under which a request's body has the conversation: chat's and Anthropic's, then
