@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{
-    clocks::{NEVER, Nanos, duration, nanos},
+    nanos::{NEVER, Nanos, duration, nanos},
     node_kind::NodeKind,
 };
 use crate::{

@@ -27,11 +27,14 @@
 //! be violated.
 
 mod check;
-mod clocks;
 mod closing;
+mod deadlines;
 mod end;
+mod idle_window;
+mod nanos;
 mod node;
 mod node_kind;
+mod pauses;
 mod propagation;
 #[cfg(test)]
 mod tests;
@@ -40,8 +43,10 @@ mod waiters;
 pub use self::node_kind::NodeKind;
 
 pub(crate) use self::{
-    clocks::{Announcement, Clock, IdleState, IdleWindow, NEVER, Nanos, TaskId, WindowKind, nanos},
+    deadlines::{Announcement, Clock},
     end::End,
+    idle_window::{IdleState, IdleWindow, TaskId, WindowKind},
+    nanos::{NEVER, Nanos, nanos},
     node::{EndHook, Node, PendingWakes},
 };
 

@@ -11,8 +11,10 @@ use std::{
 };
 
 use super::{
-    clocks::{Clocks, IdleWindow, LastSeen, Nanos, nanos},
+    deadlines::Clocks,
     end::{Closing, End},
+    idle_window::{IdleWindow, LastSeen},
+    nanos::{Nanos, nanos},
     node_kind::NodeKind,
     waiters::{SmallSlab, Waiters},
 };
@@ -24,7 +26,8 @@ use crate::{
 /// A node of a run's tree.
 ///
 /// This file has the basic methods. Those in `propagation.rs` end the node, those in `closing.rs`
-/// close the node and count its work, and those in `check.rs` check its clocks.
+/// close the node and count its work, those in `check.rs` check its clocks, and those in
+/// `pauses.rs` pause it.
 // `repr(C)`: the fields that an end reads and writes stand side by side. When thousands of
 // nodes end at once, cache misses dominate the cost.
 #[derive(Debug)]

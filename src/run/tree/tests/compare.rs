@@ -6,7 +6,7 @@ use super::{
     model::ModelEnd,
     tree::Tree,
 };
-use crate::run::{step::ResetOn, tree::clocks::nanos};
+use crate::run::{step::ResetOn, tree::nanos::nanos};
 
 /// Where tree and model differ.
 pub(super) type Compared = Result<(), String>;

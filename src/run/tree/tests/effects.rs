@@ -6,7 +6,7 @@ use super::model::{Model, ModelEnd, Spec};
 use crate::run::{
     reason::TerminalReason,
     step::ResetOn,
-    tree::{NodeKind, clocks::Clock},
+    tree::{NodeKind, deadlines::Clock},
 };
 
 impl Model {

@@ -1,7 +1,7 @@
 use crate::run::{
     reason::TerminalReason,
     step::ResetOn,
-    tree::{NodeKind, clocks::Clock},
+    tree::{NodeKind, deadlines::Clock},
 };
 
 /// What may happen to a tree. Nodes, waiters and windows are chosen modulo how

@@ -1,7 +1,7 @@
 use super::{journal::Entry, *};
 use crate::run::{
     limit_kind::{LimitHit, LimitKind},
-    tree::clocks::Clock,
+    tree::deadlines::Clock,
 };
 
 #[test]

@@ -26,8 +26,9 @@ use std::{sync::Arc, time::Duration};
 use self::journal::{Journal, Log};
 use super::{
     super::{reason::TerminalReason, step::ResetOn, tree::NodeKind},
-    clocks::{IdleWindow, Nanos, TaskId, WindowKind, nanos},
     end::End,
+    idle_window::{IdleWindow, TaskId, WindowKind},
+    nanos::{Nanos, nanos},
     node::Node,
 };
 

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::run::tree::{
     NodeKind,
-    clocks::{IdleWindow, TaskId},
+    idle_window::{IdleWindow, TaskId},
 };
 
 impl Tree {

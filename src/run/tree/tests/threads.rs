@@ -7,7 +7,7 @@ use std::{
 
 use super::*;
 use crate::run::tree::{
-    clocks::Clock,
+    deadlines::Clock,
     node::{EndHook, PendingWakes},
 };
 

@@ -19,7 +19,7 @@ use super::{
 };
 use crate::run::tree::{
     NodeKind,
-    clocks::{IdleWindow, TaskId},
+    idle_window::{IdleWindow, TaskId},
 };
 
 const STEP: u64 = 10;

@@ -1,283 +1,16 @@
-//! The clocks of one node: deadlines, signs of life, windows of silence, and pauses.
+//! The windows of silence of a node, the signs of life that reset them, and the pauses that stop them.
 
 use std::{
-    sync::{
-        OnceLock,
-        atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
-    },
+    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     task::Waker,
     time::Duration,
 };
 
-use crate::{
-    lock::Lock,
-    run::{
-        limit_kind::{LimitHit, LimitKind},
-        step::ResetOn,
-    },
+use super::nanos::{NEVER, Nanos, nanos};
+use crate::run::{
+    limit_kind::{LimitHit, LimitKind},
+    step::ResetOn,
 };
-
-/// A time since the tree was opened, or a length of time, in nanoseconds.
-///
-/// A clock is stored and compared in this unit, because a [`Duration`] would have to be
-/// converted for every frame.
-pub(crate) type Nanos = u64;
-
-/// The time of a clock that is not set, which never comes.
-pub(crate) const NEVER: Nanos = Nanos::MAX;
-
-/// The kind of an absolute deadline of a node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Clock {
-    Ceiling,
-    Timeout,
-    /// The deadline of an attempt: its share of the remaining time, until the answer's commit.
-    Share,
-    /// The earliest deadline that the caller of this call announced and no layer has withdrawn.
-    Announced,
-    /// The time at which a closing node ends at the latest.
-    Drain,
-}
-
-/// A deadline that a caller announced and that is not yet withdrawn.
-#[derive(Debug)]
-pub(crate) struct Announcement {
-    at: Nanos,
-}
-
-/// The clocks of one node: its absolute deadlines, its first window of silence, its pauses.
-// `repr(C)`: the cells that are compared together stand side by side.
-#[derive(Debug)]
-#[repr(C)]
-pub(crate) struct Clocks {
-    ceiling: AtomicU64,
-    share: AtomicU64,
-    drain: AtomicU64,
-    rare: OnceLock<Box<RareClocks>>,
-    /// The window that one timer at a time takes, without the node's lock. Further windows of the
-    /// node stand behind that lock.
-    window: OnceLock<Box<IdleWindow>>,
-}
-
-/// The clocks and pauses that few nodes have, allocated together at the first need.
-#[derive(Debug)]
-pub(super) struct RareClocks {
-    timeout: AtomicU64,
-    /// The length of time by which the program has moved the ceiling and the timeout; 0 at first.
-    /// A ceiling or timeout that is set later is moved, too.
-    extension: AtomicU64,
-    /// The earliest deadline of `announcements`.
-    announced: AtomicU64,
-    /// All announced deadlines, one per layer that reads them from a request. The deadlines change
-    /// under the lock, together with `announced`.
-    announcements: Lock<Vec<Nanos>>,
-    /// The pauses that began at this node; `pauses` adds those that began below it.
-    pub(super) own_pauses: Pauses,
-    pub(super) pauses: Pauses,
-    /// The length of the window of tools at or below the node; zero for no window. `NEVER` if the
-    /// nodes above decide.
-    tool_window: AtomicU64,
-}
-
-impl Default for RareClocks {
-    fn default() -> Self {
-        Self {
-            timeout: AtomicU64::new(NEVER),
-            extension: AtomicU64::new(0),
-            announced: AtomicU64::new(NEVER),
-            announcements: Lock::default(),
-            own_pauses: Pauses::default(),
-            pauses: Pauses::default(),
-            tool_window: AtomicU64::new(NEVER),
-        }
-    }
-}
-
-impl Clocks {
-    pub(crate) const fn new() -> Self {
-        Self {
-            ceiling: AtomicU64::new(NEVER),
-            share: AtomicU64::new(NEVER),
-            drain: AtomicU64::new(NEVER),
-            rare: OnceLock::new(),
-            window: OnceLock::new(),
-        }
-    }
-
-    /// Takes the window in this node for a timer, and returns whether the window was free.
-    pub(crate) fn take_window(&self, kind: WindowKind) -> bool {
-        let window = self.window.get_or_init(|| Box::new(IdleWindow::new(kind)));
-        window.take(kind)
-    }
-
-    /// Gives the taken window back, stopped and with no silence counted.
-    pub(crate) fn give_window_back(&self) {
-        if let Some(window) = self.window.get() {
-            window.give_back();
-        }
-    }
-
-    /// The window in this node, taken or not; one that is not taken is stopped. `None` until the
-    /// first timer takes the window.
-    #[inline]
-    pub(crate) fn own_window(&self) -> Option<&IdleWindow> {
-        self.window.get().map(|window| &**window)
-    }
-
-    pub(super) fn rare(&self) -> &RareClocks {
-        self.rare.get_or_init(Box::default)
-    }
-
-    #[inline]
-    pub(super) fn rare_if_any(&self) -> Option<&RareClocks> {
-        self.rare.get().map(|rare| &**rare)
-    }
-
-    /// Whether pauses that began at this node are on, and whether any at or below it are.
-    pub(super) fn pauses(&self) -> [bool; 2] {
-        let rare = self.rare_if_any();
-        rare.map_or([false; 2], |rare| {
-            [rare.own_pauses.is_on(), rare.pauses.is_on()]
-        })
-    }
-
-    /// Lowers the deadline of `clock` to `at`, if `at` is earlier. Returns whether it did.
-    pub(crate) fn tighten(&self, clock: Clock, at: Duration) -> bool {
-        let cell = match clock {
-            Clock::Ceiling => &self.ceiling,
-            Clock::Share => &self.share,
-            Clock::Drain => &self.drain,
-            Clock::Timeout => &self.rare().timeout,
-            Clock::Announced => &self.rare().announced,
-        };
-        let at = nanos(at);
-        // The deadline is mostly set already: a load is cheaper than an exchange.
-        at < cell.load(Ordering::Acquire) && at < cell.fetch_min(at, Ordering::AcqRel)
-    }
-
-    /// Sets the window of tools at or below the node; with zero they have no window.
-    pub(crate) fn set_tool_window(&self, window: Duration) {
-        self.rare()
-            .tool_window
-            .store(nanos(window), Ordering::Release);
-    }
-
-    /// The window that this node sets for tools at or below it; zero for no window. `None` if the
-    /// nodes above decide.
-    pub(super) fn tool_window(&self) -> Option<Duration> {
-        duration(self.rare_if_any()?.tool_window.load(Ordering::Acquire))
-    }
-
-    /// Moves the ceiling and the timeout by `by`, unless they were moved before. Returns whether
-    /// they were moved now.
-    pub(super) fn extend(&self, by: Duration) -> bool {
-        let extension = &self.rare().extension;
-        let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
-        let moved = extension.compare_exchange(0, nanos(by), stored, failed);
-        moved.is_ok()
-    }
-
-    /// Clears the deadline of `Clock::Share`, because the attempt's answer was committed.
-    pub(crate) fn lapse(&self) {
-        self.share.store(NEVER, Ordering::Release);
-    }
-
-    /// Adds an announced deadline of `at`, which holds until it is [withdrawn](Self::withdraw).
-    pub(crate) fn announce(&self, at: Duration) -> Announcement {
-        let at = nanos(at);
-        self.rare().change_announced(|all| all.push(at));
-        Announcement { at }
-    }
-
-    /// Withdraws a deadline that was [announced](Self::announce). From then on the earliest of the
-    /// other announced deadlines holds.
-    pub(crate) fn withdraw(&self, announcement: Announcement) {
-        self.rare().change_announced(|all| {
-            // Of two equal deadlines either may be removed.
-            if let Some(index) = all.iter().position(|at| *at == announcement.at) {
-                all.swap_remove(index);
-            }
-        });
-    }
-
-    /// Withdraws all [announced](Self::announce) deadlines of the node.
-    pub(crate) fn forget_announced(&self) {
-        if let Some(rare) = self.rare_if_any() {
-            rare.change_announced(Vec::clear);
-        }
-    }
-
-    /// Lowers the drain deadline to `at`, at which a closing node ends at the latest. Returns
-    /// whether `at` is earlier than the deadline before.
-    ///
-    /// The order is `SeqCst`, like that of the count of active work: this thread sees that no work
-    /// is left, or the thread with the last piece of work sees the deadline.
-    pub(super) fn drain(&self, at: Duration) -> bool {
-        let at = nanos(at);
-        at < self.drain.fetch_min(at, Ordering::SeqCst)
-    }
-
-    pub(super) fn is_draining(&self) -> bool {
-        self.drain.load(Ordering::SeqCst) != NEVER
-    }
-
-    pub(crate) fn get(&self, clock: Clock) -> Option<Duration> {
-        let rare = self.rare_if_any();
-        let cell = match clock {
-            Clock::Ceiling => Some(&self.ceiling),
-            Clock::Share => Some(&self.share),
-            Clock::Drain => Some(&self.drain),
-            Clock::Timeout => rare.map(|rare| &rare.timeout),
-            Clock::Announced => rare.map(|rare| &rare.announced),
-        };
-        let at = cell?.load(Ordering::Acquire);
-        let extension = match clock {
-            Clock::Ceiling | Clock::Timeout => self.extension(),
-            Clock::Share | Clock::Drain | Clock::Announced => 0,
-        };
-        duration(at.saturating_add(extension))
-    }
-
-    /// The length of time by which the program moved the ceiling and the timeout; 0 before.
-    pub(crate) fn extension(&self) -> Nanos {
-        self.rare_if_any().map_or(0, RareClocks::extension)
-    }
-
-    /// The earliest absolute deadline of the node; `None` if none is set.
-    #[inline]
-    pub(crate) fn next(&self) -> Option<Nanos> {
-        let next = self.earliest();
-        (next != NEVER).then_some(next)
-    }
-
-    /// The earliest absolute deadline of the node; `NEVER` if none is set.
-    #[inline]
-    pub(crate) fn earliest(&self) -> Nanos {
-        let mut own = self.ceiling.load(Ordering::Acquire);
-        let mut next = self.share.load(Ordering::Acquire);
-        next = next.min(self.drain.load(Ordering::Acquire));
-        if let Some(rare) = self.rare_if_any() {
-            own = own.min(rare.timeout.load(Ordering::Acquire));
-            own = own.saturating_add(rare.extension());
-            next = next.min(rare.announced.load(Ordering::Acquire));
-        }
-        next.min(own)
-    }
-}
-
-impl RareClocks {
-    #[inline]
-    fn extension(&self) -> Nanos {
-        self.extension.load(Ordering::Acquire)
-    }
-
-    fn change_announced(&self, change: impl FnOnce(&mut Vec<Nanos>)) {
-        let mut all = self.announcements.lock();
-        change(&mut all);
-        let earliest = all.iter().copied().min().unwrap_or(NEVER);
-        self.announced.store(earliest, Ordering::Release);
-    }
-}
 
 /// The time of the last sign of life of each kind on one node: step, content, other.
 #[derive(Debug)]
@@ -311,15 +44,6 @@ impl LastSeen {
             .iter()
             .fold(0, |latest, cell| latest.max(cell.load(Ordering::Acquire)))
     }
-}
-
-#[inline]
-pub(crate) fn nanos(duration: Duration) -> Nanos {
-    u64::try_from(duration.as_nanos()).map_or(NEVER - 1, |nanos| nanos.min(NEVER - 1))
-}
-
-pub(super) fn duration(nanos: u64) -> Option<Duration> {
-    (nanos != NEVER).then(|| Duration::from_nanos(nanos))
 }
 
 /// One window of silence on a node: that of a layer or of a tool.
@@ -481,7 +205,7 @@ impl IdleWindow {
     }
 
     /// Takes this window, the one inline in its node, for a timer; returns whether it was free.
-    fn take(&self, kind: WindowKind) -> bool {
+    pub(super) fn take(&self, kind: WindowKind) -> bool {
         let (free, taken) = (usize::MAX, 0);
         let (acquire, relaxed) = (Ordering::Acquire, Ordering::Relaxed);
         let was_free = self
@@ -495,7 +219,7 @@ impl IdleWindow {
     }
 
     /// Gives back this window, which a timer has taken: stops it, and clears its count of silence.
-    fn give_back(&self) {
+    pub(super) fn give_back(&self) {
         self.stop();
         self.count.clear();
         self.key.store(usize::MAX, Ordering::Release);
