@@ -1,6 +1,7 @@
 //! How a message frames its body: the length that it announces, and the headers that state it.
 
-use http::{HeaderMap, StatusCode, header, response::Parts};
+use http::{HeaderMap, Response, StatusCode, header};
+use http_body::Body;
 
 /// The announced length of a body, in bytes.
 ///
@@ -12,13 +13,14 @@ impl AnnouncedLength {
     pub(crate) const NOTHING: Self = Self(0);
     const UNKNOWN: Self = Self(u64::MAX);
 
-    /// Reads the length from the head of a response. `exact` is the length that its body states.
-    pub(crate) fn of_response(head: bool, answer: &Parts, exact: Option<u64>) -> Self {
-        if !has_body(head, answer.status) {
+    pub(crate) fn of_response<B: Body>(head: bool, answer: &Response<B>) -> Self {
+        if !has_body(head, answer.status()) {
             return Self::NOTHING;
         }
-        let length = exact.or_else(|| content_length(&answer.headers));
-        length.map_or(Self::UNKNOWN, Self)
+        if let Some(exact) = answer.body().size_hint().exact() {
+            return Self(exact);
+        }
+        content_length(answer.headers()).map_or(Self::UNKNOWN, Self)
     }
 
     #[inline]

@@ -123,15 +123,19 @@ where
         {
             let role = Role::enter(cx.waker(), &supervisor.run);
             if role.is_inner() || !supervisor.is_over() {
-                match inner.poll(cx) {
-                    Poll::Ready(Ok(answer)) if role.is_inner() || !supervisor.is_cut() => {
+                let mut polled = inner.poll(cx);
+                // By reference: an answer is large.
+                if let Poll::Ready(Ok(answer)) = &mut polled {
+                    if role.is_inner() || !supervisor.is_cut() {
                         drop(role);
-                        let (mut head, body) = answer.into_parts();
-                        supervisor.answered(&mut head, body.size_hint().exact());
+                        supervisor.answered(answer);
                         this.inner.set(None);
-                        let body = this.state.hand_over(body);
-                        return Poll::Ready(Ok(Response::from_parts(head, body)));
+                        return polled
+                            .map_ok(|answer| this.state.hand_over(answer))
+                            .map_err(Into::into);
                     }
+                }
+                match polled {
                     Poll::Ready(Ok(_)) => {}
                     Poll::Ready(Err(error)) => {
                         let task = role.task();
@@ -161,11 +165,13 @@ where
 impl FutureState {
     /// Moves the supervisor from the future into the body of the response.
     #[inline]
-    fn hand_over<B: Body>(&mut self, body: B) -> SupervisedBody<B> {
-        match std::mem::replace(self, Self::Done) {
+    fn hand_over<B: Body>(&mut self, answer: Response<B>) -> Response<SupervisedBody<B>> {
+        let (parts, body) = answer.into_parts();
+        let body = match std::mem::replace(self, Self::Done) {
             Self::Node(supervisor) => SupervisedBody::new(body, supervisor),
             _ => SupervisedBody::inert(body),
-        }
+        };
+        Response::from_parts(parts, body)
     }
 
     #[cold]

@@ -1,5 +1,6 @@
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, Method, Request, StatusCode, response::Parts};
+use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode};
+use http_body::Body;
 
 use super::{
     stream_marks::{MarkingReader, ResponseMarks},
@@ -116,10 +117,10 @@ impl ResponseFacts {
 ///
 /// A [`Failure`] that an inner layer put into the response's extensions counts before the
 /// status: such a layer also finds an error under a good status.
-fn failed(answer: &Parts) -> Option<FailureClass> {
-    let classified = answer.extensions.get::<Failure>();
+fn failed<B>(answer: &Response<B>) -> Option<FailureClass> {
+    let classified = answer.extensions().get::<Failure>();
     let classified = classified.map(|failure| failure.class);
-    classified.or_else(|| FailureClass::from_status(answer.status))
+    classified.or_else(|| FailureClass::from_status(answer.status()))
 }
 
 impl Observer {
@@ -127,16 +128,12 @@ impl Observer {
     ///
     /// The first layer that sees an event stream classifies its events, and adds the stream's
     /// marks to the response's extensions. Layers further out follow these marks.
-    pub(crate) fn new(
-        facts: ResponseFacts,
-        answer: &mut Parts,
-        exact: Option<u64>,
-        run: &Run,
-    ) -> Self {
-        let announced = AnnouncedLength::of_response(facts.head, answer, exact);
-        let counts = answer.extensions.get::<NotCounted>().is_none();
-        let mode = if facts.is_events(answer.status, &answer.headers) {
-            ObserverMode::of_events(facts, &mut answer.extensions, run, counts)
+    #[inline]
+    pub(crate) fn new<B: Body>(facts: ResponseFacts, answer: &mut Response<B>, run: &Run) -> Self {
+        let announced = AnnouncedLength::of_response(facts.head, answer);
+        let counts = answer.extensions().get::<NotCounted>().is_none();
+        let mode = if facts.is_events(answer.status(), answer.headers()) {
+            ObserverMode::of_events(facts, answer.extensions_mut(), run, counts)
         } else {
             ObserverMode::Bytes
         };
@@ -158,7 +155,7 @@ impl Observer {
     /// also leaves out one with tokens that a layer further in counts, and counts nothing if no run
     /// does.
     #[inline(never)]
-    pub(super) fn count_answer(&mut self, answer: &mut Parts, run: &Run) {
+    pub(super) fn count_answer<B>(&mut self, answer: &mut Response<B>, run: &Run) {
         let is_whole = matches!(self.mode, ObserverMode::Bytes) && self.failed.is_none();
         if !is_whole || !self.counts {
             return;

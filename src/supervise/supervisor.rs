@@ -6,8 +6,8 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Request, response::Parts};
-use http_body::Frame;
+use http::{Request, Response};
+use http_body::{Body, Frame};
 use http_body_util::LengthLimitError;
 
 use super::{
@@ -118,14 +118,13 @@ impl Supervisor {
     ///
     /// A layer that reads responses or settles the node starts to observe the body. After that, any
     /// layer may edit the headers.
-    ///
-    /// `exact` is the length that the response's body states.
-    pub(super) fn answered(&mut self, answer: &mut Parts, exact: Option<u64>) {
+    #[inline]
+    pub(super) fn answered<B: Body>(&mut self, answer: &mut Response<B>) {
         #[cfg(feature = "metrics")]
-        self.count_outcome(|_| crate::metrics::outcome_of(answer.status));
+        self.count_outcome(|_| crate::metrics::outcome_of(answer.status()));
         if let ResponseReader::Head(facts) = &mut self.reader {
             let facts = std::mem::take(facts);
-            let observer = Observer::new(facts, answer, exact, &self.run);
+            let observer = Observer::new(facts, answer, &self.run);
             self.reader = ResponseReader::Body(observer);
         }
         if self.settings.counts {
@@ -135,9 +134,9 @@ impl Supervisor {
         }
         if self.settings.exposes_node && self.owns {
             // Outer layers that never open a node find the run in these extensions.
-            answer.extensions.insert(self.run.clone());
+            answer.extensions_mut().insert(self.run.clone());
         }
-        self.settings.part.head(&self.run, &mut answer.headers);
+        self.settings.part.head(&self.run, answer.headers_mut());
     }
 
     #[inline]

@@ -1,7 +1,7 @@
 //! The tokens of an answer that is no event stream.
 
 use bytes::Bytes;
-use http::{Extensions, response::Parts};
+use http::{Extensions, Response};
 
 use super::stream_marks::ResponseMarks;
 use crate::{
@@ -30,9 +30,9 @@ impl UnaryTokens {
     ///
     /// The outer result is `None` if no run counts tokens, or if the answer is compressed. The
     /// inner result is `None` if a layer further in counts the tokens.
-    pub(super) fn of(answer: &mut Parts, run: &Run) -> Option<Option<Box<Self>>> {
+    pub(super) fn of<B>(answer: &mut Response<B>, run: &Run) -> Option<Option<Box<Self>>> {
         let meter = run.token_meter()?;
-        is_plain(&answer.headers).then(|| Self::begin(&mut answer.extensions, meter))
+        is_plain(answer.headers()).then(|| Self::begin(answer.extensions_mut(), meter))
     }
 
     #[cold]
