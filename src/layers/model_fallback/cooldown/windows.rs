@@ -162,18 +162,20 @@ impl CooldownWindows {
     }
 
     pub(crate) fn state(&self, keys: &Keys, probe: CooldownProbe, now: Duration) -> CooldownState {
-        let mut state = CooldownState::Open;
-        for entry in self.running(keys, now) {
-            let (left, class) = (entry.until - now, entry.class);
-            let probes =
-                left <= probe.margin && now.saturating_sub(entry.last_contact) >= probe.every;
-            state = match state {
-                CooldownState::Cooling { left: longer, .. } if longer >= left => state,
-                CooldownState::Open | CooldownState::Probe if probes => CooldownState::Probe,
-                _ => CooldownState::Cooling { left, class },
-            };
+        let is_probed = |entry: &CooldownEntry| {
+            entry.until - now <= probe.margin
+                && now.saturating_sub(entry.last_contact) >= probe.every
+        };
+        // The candidate serves again once its last window ends.
+        let last = self.running(keys, now).max_by_key(|entry| entry.until);
+        match last {
+            None => CooldownState::Open,
+            Some(_) if self.running(keys, now).all(is_probed) => CooldownState::Probe,
+            Some(last) => CooldownState::Cooling {
+                left: last.until - now,
+                class: last.class,
+            },
         }
-        state
     }
 
     /// Records a claimed probe in the windows of `keys`, which delays the next one by `every`.

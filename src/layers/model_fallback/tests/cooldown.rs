@@ -266,6 +266,22 @@ fn who_is_cooled_twice_is_probed_when_both_allow_it() {
 }
 
 #[test]
+fn of_two_windows_the_last_to_end_says_how_long_the_candidate_is_left_alone() {
+    for (long, short) in [
+        (FailureClass::Auth, FailureClass::Server),
+        (FailureClass::Server, FailureClass::RateLimit),
+    ] {
+        let mut book = CooldownWindows::default();
+        book.fail(&keys(1), long, Some(secs(600)), &LADDER, secs(0));
+        book.fail(&keys(1), short, None, &LADDER, secs(479));
+        // The long window may be probed by now, the short one may not.
+        let state = book.state(&keys(1), PROBING, secs(485));
+        let (left, class) = (secs(115), long);
+        assert_eq!(state, CooldownState::Cooling { left, class });
+    }
+}
+
+#[test]
 fn a_flood_of_callers_is_bounded_and_leaves_what_is_known_of_the_programs_own() {
     let mut book = CooldownWindows::default();
     book.fail(&keys(0), FailureClass::Server, None, &LADDER, secs(0));
