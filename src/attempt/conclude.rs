@@ -11,10 +11,11 @@ use super::{
     body::AttemptBody,
     budget::{Count, IdleBreaker},
     candidate::Candidate,
-    driver::{self, AttemptDriver, Next},
+    driver::{AttemptDriver, Next},
     failed_attempts::{Tried, Tries},
     peek::{self, AttemptOutcome, FailedAttempt, PeekedAnswer},
     policy::{AttemptPolicy, Denial, RetryPermit, decide, is_wanted},
+    request_template::number_value,
     settle::{Completion, Ownership},
 };
 use crate::{
@@ -342,7 +343,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         self.policy.release();
         self.policy.rewrite_answer(&mut parts);
         if self.own.kind() != NodeKind::Attempt {
-            let number = driver::number_value(self.own.attempt_count());
+            let number = number_value(self.own.attempt_count());
             parts.headers.insert(X_ATTEMPT, number);
         }
         let ownership = self.settle_guard.take().map(|guard| {

@@ -77,6 +77,7 @@ mod future;
 mod peek;
 mod policy;
 mod report;
+mod request_template;
 mod settle;
 
 pub use self::{
@@ -94,10 +95,10 @@ pub(crate) use self::{
         ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, strip_request_headers,
         without_credentials,
     },
-    driver::{RequestTemplate, number_value},
     failed_attempts::is_logged,
     peek::{HeldBody, PeekedAnswer},
     policy::{AttemptPolicy, AttemptSettings, Denial},
+    request_template::{RequestTemplate, number_value},
     settle::CompletionObserver,
 };
 

@@ -164,6 +164,7 @@ mod policy;
 mod request;
 mod route;
 mod select;
+mod sticky_sessions;
 #[cfg(test)]
 mod tests;
 

@@ -5,7 +5,8 @@ use http::{HeaderName, HeaderValue, Request, response::Parts};
 use super::{
     cooldown::{CandidateCooldowns, CooldownWatch},
     request::OriginalRequest,
-    route::{CandidateOrder, Route, StickySessions},
+    route::{CandidateOrder, Route},
+    sticky_sessions::StickySessions,
 };
 use crate::{
     attempt::{

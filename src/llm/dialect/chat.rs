@@ -1,6 +1,7 @@
 use super::{
     grammar::{Finish, Grammar},
-    stream_state::{ChatChoices, StreamState, Tokens},
+    stream_state::{ChatChoices, StreamState},
+    usage::Tokens,
 };
 use crate::llm::{
     json_scanner::{Scan, Scanner, Text},

@@ -10,11 +10,13 @@ mod grammar;
 mod responses;
 mod stream_failure;
 mod stream_state;
+mod usage;
 
 pub use self::{
     grammar::{Finish, Grammar},
     stream_failure::{StreamFailure, Truncated},
-    stream_state::{StreamState, Usage},
+    stream_state::StreamState,
+    usage::Usage,
 };
 
 pub(crate) use self::{

@@ -2,10 +2,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::{
-    grammar::Grammar,
-    stream_state::{StreamState, Tokens},
-};
+use super::{grammar::Grammar, stream_state::StreamState, usage::Tokens};
 use crate::llm::{
     json_scanner::{Scan, Scanner, Text},
     sse::{ErrorInfo, Event, EventKind, EventVerdict, responses_event},

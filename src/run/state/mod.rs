@@ -3,14 +3,16 @@
 //! This file also has the failure as which a node counts, and the rule that says which layer or
 //! task settles a node.
 
+mod call;
 mod features;
 mod identity;
 mod run;
 
 pub(crate) use self::{
+    call::{AttemptTarget, CallState, FailedAttempts, TargetState},
     features::{EVENTS, EventChannel, HEARTBEAT, RunFeatures},
     identity::{Admission, Identity, Place, Registration, RunGuard},
-    run::{AttemptTarget, CallState, FailedAttempts, RunState, TargetState},
+    run::RunState,
 };
 
 use std::{

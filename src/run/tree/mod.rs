@@ -36,6 +36,7 @@ mod node;
 mod node_kind;
 mod pauses;
 mod propagation;
+mod small_slab;
 #[cfg(test)]
 mod tests;
 mod waiters;

@@ -16,7 +16,8 @@ use super::{
     idle_window::{IdleWindow, LastSeen},
     nanos::{Nanos, nanos},
     node_kind::NodeKind,
-    waiters::{SmallSlab, Waiters},
+    small_slab::SmallSlab,
+    waiters::Waiters,
 };
 use crate::{
     lock::Lock,
