@@ -26,8 +26,8 @@ use crate::{
 /// answer, no run is ended: see the [module](super).
 #[derive(Clone, Debug)]
 pub struct StopPhraseLayer {
-    pub(super) registry: RunRegistry,
-    pub(super) phrases: Phrases,
+    registry: RunRegistry,
+    phrases: Phrases,
     max_body: usize,
 }
 
@@ -97,7 +97,8 @@ where
         let entry = Claim::of(&mut request);
         let reader = StopPhraseReader {
             run: entry.run.clone(),
-            layer: self.layer.clone(),
+            registry: self.layer.registry.clone(),
+            phrases: self.layer.phrases.clone(),
         };
         // The service that was polled ready takes the call; a clone of it stays for later calls.
         let next = self.inner.clone();

@@ -7,13 +7,14 @@ use http::{Request, Response};
 use http_body_util::{Either, Full};
 
 use super::{
-    layer::StopPhraseLayer,
+    phrases::Phrases,
     reply::{reply, reply_dialect},
 };
 use crate::{
     attempt::Operation,
     body::ReplayBody,
     llm::History,
+    registry::RunRegistry,
     run::Run,
     supervise::{RequestReader, dialect_of},
 };
@@ -22,7 +23,8 @@ use crate::{
 #[derive(Debug)]
 pub struct StopPhraseReader {
     pub(super) run: Run,
-    pub(super) layer: StopPhraseLayer,
+    pub(super) registry: RunRegistry,
+    pub(super) phrases: Phrases,
 }
 
 impl StopPhraseReader {
@@ -30,7 +32,7 @@ impl StopPhraseReader {
     ///
     /// A stop phrase without a session, or in an unknown dialect, gets no answer.
     fn answer(&self, request: &Request<ReplayBody>) -> Option<Response<Full<Bytes>>> {
-        if self.layer.phrases.is_empty() || self.run.session().is_none() {
+        if self.phrases.is_empty() || self.run.session().is_none() {
             return None;
         }
         // A request for another operation, such as embeddings, cannot be answered with
@@ -42,7 +44,7 @@ impl StopPhraseReader {
         }
         let body = request.body().gathered();
         let history = History::read(&dialect_of(request), &body, &VecDeque::new())?;
-        if !self.layer.phrases.contain(&history.said()?) {
+        if !self.phrases.contain(&history.said()?) {
             return None;
         }
         let dialect = reply_dialect(request, &history);
@@ -50,7 +52,7 @@ impl StopPhraseReader {
         let reply = |text| reply(dialect, history.streams, self.run.seed(), &model, text);
         // Build the response first: if there is none for the dialect, no run is ended.
         let stopped = reply("Stopped.")?;
-        if self.layer.registry.abort_others(&self.run).is_empty() {
+        if self.registry.abort_others(&self.run).is_empty() {
             return reply("Nothing was running.");
         }
         Some(stopped)
@@ -67,7 +69,7 @@ impl<B> RequestReader<Response<B>> for StopPhraseReader {
     fn read(&self, request: &Request<ReplayBody>) -> Option<Self::Answer> {
         let answer = self.answer(request)?;
         // Withdraw a run that the request has opened: a stop phrase must not count for its owner.
-        self.layer.registry.withdraw(&self.run);
+        self.registry.withdraw(&self.run);
         Some(answer.map(Either::Right))
     }
 
