@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    deadlines::Clock,
+    clocks::Clock,
     end::End,
     idle_window::{IdleWindow, TaskId},
     nanos::Nanos,

@@ -27,8 +27,8 @@
 //! be violated.
 
 mod check;
+mod clocks;
 mod closing;
-mod deadlines;
 mod end;
 mod idle_window;
 mod nanos;
@@ -44,7 +44,7 @@ mod waiters;
 pub use self::node_kind::NodeKind;
 
 pub(crate) use self::{
-    deadlines::{Announcement, Clock},
+    clocks::{Announcement, Clock},
     end::End,
     idle_window::{IdleState, IdleWindow, TaskId, WindowKind},
     nanos::{NEVER, Nanos, nanos},

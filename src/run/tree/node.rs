@@ -11,7 +11,7 @@ use std::{
 };
 
 use super::{
-    deadlines::Clocks,
+    clocks::Clocks,
     end::{Closing, End},
     idle_window::{IdleWindow, LastSeen},
     nanos::{Nanos, nanos},

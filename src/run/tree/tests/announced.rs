@@ -1,7 +1,7 @@
 //! Deadlines that several layers read of one call, and take back in any order.
 
 use super::*;
-use crate::run::tree::deadlines::Clock;
+use crate::run::tree::clocks::Clock;
 
 #[test]
 fn a_later_deadline_stands_when_the_earlier_is_taken_back() {

@@ -13,7 +13,7 @@ use std::{
 use super::*;
 use crate::run::{
     limit_kind::{LimitHit, LimitKind},
-    tree::deadlines::Clock,
+    tree::clocks::Clock,
 };
 
 const GONE: TerminalReason = TerminalReason::ClientDisconnect;

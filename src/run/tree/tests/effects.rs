@@ -6,7 +6,7 @@ use super::model::{Model, ModelEnd, Spec};
 use crate::run::{
     reason::TerminalReason,
     step::ResetOn,
-    tree::{NodeKind, deadlines::Clock},
+    tree::{NodeKind, clocks::Clock},
 };
 
 impl Model {

@@ -1,7 +1,7 @@
 use crate::run::{
     reason::TerminalReason,
     step::ResetOn,
-    tree::{NodeKind, deadlines::Clock},
+    tree::{NodeKind, clocks::Clock},
 };
 
 /// What may happen to a tree. Nodes, waiters and windows are chosen modulo how

@@ -1,7 +1,7 @@
 use super::{journal::Entry, *};
 use crate::run::{
     limit_kind::{LimitHit, LimitKind},
-    tree::deadlines::Clock,
+    tree::clocks::Clock,
 };
 
 #[test]

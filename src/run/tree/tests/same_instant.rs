@@ -1,5 +1,5 @@
 use super::*;
-use crate::run::{limit_kind::LimitKind, tree::deadlines::Clock};
+use crate::run::{limit_kind::LimitKind, tree::clocks::Clock};
 
 #[test]
 fn a_deadline_has_passed_when_it_is_now_and_not_before() {

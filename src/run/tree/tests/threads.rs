@@ -7,7 +7,7 @@ use std::{
 
 use super::*;
 use crate::run::tree::{
-    deadlines::Clock,
+    clocks::Clock,
     node::{EndHook, PendingWakes},
 };
 

@@ -1,4 +1,4 @@
-//! The absolute deadlines of one node, and its rarely used clocks.
+//! The clocks of one node: its absolute deadlines, and those that few nodes have.
 
 use std::{
     sync::{
