@@ -286,9 +286,12 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
 
     /// Records that the attempt serves the call.
     ///
-    /// Resets the run's number of silent attempts in a row, and clears the failure of the layer's
-    /// node. Returns the [`Completion`] that reports the attempt's end; `None` if no observer of
-    /// the policy, no hook and no span needs that report.
+    /// The run's silent attempts in a row are counted from 0 again. A failure that was recorded for
+    /// the layer's node is removed.
+    ///
+    /// The returned [`Completion`] later reports how the attempt ends: to the policy's observer, to
+    /// the program's hook, and in the attempt's span. The result is `None` if the attempt has none
+    /// of the three.
     fn note_served(&mut self, attempt: &Run, parts: &Parts) -> Option<Box<Completion>> {
         self.own.reset_silent_attempts();
         self.own.fail_as(None);

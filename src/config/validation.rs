@@ -21,7 +21,10 @@ pub(super) struct AgentLimits {
     pub(super) run: RunTable,
     #[serde(flatten)]
     pub(super) retry: RetryTable,
-    /// The time to the first notice; `None` for that of `[progress]`.
+    /// The time to the first notice, where it is set.
+    ///
+    /// An agent's `None` means the time in `agents.defaults`, and if that is `None` too, the time
+    /// in `[progress]`. With none of the three the configuration turns no notices on.
     pub(super) notify_after: Option<Time>,
 }
 

@@ -57,7 +57,9 @@ impl<'a> ValidatingWalk<'a> {
         }
     }
 
-    /// Skips white space, and reads the next byte if it is `byte`; returns whether it is.
+    /// Skips white space, and reads the next byte if it is `byte`.
+    ///
+    /// Returns whether it is `byte`; `None` if only white space is left.
     #[inline]
     pub(super) fn take(&mut self, byte: u8) -> Option<bool> {
         let found = self.peek()? == byte;

@@ -355,9 +355,9 @@ impl Supervisor {
         }
         let now = self.run.now();
         if !self.is_over() {
-            // A deadline that passed at the same instant beats the inner error. But the
-            // frames that were ready since the last wait count first: they have reset the
-            // windows of this layer and of others.
+            // A deadline that has passed by now beats the inner error. The check comes after
+            // `note`, because a frame since the last wait resets windows of this layer and of
+            // others: a window that such a frame reset has not passed.
             let at = nanos(now);
             self.note(at);
             self.settings.part.failed(&self.run, at, task);

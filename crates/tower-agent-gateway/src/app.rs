@@ -66,7 +66,7 @@ pub struct App {
 ///
 /// # Panics
 ///
-/// The function may panic outside of a tokio runtime, because `[watchdog]` needs one.
+/// With `[watchdog]` in `config`, the function panics outside of a tokio runtime.
 pub fn app(config: &Config, runs: &Runs) -> Result<Router, BoxError> {
     let app = App::new(config, runs)?;
     Ok(app.router())
@@ -81,7 +81,7 @@ impl App {
     ///
     /// # Panics
     ///
-    /// The function may panic outside of a tokio runtime, because `[watchdog]` needs one.
+    /// With `[watchdog]` in `config`, the function panics outside of a tokio runtime.
     pub fn new(config: &Config, runs: &Runs) -> Result<Self, BoxError> {
         let watched = Watched::new(config, runs);
         let gateway = Gateway::new(stacks(config, &watched)?);

@@ -27,7 +27,10 @@ const TARGET: &str = "tower_agent";
 /// The variable that names a service for each of OpenTelemetry's libraries.
 const SERVICE_NAME: &str = "OTEL_SERVICE_NAME";
 
-/// Sends the library's spans to the receiver of `[telemetry]`, in batches by a thread.
+/// Sends the library's spans to the receiver of `[telemetry]`, in batches.
+///
+/// A thread collects the batches. Their HTTP requests run on the tokio runtime in which
+/// [`new`](Self::new) was called, so nothing is sent while that runtime does not run.
 ///
 /// ```no_run
 /// use std::time::Duration;

@@ -11,10 +11,14 @@
 //! ready. A [`timeout`](HardCeilingLayer::timeout) is a second absolute limit with a separate
 //! reason: the total time that the program allows its callers.
 //!
-//! Of two layers on one node the earlier deadline holds. A ceiling or timeout in the program's
-//! [`Limits`](crate::Limits), in a request's extensions, replaces the one that the layer was built
-//! with. A layer with neither a limit nor
-//! [`caller_deadline`](HardCeilingLayer::caller_deadline) ignores these `Limits`.
+//! Of several deadlines on one node the earliest holds. Another layer may have set one, or an
+//! earlier request of the same run.
+//!
+//! The program may put [`Limits`](crate::Limits) into a request's extensions. For that request a
+//! ceiling or timeout in them takes the place of the layer's own, be it shorter or longer, and zero
+//! means that the layer sets none. A deadline that stands on the node already is never postponed by
+//! them. A layer without a ceiling and without a timeout reads these `Limits` only with
+//! [`caller_deadline`](HardCeilingLayer::caller_deadline), and never in shadow mode.
 //!
 //! # What a caller announces
 //!

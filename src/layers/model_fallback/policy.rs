@@ -50,7 +50,11 @@ pub struct FallbackPolicy {
     reason = "a box would be one more allocation of each call"
 )]
 enum PreparedRequest {
-    /// There is no request: before `begin`, after `release`, and once a plain request was sent.
+    /// The policy holds no request.
+    ///
+    /// None is held before `begin`, after a `begin` that failed before it stored one, and after
+    /// `release`. A call of `request` without a candidate leaves none either: it hands out a plain
+    /// request, and drops any other.
     Nothing,
     /// The unchanged request, if the layer has no candidates.
     Plain(Request<ReplayBody>),

@@ -28,7 +28,9 @@ struct Generations {
 }
 
 impl StickySessions {
-    /// The digest of the run's session with the requested model; `None` without a session.
+    /// One digest of three values: the run's owner, its session, and the requested model.
+    ///
+    /// The result is `None` if the run has no session.
     ///
     /// A session that asks for another model has another digest, and so no candidate yet.
     pub(super) fn of(&self, own: &Run, model: Option<&str>) -> Option<u64> {

@@ -24,7 +24,10 @@ const REASONING_DETAILS: u32 = 1 << 7;
 const UNKNOWN: u32 = 1 << 8;
 const ANY_REASONING: u32 = REASONING | REASONING_CONTENT | REASONING_DETAILS;
 
-/// The values of one chat event's keys that decide its kind.
+/// The values that one chat event has under the known keys.
+///
+/// The usage, the ends of choices and the stop reason go into the stream's state. The other values
+/// decide the kind of the event, and so does the stop reason `error`.
 ///
 /// If the event turns out to be malformed at its end, the values are discarded.
 #[derive(Default)]

@@ -34,8 +34,12 @@ pub enum FailureClass {
     RequestTimeout,
     /// The upstream reports a conflict with another request: 409.
     Conflict,
-    /// A rate limit is reached: 429, `rate_limit_error`, `rate_limit_exceeded`,
-    /// `RESOURCE_EXHAUSTED`.
+    /// A rate limit is reached; the status is mostly 429.
+    ///
+    /// Names such as `rate_limit_error`, `rate_limit_exceeded` and `RESOURCE_EXHAUSTED` stand for
+    /// it under any status. An error with such a status or name may still be of another class. With
+    /// `insufficient_quota` it is a [`Quota`](Self::Quota), and a request that is too large for the
+    /// limit is a [`RequestLimit`](Self::RequestLimit).
     RateLimit,
     /// A rate limit that this request exceeds by itself, however long the caller waits.
     RequestLimit,
@@ -98,7 +102,7 @@ impl FailureClass {
             .then(|| class_of_status(status).unwrap_or_else(|| fallback_class(Some(status))))
     }
 
-    /// The name of the class, one lower-case word for logs and metrics.
+    /// The name of the class in `snake_case`, for logs and metrics.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         self.traits().0

@@ -182,8 +182,9 @@ pub struct Failure {
     /// The status of the failed answer; for an error under a good status or in a stream, the
     /// status in the error's code.
     ///
-    /// The status is `None` if the failure has neither the status of an answer nor one in
-    /// a code.
+    /// A good status is never stored here. If the error's code is no number from 400 to 599, an
+    /// error under a good status or in a stream has `None` as its status. So has a failure without
+    /// an answer.
     pub status: Option<StatusCode>,
     /// The upstream's error message, at most 1 KiB; empty if there is none.
     pub message: String,
@@ -418,7 +419,11 @@ fn numeric(code: &str) -> Option<StatusCode> {
     (status.is_client_error() || status.is_server_error()).then_some(status)
 }
 
-/// The failure class for the wire name of a terminal reason of another process's run.
+/// Maps the wire name of a terminal reason to a failure class.
+///
+/// The name comes from an answer's `x-terminal-reason` or from its error, and mostly stands for the
+/// end of a run in another process. The result is `None` for every name that is not listed here,
+/// such as `completed`.
 ///
 /// A timeout, a cancellation or a failure there ended only that run, so the class is `Server`,
 /// which allows a retry. A limit there would stop the same work again, and a superseded run's

@@ -53,7 +53,9 @@ impl StreamReader {
         self.marks.generated.get_or_insert_default();
     }
 
-    /// Whether the upstream has stated new numbers of tokens since the last call.
+    /// Whether the stream's merged usage has changed since the last call of this method.
+    ///
+    /// A number that is not greater than an earlier one changes nothing.
     #[inline]
     pub(crate) const fn take_usage_news(&mut self) -> bool {
         std::mem::replace(&mut self.marks.has_usage_news, false)
@@ -242,7 +244,9 @@ struct StreamMarks {
     shape: Shape,
     /// The reader of the generated text in an event, if that text is counted.
     generated: Option<Box<GeneratedText>>,
-    /// Whether the upstream has stated new numbers of tokens since the last `take_usage_news`.
+    /// Whether the stream's merged usage has changed since the last `take_usage_news`.
+    ///
+    /// A number that is not greater than an earlier one changes nothing.
     has_usage_news: bool,
     /// The bytes that the model has generated since the upstream last stated a new number of output
     /// tokens.

@@ -120,8 +120,10 @@ impl Run {
     }
 }
 
-/// A guard in a request's extensions, which the clones of the request share. If no layer claims
-/// the attached call, the drop of the last clone settles the call as aborted.
+/// A guard in a request's extensions, which the clones of the request share.
+///
+/// If no layer claims the attached call, the drop of the last clone settles it. The call then ends
+/// as aborted, unless it has ended before, or is closing for a reason of its own.
 struct Unclaimed(Run);
 
 impl Drop for Unclaimed {

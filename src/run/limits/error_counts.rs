@@ -160,7 +160,10 @@ fn smaller(ours: Option<u32>, theirs: Option<u32>) -> Option<u32> {
     ours.into_iter().chain(theirs).min()
 }
 
-/// The maximum length in bytes of a subject, and of a normalised message, in a key.
+/// Only the first `KEPT` bytes of a subject count in an [`ErrorKey`].
+///
+/// Of a message, only the first `KEPT` bytes of its normalised form count. Two keys are equal if
+/// their subjects and messages differ only behind these bytes.
 const KEPT: usize = 4096;
 
 /// The maximum length of a message that is read, in bytes. This length exceeds `KEPT`, because

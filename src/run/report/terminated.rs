@@ -41,6 +41,8 @@ pub struct Terminated {
     /// The length of the time limit, or of the silence, that ended the node. `None` if neither did.
     pub limit: Option<Duration>,
     /// The last step of the run; `None` if no step was reported.
+    ///
+    /// A step without a description replaces a described one only if it completes that step.
     pub last_step: Option<Step>,
     /// The first eight reasons that came for the ended node after its end, each once.
     ///

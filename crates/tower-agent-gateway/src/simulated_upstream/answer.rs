@@ -14,7 +14,9 @@ pub(super) struct SimulatedAnswer<'a> {
     pub(super) deltas: Vec<String>,
     /// The tool call that the answer contains instead of a text.
     pub(super) call: Option<SimulatedCall>,
-    /// Whether a chat stream ends with its usage.
+    /// Whether the request sets `stream_options.include_usage`.
+    ///
+    /// A chat stream then has its usage in one more chunk, the last one before `[DONE]`.
     pub(super) include_usage: bool,
 }
 

@@ -287,7 +287,10 @@ impl Default for Cooldowns {
     }
 }
 
-/// Reports to the cooldowns how an attempt ends that has begun to serve a call.
+/// Reports to the cooldowns the end of an attempt that serves a call.
+///
+/// Only a completion, a failure and a step timeout are reported: any other end says nothing about
+/// the candidate. A failure before the attempt serves the call goes to `Cooldowns::fail` instead.
 #[derive(Debug)]
 pub(crate) struct CooldownWatch {
     cooldowns: Cooldowns,

@@ -179,7 +179,11 @@ const CYCLE: usize = 4;
 #[derive(Debug, Default)]
 pub(in crate::run) struct RecentCalls {
     actions: VecDeque<Action>,
-    /// For each of the last calls, whether its request may have declared the called tool.
+    /// Whether the tool of each of the model's last calls counts as known, oldest first.
+    ///
+    /// A tool is unknown if the last two requests list their tools, and neither lists this one. If
+    /// one of the lists is missing or cannot be compared, or if the call may be older than the last
+    /// request, the tool counts as known.
     known: VecDeque<bool>,
 }
 
