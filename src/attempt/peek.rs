@@ -266,7 +266,9 @@ where
                 let headers = &self.parts.headers;
                 if self.parts.status.is_success() && is_plain(headers) {
                     let whole = self.content.held.whole();
-                    self.content.body.report(&StreamState::of_answer(&whole));
+                    if let Some(answer) = StreamState::of_answer(&whole) {
+                        self.content.body.report(&answer);
+                    }
                     // `classify` finds a failure in each incomplete document, so an answer without
                     // a failure needs no second check.
                     if failure.is_some() && is_broken_json(headers, &whole) {

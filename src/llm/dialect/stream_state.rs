@@ -41,17 +41,13 @@ impl StreamState {
     /// Reads usage and stop reason from the body of a complete answer that is no event stream.
     ///
     /// The values stand under the keys of any dialect. Of several choices the last one counts.
-    pub(crate) fn of_answer(body: &[u8]) -> Self {
-        let mut answer = Self::default();
+    /// `None` if the body is malformed, or has neither value.
+    pub(crate) fn of_answer(body: &[u8]) -> Option<Self> {
         // Most bodies without these values are recognized by the searches, and not parsed.
-        if USAGE.find(body).is_none() && REASON.find(body).is_none() {
-            return answer;
-        }
-        match answer.read_answer(body) {
-            Ok(()) => answer,
-            // The values before a malformed part do not count.
-            Err(_) => Self::default(),
-        }
+        USAGE.find(body).or_else(|| REASON.find(body))?;
+        let mut answer = Self::default();
+        answer.read_answer(body).ok()?;
+        Some(answer)
     }
 
     fn read_answer(&mut self, body: &[u8]) -> Scan<()> {
