@@ -10,7 +10,7 @@ use pin_project_lite::pin_project;
 
 use super::{
     observer::Observer,
-    supervisor::{StopCause, Supervisor},
+    supervised_call::{StopCause, SupervisedCall},
 };
 use crate::{
     error::BoxError,
@@ -32,7 +32,7 @@ pin_project! {
         #[pin]
         inner: Option<B>,
         // `None` for an inert layer, which returns all frames unchanged.
-        supervisor: Option<Supervisor>,
+        supervised: Option<SupervisedCall>,
     }
 
     impl<B> PinnedDrop for SupervisedBody<B>
@@ -41,43 +41,43 @@ pin_project! {
     {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            let Some(supervisor) = this.supervisor else { return };
+            let Some(supervised) = this.supervised else { return };
             let Some(inner) = this.inner.as_ref().as_pin_ref() else {
-                return supervisor.finish();
+                return supervised.finish();
             };
-            let whole = supervisor.observer().is_none_or(|observer| observer.finish().is_ok());
+            let whole = supervised.observer().is_none_or(|observer| observer.finish().is_ok());
             let complete = (inner.is_end_stream() && whole)
-                || supervisor.observer().is_some_and(Observer::is_complete);
+                || supervised.observer().is_some_and(Observer::is_complete);
             if !complete {
                 // Store the reason first, so that the inner body can read it when it
                 // drops.
-                supervisor.settings.part.dropped(&supervisor.run);
+                supervised.settings.part.dropped(&supervised.run);
             }
             this.inner.set(None);
             if complete {
-                supervisor.conclude();
+                supervised.conclude();
             }
-            supervisor.finish();
+            supervised.finish();
         }
     }
 }
 
 impl<B: Body> SupervisedBody<B> {
-    pub(super) const fn new(inner: B, supervisor: Supervisor) -> Self {
+    pub(super) const fn new(inner: B, supervised: SupervisedCall) -> Self {
         Self {
             inner: Some(inner),
-            supervisor: Some(supervisor),
+            supervised: Some(supervised),
         }
     }
 
     /// Records on the node the stop reason that a fully buffered response states, and its usage if
     /// the run counts it.
     pub(crate) fn report(&self, answer: &StreamState) {
-        if let Some(supervisor) = &self.supervisor {
-            let counts = supervisor.observer().is_none_or(Observer::counts);
+        if let Some(supervised) = &self.supervised {
+            let counts = supervised.observer().is_none_or(Observer::counts);
             let usage = answer.usage().filter(|_| counts);
             let stop_reason = answer.stop_reason().map(Arc::from);
-            supervisor.run.report(usage, stop_reason.as_ref());
+            supervised.run.report(usage, stop_reason.as_ref());
         }
     }
 
@@ -86,15 +86,15 @@ impl<B: Body> SupervisedBody<B> {
     pub(crate) fn fail(self: Pin<&mut Self>, class: FailureClass) {
         let mut this = self.project();
         this.inner.set(None);
-        if let Some(supervisor) = this.supervisor {
-            supervisor.fail(class);
+        if let Some(supervised) = this.supervised {
+            supervised.fail(class);
         }
     }
 
     pub(super) const fn inert(inner: B) -> Self {
         Self {
             inner: Some(inner),
-            supervisor: None,
+            supervised: None,
         }
     }
 }
@@ -116,38 +116,38 @@ where
         let Some(inner) = this.inner.as_mut().as_pin_mut() else {
             return Poll::Ready(None);
         };
-        let Some(supervisor) = this.supervisor else {
+        let Some(supervised) = this.supervised else {
             return inner.poll_frame(cx).map_err(Into::into);
         };
-        let role = Role::enter(cx.waker(), &supervisor.run);
-        if !role.is_inner() && supervisor.is_over() {
+        let role = Role::enter(cx.waker(), &supervised.run);
+        if !role.is_inner() && supervised.is_over() {
             drop(role);
             this.inner.set(None);
-            return Poll::Ready(Some(Err(supervisor.over())));
+            return Poll::Ready(Some(Err(supervised.over())));
         }
         let polled = inner.poll_frame(cx);
         // Matched by reference: a frame is large, and most frames reach the caller unchanged.
         let why = match &polled {
-            Poll::Ready(Some(Ok(frame))) => match supervisor.frame(&role, frame) {
+            Poll::Ready(Some(Ok(frame))) => match supervised.frame(&role, frame) {
                 Ok(()) => return polled.map_err(Into::into),
                 Err(stop) => stop,
             },
-            Poll::Ready(None) => match supervisor.observer().map_or(Ok(()), Observer::finish) {
+            Poll::Ready(None) => match supervised.observer().map_or(Ok(()), Observer::finish) {
                 Ok(()) => StopCause::Ended,
                 Err(cut) => StopCause::Cut(cut),
             },
             Poll::Ready(Some(Err(_))) => StopCause::Failed,
-            Poll::Pending => ready!(supervisor.pending(&role, cx)),
+            Poll::Pending => ready!(supervised.pending(&role, cx)),
         };
         let polled = polled.map_err(Into::into);
-        let task = match supervisor.observer() {
+        let task = match supervised.observer() {
             // A layer further out reads the frames, and knows which of them reset a window.
             None if role.is_inner() => TaskId::NONE,
             _ => role.task(),
         };
         drop(role);
         this.inner.set(None);
-        Poll::Ready(supervisor.stopped(why, task, polled).map(Err))
+        Poll::Ready(supervised.stopped(why, task, polled).map(Err))
     }
 
     fn is_end_stream(&self) -> bool {
@@ -156,7 +156,7 @@ where
             // A truncated stream has not ended for the caller: the body still has an
             // error to return.
             Some(inner) => {
-                let observer = self.supervisor.as_ref().and_then(Supervisor::observer);
+                let observer = self.supervised.as_ref().and_then(SupervisedCall::observer);
                 inner.is_end_stream() && observer.is_none_or(|observer| observer.finish().is_ok())
             }
         }

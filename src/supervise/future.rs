@@ -9,7 +9,9 @@ use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
 
-use super::{body::SupervisedBody, claim::Claim, settings::LayerSettings, supervisor::Supervisor};
+use super::{
+    body::SupervisedBody, claim::Claim, settings::LayerSettings, supervised_call::SupervisedCall,
+};
 use crate::{
     error::BoxError,
     run::{Role, TaskId},
@@ -38,14 +40,14 @@ pin_project! {
     {
         fn drop(this: Pin<&mut Self>) {
             let mut this = this.project();
-            if let FutureState::Node(supervisor) = this.state {
+            if let FutureState::Node(supervised) = this.state {
                 if this.inner.is_some() {
                     // Store the reason first, so that the inner future can read it when
                     // it drops.
-                    supervisor.settings.part.dropped(&supervisor.run);
+                    supervised.settings.part.dropped(&supervised.run);
                     this.inner.set(None);
                 }
-                supervisor.finish();
+                supervised.finish();
             }
         }
     }
@@ -53,7 +55,7 @@ pin_project! {
 
 #[derive(Debug)]
 enum FutureState {
-    Node(Supervisor),
+    Node(SupervisedCall),
     /// The state of an inert layer, which returns the response unchanged.
     Nothing,
     /// The state of a call that the layer refuses. The future returns this error, and makes no
@@ -77,9 +79,9 @@ impl<F> SupervisedFuture<F> {
     ) -> Self {
         let mut future = Self {
             inner: None,
-            state: FutureState::Node(Supervisor::new(claim, settings, &request)),
+            state: FutureState::Node(SupervisedCall::new(claim, settings, &request)),
         };
-        if matches!(&future.state, FutureState::Node(supervisor) if !supervisor.is_over()) {
+        if matches!(&future.state, FutureState::Node(supervised) if !supervised.is_over()) {
             future.inner = Some(call(request));
         }
         future
@@ -118,17 +120,17 @@ where
     #[inline]
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        if let (FutureState::Node(supervisor), Some(inner)) =
+        if let (FutureState::Node(supervised), Some(inner)) =
             (&mut *this.state, this.inner.as_mut().as_pin_mut())
         {
-            let role = Role::enter(cx.waker(), &supervisor.run);
-            if role.is_inner() || !supervisor.is_over() {
+            let role = Role::enter(cx.waker(), &supervised.run);
+            if role.is_inner() || !supervised.is_over() {
                 let mut polled = inner.poll(cx);
                 // By reference: an answer is large.
                 if let Poll::Ready(Ok(answer)) = &mut polled {
-                    if role.is_inner() || !supervisor.is_cut() {
+                    if role.is_inner() || !supervised.is_cut() {
                         drop(role);
-                        supervisor.answered(answer);
+                        supervised.answered(answer);
                         this.inner.set(None);
                         return polled
                             .map_ok(|answer| this.state.hand_over(answer))
@@ -144,7 +146,7 @@ where
                         return Poll::Ready(Err(this.state.failed(error.into(), task)));
                     }
                     Poll::Pending => {
-                        ready!(supervisor.pending(&role, cx));
+                        ready!(supervised.pending(&role, cx));
                     }
                 }
             }
@@ -163,12 +165,12 @@ where
 }
 
 impl FutureState {
-    /// Moves the supervisor from the future into the body of the response.
+    /// Moves the supervised call from the future into the body of the response.
     #[inline]
     fn hand_over<B: Body>(&mut self, answer: Response<B>) -> Response<SupervisedBody<B>> {
         let (parts, body) = answer.into_parts();
         let body = match std::mem::replace(self, Self::Done) {
-            Self::Node(supervisor) => SupervisedBody::new(body, supervisor),
+            Self::Node(supervised) => SupervisedBody::new(body, supervised),
             _ => SupervisedBody::inert(body),
         };
         Response::from_parts(parts, body)
@@ -177,7 +179,7 @@ impl FutureState {
     #[cold]
     fn failed(&mut self, error: BoxError, task: TaskId) -> BoxError {
         match std::mem::replace(self, Self::Done) {
-            Self::Node(mut supervisor) => supervisor.failed(error, task),
+            Self::Node(mut supervised) => supervised.failed(error, task),
             _ => error,
         }
     }
@@ -185,7 +187,7 @@ impl FutureState {
     #[cold]
     fn over(&mut self) -> BoxError {
         match std::mem::replace(self, Self::Done) {
-            Self::Node(mut supervisor) => supervisor.over(),
+            Self::Node(mut supervised) => supervised.over(),
             Self::Refused(error) => error,
             Self::Nothing | Self::Done => {
                 panic!("a response future was polled after it was ready")

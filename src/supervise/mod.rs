@@ -39,7 +39,7 @@ mod service;
 mod settings;
 mod step_window;
 mod stream_marks;
-mod supervisor;
+mod supervised_call;
 mod timer;
 mod unary_tokens;
 
@@ -56,6 +56,6 @@ pub(crate) use self::{
     settings::{LayerHooks, LayerSettings},
     step_window::StepWindow,
     stream_marks::MarkingReader,
-    supervisor::reason_of,
+    supervised_call::reason_of,
     timer::{TaskTimer, poll_until_end},
 };

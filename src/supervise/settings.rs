@@ -71,7 +71,7 @@ pub(crate) trait LayerHooks: Debug + Send + Sync {
 
     /// Handles an error of the inner future or body, if the node was live until then.
     ///
-    /// The supervisor checks the deadlines after the layer has handled the error.
+    /// The deadlines are checked after the layer has handled the error.
     fn failed(&mut self, _task: TaskId) {}
 
     /// Handles the drop of an unfinished future or body, before the inner one drops.

@@ -147,7 +147,7 @@ impl StepWindow {
 
     /// Counts the silence up to an error of the inner future or body.
     ///
-    /// The supervisor checks the deadlines next, and must see a window that has passed.
+    /// The check of the deadlines comes next, and must see a window that has passed.
     pub(super) fn failed(&mut self, run: &Run, now: Nanos, task: TaskId) {
         self.timer.update(run.in_scope(self.scope), now, task);
     }

@@ -1,7 +1,7 @@
 //! The builder and the service of the hard ceiling, and its hooks for shadow mode.
 //!
-//! Except in shadow mode, the layer's own limits stand as deadlines on the node, and the supervisor
-//! enforces them.
+//! Except in shadow mode, the layer's own limits stand as deadlines on the node, which the outermost
+//! layer of a poll enforces.
 
 use std::time::Duration;
 

@@ -32,7 +32,7 @@ const READY_FRAMES: u8 = 16;
 
 /// The state of one layer for one call: first in the response future, then in the body.
 #[derive(Debug)]
-pub(crate) struct Supervisor {
+pub(crate) struct SupervisedCall {
     pub(super) run: Run,
     pub(super) settings: LayerSettings,
     reader: ResponseReader,
@@ -86,7 +86,7 @@ pub(super) enum StopCause {
     Over,
 }
 
-impl Supervisor {
+impl SupervisedCall {
     #[inline]
     pub(super) fn new<B>(
         claim: super::claim::Claim,
@@ -317,7 +317,7 @@ impl Supervisor {
     }
 }
 
-impl Supervisor {
+impl SupervisedCall {
     /// Settles the node for the cause `why`, if this layer settles it.
     ///
     /// The result is the error that the body returns, or `None` for a clean end.
