@@ -69,9 +69,9 @@ use crate::{
     layers::{
         client_disconnect::ClientDisconnectLayer, hard_ceiling::HardCeilingLayer,
         loop_guard::LoopGuardLayer, model_fallback::ModelFallbackLayer, owner_cap::OwnerCapLayer,
-        pump::PumpLayer, response::TerminalResponseLayer, retry_budget::RetryBudgetLayer,
-        run::RunLayer, step_timeout::StepTimeoutLayer, stop_phrase::StopPhraseLayer,
-        token_cap::TokenCapLayer, turn_cap::TurnCapLayer,
+        pump::PumpLayer, retry_budget::RetryBudgetLayer, run::RunLayer,
+        step_timeout::StepTimeoutLayer, stop_phrase::StopPhraseLayer,
+        terminal_response::TerminalResponseLayer, token_cap::TokenCapLayer, turn_cap::TurnCapLayer,
     },
     registry::{OwnerCaps, RunRegistry},
     run::{Scope, TokenCaps},

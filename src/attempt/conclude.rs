@@ -11,10 +11,11 @@ use super::{
     body::AttemptBody,
     budget::{Count, IdleBreaker},
     candidate::Candidate,
+    decision::{Denial, RetryPermit, decide, is_wanted},
     driver::{AttemptDriver, Next},
     failed_attempts::{Tried, Tries},
     peek::{self, AttemptOutcome, FailedAttempt, PeekedAnswer},
-    policy::{AttemptPolicy, Denial, RetryPermit, decide, is_wanted},
+    policy::AttemptPolicy,
     request_template::number_value,
     settle::{Completion, Ownership},
 };

@@ -15,9 +15,10 @@ use super::{
     body::AttemptBody,
     budget::Permit,
     candidate::Candidate,
+    decision::{Admitted, SideEffects},
     failed_attempts::Tries,
     peek::{self, FailedAttempt},
-    policy::{Admitted, AttemptPolicy, SideEffects},
+    policy::AttemptPolicy,
     report::AttemptReport,
     settle::SettleGuard,
 };

@@ -18,9 +18,10 @@ use super::{
     ERROR_TIME,
     body::AttemptBody,
     budget::Permit,
+    decision::Admitted,
     driver::{AttemptDriver, Next},
     peek::Peek,
-    policy::{Admitted, AttemptPolicy},
+    policy::AttemptPolicy,
 };
 use crate::{
     body::ReplayBody,

@@ -71,6 +71,7 @@ mod body;
 mod budget;
 mod candidate;
 mod conclude;
+mod decision;
 mod driver;
 mod failed_attempts;
 mod future;
@@ -84,9 +85,9 @@ pub use self::{
     body::AttemptBody,
     budget::{Count, IdleBreaker, Jitter, NextAttempt, Permit, RetryBudget},
     candidate::{Candidate, CandidateDialect, InvalidCandidate},
+    decision::SideEffects,
     failed_attempts::{Tried, Tries},
     future::Attempts,
-    policy::SideEffects,
 };
 
 pub(crate) use self::{
@@ -95,9 +96,10 @@ pub(crate) use self::{
         ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, strip_request_headers,
         without_credentials,
     },
+    decision::Denial,
     failed_attempts::is_logged,
     peek::{HeldBody, PeekedAnswer},
-    policy::{AttemptPolicy, AttemptSettings, Denial},
+    policy::{AttemptPolicy, AttemptSettings},
     request_template::{RequestTemplate, number_value},
     settle::CompletionObserver,
 };

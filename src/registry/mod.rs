@@ -61,14 +61,15 @@ mod open;
 mod owner_caps;
 mod page;
 mod sessions;
+mod shutdown;
 mod state;
 #[cfg(test)]
 mod tests;
 
 pub use self::{
-    abort::RunDrain,
     owner_caps::{Owner, OwnerCaps},
     page::{InvalidRunCursor, RunCursor, RunPage},
+    shutdown::RunDrain,
 };
 
 pub(crate) use self::{

@@ -10,7 +10,8 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 
 use super::{
-    body::SupervisedBody, claim::Claim, settings::LayerSettings, supervised_call::SupervisedCall,
+    body::SupervisedBody, claim::Claim, layer_settings::LayerSettings,
+    supervised_call::SupervisedCall,
 };
 use crate::{
     error::BoxError,

@@ -33,10 +33,11 @@
 mod body;
 mod claim;
 mod future;
+mod layer_hooks;
+mod layer_settings;
 mod observer;
 mod read_request;
 mod service;
-mod settings;
 mod step_window;
 mod stream_marks;
 mod supervised_call;
@@ -50,10 +51,11 @@ pub use self::{
 
 pub(crate) use self::{
     claim::Claim,
+    layer_hooks::LayerHooks,
+    layer_settings::LayerSettings,
     observer::{Observer, dialect_of, operation_of},
     read_request::{ReadRequest, RequestReader, Upload},
     service::SupervisesCalls,
-    settings::{LayerHooks, LayerSettings},
     step_window::StepWindow,
     stream_marks::MarkingReader,
     supervised_call::reason_of,

@@ -11,8 +11,8 @@ use http_body::{Body, Frame};
 use http_body_util::LengthLimitError;
 
 use super::{
+    layer_settings::LayerSettings,
     observer::{Observer, ResponseFacts},
-    settings::LayerSettings,
     timer::TaskTimer,
 };
 use crate::{

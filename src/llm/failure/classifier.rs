@@ -15,7 +15,7 @@ use super::{
     error_body::{self, Details},
     error_codes,
     errors::{self, CoolingDown, Redirected},
-    retry_after, stop_reasons,
+    json_outline, retry_after, stop_reasons,
 };
 use crate::{
     error::chain,
@@ -118,7 +118,7 @@ impl Classifier {
         let is_page = error_body::is_page(headers, body);
         let body = if body.len() > MAX_BODY { b"" } else { body };
         // An HTML page does not count as cut JSON, even if its content type is JSON.
-        let is_cut = !is_failure && !is_page && error_body::is_broken_json(headers, whole);
+        let is_cut = !is_failure && !is_page && json_outline::is_broken_json(headers, whole);
         let is_error = is_failure || is_page || is_cut || error_body::is_error(body);
         // The text of a page, or of an answer that was cut, is no message about an error.
         let error = match is_error && !is_page && !is_cut {

@@ -54,6 +54,7 @@ mod classifier;
 mod error_body;
 mod error_codes;
 mod errors;
+mod json_outline;
 mod retry_after;
 mod stop_reasons;
 #[cfg(test)]
@@ -66,6 +67,6 @@ pub use self::{
 };
 
 pub(crate) use self::{
-    error_body::{JsonOutline, is_broken_json},
     errors::{NotAStream, seconds},
+    json_outline::{JsonOutline, is_broken_json},
 };

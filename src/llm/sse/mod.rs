@@ -1,11 +1,13 @@
 //! Server-sent events: a splitter of bytes into events, and error events.
 
+mod error_event;
 mod event;
 mod splitter;
 
 pub use self::{
-    event::{DONE, ErrorInfo, Event, EventKind, EventVerdict, MAX_EVENT},
+    error_event::ErrorInfo,
+    event::{DONE, Event, EventKind, EventVerdict, MAX_EVENT},
     splitter::Splitter,
 };
 
-pub(crate) use self::event::{anthropic_body, common_event, openai_body, responses_event};
+pub(crate) use self::error_event::{anthropic_body, common_event, openai_body, responses_event};

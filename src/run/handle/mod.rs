@@ -1,23 +1,28 @@
 //! The handle on a node, for the program and for the layers.
 //!
 //! [`Run`] has many methods, and one file for each part of them: `open` (nodes and requests),
-//! `settle` (how a node with work ends), `errors` (the failures that a run counts), `limits`
-//! (turns, loops, repetition), `events` (observers, notices, shadow mode), `record` (attempts,
-//! usage, texts), `tokens` (their count and caps), `current` (the run of a task), `sub_agent` and
-//! `wait`. `end_hook` has the effects of a node's end.
+//! `settle` (how a node with work ends), `error_counts` (the failures that a run counts),
+//! `actions` (loops, repetition), `attempts`, `turns` and `tool_windows`, `events` (observers,
+//! notices, shadow mode), `usage` (what upstreams report), `tokens` (their count and caps),
+//! `partial_text`, `current` (the run of a task), `sub_agent` and `wait`. `end_hook` has the
+//! effects of a node's end.
 //! [`Run::snapshot`], [`Run::record_to`] and [`Run::span`] stand with the reports; [`Run::tool`]
 //! stands with the tools, [`Run::attempt`] with the attempts.
 
+mod actions;
+mod attempts;
 mod current;
 mod end_hook;
 mod error_counts;
 mod events;
-mod limits;
 mod open;
-mod record;
+mod partial_text;
 mod settle;
 mod sub_agent;
 mod tokens;
+mod tool_windows;
+mod turns;
+mod usage;
 mod wait;
 
 pub use self::{

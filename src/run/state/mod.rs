@@ -4,14 +4,14 @@
 //! task settles a node.
 
 mod call;
-mod features;
 mod identity;
+mod rare_state;
 mod run;
 
 pub(crate) use self::{
     call::{AttemptTarget, CallState, FailedAttempts, TargetState},
-    features::{EVENTS, EventChannel, HEARTBEAT, RunFeatures},
     identity::{Admission, Identity, Place, Registration, RunGuard},
+    rare_state::{EVENTS, EventChannel, HEARTBEAT, RunFeatures},
     run::RunState,
 };
 

@@ -5,7 +5,7 @@ use tokio::time::{Instant, advance, sleep, timeout};
 use tower::{Layer, ServiceExt};
 use tower_agent::{
     ProgressNotices, ResetOn, Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
-    TerminalResponseLayer, layers::response::TerminalResponseBody,
+    TerminalResponseLayer, layers::terminal_response::TerminalResponseBody,
 };
 
 use super::{KEEP_ALIVE, LAYER, Noticed, comment, cut, each, frames, timed};

@@ -3,7 +3,7 @@
 use super::{
     super::{
         class::FailureClass::{Auth, Overloaded, RateLimit, Server, Transport},
-        error_body::JsonOutline,
+        json_outline::JsonOutline,
     },
     class, judge,
 };

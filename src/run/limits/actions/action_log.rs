@@ -6,9 +6,10 @@ use std::{
 };
 
 use super::{
-    detector::{LoopDetector, ShownLoop},
-    pattern::{Action, LoopFinding, LoopLimits, LoopPattern, LoopVerdict, RecentCalls},
+    loop_detector::{LoopDetector, ShownLoop},
+    loop_pattern::{LoopFinding, LoopLimits, LoopPattern, LoopVerdict},
     pending_calls::{PendingCall, PendingCalls},
+    recent_calls::{Action, RecentCalls},
 };
 use crate::{
     llm::{Called, ConversationEvent, History, HistoryPlace, digest, result},

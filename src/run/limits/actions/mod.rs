@@ -20,17 +20,19 @@
 //! are only observed. The end of the run frees all actions, but keeps the loop that caused the end.
 
 mod action_log;
-mod detector;
-mod pattern;
+mod loop_detector;
+mod loop_pattern;
 mod pending_calls;
+mod recent_calls;
 #[cfg(test)]
 mod tests;
 
-pub use self::pattern::{LoopPattern, LoopVerdict};
+pub use self::loop_pattern::{LoopPattern, LoopVerdict};
 
 pub(crate) use self::{
     action_log::Effect,
-    pattern::{Action, LoopLimits, ToolArguments},
+    loop_pattern::LoopLimits,
+    recent_calls::{Action, ToolArguments},
 };
 
 use std::sync::{

@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::pattern::push_bounded;
+use super::recent_calls::push_bounded;
 use crate::llm::{Called, ConversationEvent, ToolCall, digest};
 
 /// The maximum of calls that are stored in each list while they wait for their results.

@@ -6,7 +6,8 @@ use std::collections::VecDeque;
 
 use super::{
     action_log::{ActionLog, Effect},
-    pattern::{Action, LoopFinding, LoopLimits, LoopPattern, LoopVerdict},
+    loop_pattern::{LoopFinding, LoopLimits, LoopPattern, LoopVerdict},
+    recent_calls::Action,
 };
 use crate::llm::{History, canonical, dialect::Dialect, digest};
 

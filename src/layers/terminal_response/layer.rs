@@ -135,7 +135,7 @@ impl<S> Layer<S> for TerminalResponseLayer {
     }
 }
 
-/// The service of a [`TerminalResponseLayer`](crate::layers::response::TerminalResponseLayer).
+/// The service of a [`TerminalResponseLayer`](crate::layers::terminal_response::TerminalResponseLayer).
 #[derive(Debug)]
 pub struct TerminalResponse<S> {
     inner: S,
@@ -210,7 +210,7 @@ where
 }
 
 pin_project! {
-    /// The response future of [`TerminalResponse`](crate::layers::response::TerminalResponse).
+    /// The response future of [`TerminalResponse`](crate::layers::terminal_response::TerminalResponse).
     #[derive(Debug)]
     #[must_use = "futures do nothing unless polled"]
     pub struct TerminalResponseFuture<F> {

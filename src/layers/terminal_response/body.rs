@@ -30,7 +30,7 @@ use crate::{
 };
 
 pin_project! {
-    /// The response body of [`TerminalResponse`](crate::layers::response::TerminalResponse).
+    /// The response body of [`TerminalResponse`](crate::layers::terminal_response::TerminalResponse).
     ///
     /// After an early head the body first drives the call.
     #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Records the reports of layers on a run: attempts, side effects, usage, partial text.
+//! The attempts of a call: their number, targets and failures, and whether they had side effects.
 
 use std::sync::{
     Arc,
@@ -6,15 +6,12 @@ use std::sync::{
 };
 
 use super::Run;
-use crate::{
-    llm::{dialect::Usage, stream::Partial},
-    run::{
-        limits::Price,
-        reason::TerminalReason,
-        state::{AttemptTarget, FailedAttempts, NodeState, TargetState},
-        step::{Step, StepKind},
-        tree::{Node, NodeKind},
-    },
+use crate::run::{
+    limits::Price,
+    reason::TerminalReason,
+    state::{AttemptTarget, FailedAttempts, NodeState, TargetState},
+    step::{Step, StepKind},
+    tree::{Node, NodeKind},
 };
 
 impl Run {
@@ -272,103 +269,4 @@ impl Run {
 fn has_others(node: &Node<NodeState>) -> bool {
     let attempt = node.payload.attempt();
     attempt.is_some_and(|attempt| attempt.has_others.load(Ordering::Acquire))
-}
-
-impl Run {
-    /// The tokens that upstreams reported at or below this node so far.
-    ///
-    /// For a call these are the tokens of all its attempts, failed ones included; for a run, the
-    /// tokens of all its calls and of its [child](Self::child) runs. The method returns `None` if
-    /// no upstream reported any.
-    ///
-    /// The layer that classifies an answer counts its tokens once, when the answer's body ended or
-    /// was dropped. A layer of your own that turns a stream into another answer should keep the
-    /// `ResponseMarks` extension, else the new answer is classified, and counted, as a stream of
-    /// its own. An answer that costs nothing is marked as [`NotCounted`](crate::run::NotCounted).
-    #[must_use]
-    pub fn usage(&self) -> Option<Usage> {
-        self.node().payload.with_reported(|reported| reported.usage)
-    }
-
-    /// Records the usage of an ended answer on this node and its ancestors. The stop reason is
-    /// recorded on the nodes up to the call.
-    pub(crate) fn report(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
-        if usage.is_none() && stop_reason.is_none() {
-            return;
-        }
-        let mut stop_reason = stop_reason;
-        for node in self.node().path() {
-            node.payload.report(usage, stop_reason);
-            if node.kind() != NodeKind::Attempt {
-                // Above its call the answer is one of many, so its stop reason is not recorded
-                // there.
-                stop_reason = None;
-            }
-        }
-    }
-}
-
-impl Node<NodeState> {
-    pub(in crate::run) fn usage(&self) -> Option<Usage> {
-        self.payload.with_reported(|reported| reported.usage)
-    }
-}
-
-impl Run {
-    /// Keeps the beginning of the text of each streamed answer, at most `max_bytes`.
-    ///
-    /// If the nearest run or a call ends before its answer does,
-    /// [`RunEvent::Ended`](crate::run::RunEvent::Ended) and
-    /// [`CallSummary`](crate::run::CallSummary) carry the text. After the end of a node, its
-    /// snapshots carry the text of the run's last answer, whole or not. The setting holds for
-    /// answers that begin from now on; 0 keeps nothing. The text is that of the text deltas of
-    /// OpenAI's and Anthropic's streams; of several choices, the first.
-    pub fn keep_partial(&self, max_bytes: usize) {
-        let partials = &self.run_state().features().partials;
-        partials.lock().max = Some(max_bytes).filter(|max| *max > 0);
-    }
-
-    /// Begins to record the text of an answer, if the nearest run keeps texts.
-    pub(crate) fn begin_partial(&self) -> Option<Partial> {
-        let features = self.run_state().features_if_any()?;
-        let mut texts = features.partials.lock();
-        let partial = Partial::new(texts.max?);
-        texts.live.push(partial.clone());
-        texts.cut = None;
-        drop(texts);
-        self.call_node().payload.set_partial(None);
-        Some(partial)
-    }
-
-    /// Stores the recorded text of an answer that brings no more text.
-    pub(crate) fn end_partial(&self, partial: &Partial) {
-        let Some(features) = self.run_state().features_if_any() else {
-            return;
-        };
-        let text = partial.read();
-        let mut texts = features.partials.lock();
-        texts.live.retain(|live| !live.is(partial));
-        texts.last = partial.text().or(texts.last.take());
-        if text.is_some() {
-            texts.cut.clone_from(&text);
-        }
-        drop(texts);
-        self.call_node().payload.set_partial(text);
-    }
-}
-
-impl Node<NodeState> {
-    /// The text of the run's newest answer in progress that has text. Without such an answer, the
-    /// text of the last one that was cut, unless another answer has begun since.
-    pub(in crate::run) fn partial(&self) -> Option<Arc<str>> {
-        let features = self.run_state().features_if_any()?;
-        features.partials.lock().latest()
-    }
-
-    /// The text of the run's newest answer in progress that has text. Without such an answer, the
-    /// text of the last one that had text and has ended.
-    pub(in crate::run) fn last_text(&self) -> Option<Arc<str>> {
-        let features = self.run_state().features_if_any()?;
-        features.partials.lock().last_text()
-    }
 }

@@ -2,7 +2,10 @@
 
 use std::{collections::VecDeque, sync::Arc};
 
-use super::pattern::{LoopFinding, LoopLimits, LoopPattern, LoopVerdict, push_bounded};
+use super::{
+    loop_pattern::{LoopFinding, LoopLimits, LoopPattern, LoopVerdict},
+    recent_calls::push_bounded,
+};
 
 /// Compares the counts of a run's loop patterns with the limits that end or report loops.
 #[derive(Debug, Default)]

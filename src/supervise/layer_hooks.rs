@@ -1,4 +1,4 @@
-//! The settings of a layer for a supervised call, and the hooks for its own behaviour.
+//! The callbacks of a layer in a supervised call: a window of silence, a disconnect, or hooks.
 
 use std::{fmt::Debug, time::Duration};
 
@@ -10,28 +10,6 @@ use crate::{
     error::BoxError,
     run::{Nanos, Run, Scope, TaskId, TerminalReason},
 };
-
-/// The settings by which one layer's supervision of a call differs from another's.
-#[derive(Debug)]
-pub(crate) struct LayerSettings {
-    pub(super) part: LayerPart,
-    /// Whether the layer observes the response even if it does not settle the node. Set for a layer
-    /// that needs to know which frames are progress, or whether the response is complete.
-    pub(super) reads: bool,
-    /// Whether the layer counts the tokens of an answer that is no stream. If a layer further in
-    /// counts them, this layer does not.
-    pub(super) counts: bool,
-    /// Whether the hooks get every frame, and not only the first one after a `Pending`.
-    pub(super) frames: bool,
-    /// Whether the layer puts its node into the response's extensions, provided it settles that
-    /// node.
-    pub(super) exposes_node: bool,
-    /// Whether the layer settles the node not at the body's end, but when the body drops.
-    ///
-    /// An attempt is settled at the drop, because its complete answer may still be classified as a
-    /// failure.
-    pub(super) defers: bool,
-}
 
 /// The behaviour of one layer in a supervised call.
 #[derive(Debug)]
@@ -64,9 +42,9 @@ pub(crate) trait LayerHooks: Debug + Send + Sync {
 
     /// Observes the first frame after a `Pending`, before the caller gets the frame.
     ///
-    /// A layer that [asked for it](LayerSettings::frames) gets every frame. `data` is `None` for
+    /// A layer that [asked for it](super::LayerSettings::frames) gets every frame. `data` is `None` for
     /// trailers. `observer` has counted the frame, and is `Some` if the layer
-    /// [reads](LayerSettings::reading) the response or settles the node.
+    /// [reads](super::LayerSettings::reading) the response or settles the node.
     fn frame(&mut self, _run: &Run, _data: Option<&Bytes>, _observer: Option<&Observer>) {}
 
     /// Handles an error of the inner future or body, if the node was live until then.
@@ -84,71 +62,6 @@ pub(crate) trait LayerHooks: Debug + Send + Sync {
 
     /// Releases the layer's registrations at the end of the call.
     fn release(&mut self, _run: &Run) {}
-}
-
-impl LayerSettings {
-    const fn new(part: LayerPart) -> Self {
-        Self {
-            part,
-            reads: false,
-            counts: false,
-            frames: false,
-            exposes_node: true,
-            defers: false,
-        }
-    }
-
-    /// Creates the settings of a layer that measures nothing at a poll.
-    pub(crate) const fn passive() -> Self {
-        Self::new(LayerPart::Nothing)
-    }
-
-    /// Creates the settings of a layer that ends the node, or notifies observers, after `window`.
-    pub(crate) const fn window(window: StepWindow) -> Self {
-        Self::new(LayerPart::Window(window))
-    }
-
-    /// Creates the settings of a layer that ends the node in `scope` if the caller disconnects.
-    ///
-    /// A drop of the unfinished future or body is such a disconnect.
-    pub(crate) const fn disconnect(scope: Scope) -> Self {
-        Self::new(LayerPart::Disconnect(scope))
-    }
-
-    /// Creates settings with these hooks; a `Box` of hooks without fields allocates nothing.
-    pub(crate) fn hooks(hooks: impl LayerHooks + 'static) -> Self {
-        Self::new(LayerPart::Hooks(Box::new(hooks)))
-    }
-
-    /// Has the layer read the response.
-    pub(crate) const fn reading(mut self) -> Self {
-        self.reads = true;
-        self
-    }
-
-    /// Has the layer read the response, and count the tokens of an answer that is no stream.
-    pub(crate) const fn counting(mut self) -> Self {
-        self.counts = true;
-        self.reading()
-    }
-
-    /// Has the hooks get every frame.
-    pub(crate) const fn frames(mut self) -> Self {
-        self.frames = true;
-        self
-    }
-
-    /// Keeps the layer's node out of the response's extensions.
-    pub(crate) const fn hiding_node(mut self) -> Self {
-        self.exposes_node = false;
-        self
-    }
-
-    /// Has the layer settle the node when the body drops, not already at the body's end.
-    pub(crate) const fn deferring(mut self) -> Self {
-        self.defers = true;
-        self
-    }
 }
 
 impl LayerPart {

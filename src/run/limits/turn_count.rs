@@ -1,0 +1,58 @@
+//! The count of a run's turns, and the cap on them.
+
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
+
+/// The number of turns that a run has taken, and the state of its last call.
+///
+/// The run keeps the value behind a lock, so that concurrent calls cannot exceed the cap.
+#[derive(Debug, Default)]
+pub(crate) struct TurnCount {
+    pub(in crate::run) taken: u32,
+    pub(in crate::run) last: LastCall,
+}
+
+/// The state of the one call that a run may make after its cap on turns.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum LastCall {
+    /// The run was not held open: no turn beyond its cap was refused, or it may make no last call.
+    #[default]
+    Ahead,
+    /// The run is held open for its last call.
+    Held,
+    /// The last call was opened, or the run no longer waits for it.
+    Over,
+}
+
+/// The cap on turns that one layer sets.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TurnLimit {
+    pub(crate) turns: u32,
+    /// The time for which the run stays open for its last call; `None` if it may make none.
+    pub(crate) finaliser: Option<Duration>,
+}
+
+impl TurnCount {
+    /// Counts a turn of the run, unless `number` shows that the turn was counted before.
+    ///
+    /// Returns whether the turn's number is within the cap; else the request is no turn.
+    pub(in crate::run) fn take(&mut self, cap: u32, number: &AtomicU32) -> bool {
+        match number.load(Ordering::Acquire) {
+            0 if self.taken < cap => {
+                self.taken += 1;
+                number.store(self.taken, Ordering::Release);
+                true
+            }
+            0 => false,
+            known if known <= cap => true,
+            _ => {
+                // A layer with a larger cap counted this turn, so the count is taken back.
+                self.taken -= 1;
+                number.store(0, Ordering::Release);
+                false
+            }
+        }
+    }
+}
