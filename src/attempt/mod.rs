@@ -72,6 +72,7 @@ mod budget;
 mod candidate;
 mod conclude;
 mod decision;
+mod denial;
 mod driver;
 mod failed_attempts;
 mod future;
@@ -96,7 +97,7 @@ pub(crate) use self::{
         ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, strip_request_headers,
         without_credentials,
     },
-    decision::Denial,
+    denial::Denial,
     failed_attempts::is_logged,
     peek::{HeldBody, PeekedAnswer},
     policy::{AttemptPolicy, AttemptSettings},

@@ -7,7 +7,7 @@ use http::{Request, response::Parts};
 use super::{
     budget::{Permit, RetryBudget},
     candidate::Candidate,
-    decision::Denial,
+    denial::Denial,
     settle::CompletionObserver,
 };
 use crate::{
