@@ -1,6 +1,7 @@
 //! Runs of sub-agents in trees of their own, which their parent's end does not cut at once.
 
 use std::{
+    cell::RefCell,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -19,6 +20,38 @@ pub(crate) struct SubAgentLink {
     id: RunId,
     /// The parent that the run follows, and the grace; `None` if the run is detached.
     followed: Option<(Run, Duration)>,
+}
+
+thread_local! {
+    /// The parents that this thread has still to drop; `None` while it drops no link.
+    static PARENTS: RefCell<Option<Vec<Run>>> = const { RefCell::new(None) };
+}
+
+impl Drop for SubAgentLink {
+    /// Drops the parents above one by one, and not by recursion: a chain of sub-agents may be deep.
+    fn drop(&mut self) {
+        let mut next = self.followed.take().map(|(parent, _)| parent);
+        let is_nested = PARENTS.try_with(|parents| match &mut *parents.borrow_mut() {
+            Some(parents) => {
+                parents.extend(next.take());
+                true
+            }
+            none => {
+                *none = Some(Vec::new());
+                false
+            }
+        });
+        if is_nested == Ok(true) {
+            return;
+        }
+        while let Some(parent) = next {
+            // The drop adds the parent of this parent, if it was the last handle.
+            drop(parent);
+            let taken = PARENTS.try_with(|parents| parents.borrow_mut().as_mut()?.pop());
+            next = taken.unwrap_or_default();
+        }
+        let _thread_is_over = PARENTS.try_with(|parents| parents.take());
+    }
 }
 
 /// A root that follows the run of another tree.

@@ -273,6 +273,21 @@ async fn a_deep_chain_of_those_that_are_asked_stops_without_a_deep_stack() {
     while chain.pop().is_some() {}
 }
 
+/// An agent that goes on as its own sub-agent holds the last run alone.
+#[test]
+fn a_deep_chain_of_those_that_are_asked_is_dropped_without_a_deep_stack() {
+    let chain = || {
+        let mut last = Run::open();
+        for _ in 0..1000 {
+            // Between two runs that are asked stands one that is not.
+            last = last.child().child_asked(secs(1));
+        }
+        drop(last);
+    };
+    let thread = std::thread::Builder::new().stack_size(128 * 1024);
+    thread.spawn(chain).unwrap().join().unwrap();
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_parent_that_is_only_closing_asks_nobody_yet() {
     let run = Run::open();
