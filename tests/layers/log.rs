@@ -81,6 +81,30 @@ async fn the_line_of_a_cut_names_the_last_step() {
     assert_eq!(line["description"], "large");
 }
 
+/// No other line says what an upstream's error in the middle of a stream was.
+#[tokio::test(start_paused = true)]
+async fn the_line_of_a_failure_names_its_class() {
+    let error =
+        |kind| format!("data: {{\"error\":{{\"message\":\"no\",\"type\":\"{kind}\"}}}}\n\n");
+    for (kind, class) in [
+        ("server_error", "server"),
+        ("overloaded_error", "overloaded"),
+    ] {
+        let heard = LogCapture::start();
+        let begun = Script::sse().data(PRELUDE).data(chat("a"));
+        let upstream = Upstream::script(begun.data(error(kind)));
+
+        let stack = Stack::default().step(60).build(&upstream);
+        stack.ask(prompt("m")).await;
+
+        let line = one_call(&heard);
+        assert_eq!(
+            (&*line["reason"], &*line["class"]),
+            ("upstream_failed", class)
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn each_reason_is_one_line_of_its_level() {
     for (reason, name, _, class) in all() {
@@ -107,6 +131,8 @@ async fn each_reason_is_one_line_of_its_level() {
         for unknown in ["candidate", "session", "input_tokens", "turns"] {
             assert!(!line.contains_key(unknown), "{unknown}");
         }
+        let is_failure = matches!(reason, TerminalReason::Failed(_));
+        assert_eq!(line.contains_key("class"), is_failure, "{name}");
 
         run.end(reason);
         let [line] = &runs(&heard)[..] else {

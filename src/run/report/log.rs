@@ -159,6 +159,7 @@ impl LogLine {
                 tracing::$level!(
                     target: "tower_agent",
                     reason = summary.reason.as_str(),
+                    class = class_of(&summary.reason),
                     ended = self.ended.as_str(),
                     run = %summary.run,
                     session = summary.session.as_deref(),
@@ -179,6 +180,14 @@ impl LogLine {
             Level::INFO => log!(info),
             _ => log!(debug),
         }
+    }
+}
+
+/// The class of the upstream's failure; `None` for any other end.
+fn class_of(reason: &TerminalReason) -> Option<&'static str> {
+    match reason {
+        TerminalReason::Failed(class) => Some(class.as_str()),
+        _ => None,
     }
 }
 
