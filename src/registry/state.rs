@@ -302,7 +302,7 @@ impl Registration for RegistryState {
         if !last && node.nearest_end().is_some() {
             return true;
         }
-        if own.is_none() && node.payload.features_if_any().is_some() {
+        if own.is_none() && node.payload.rare_if_any().is_some() {
             return false;
         }
         match notice {

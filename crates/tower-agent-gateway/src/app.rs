@@ -12,10 +12,10 @@ use tower::{Service, service_fn};
 use tower_agent::{BoxError, Watchdog};
 
 use crate::{
+    agent_stacks::{Gateway, Stacks},
     config::{Config, ServerLimits},
     routes::{self, Watched},
     runs::Runs,
-    stack::{Gateway, Stacks},
     watchdog_client,
 };
 

@@ -34,6 +34,7 @@
 //! ```
 
 mod access;
+mod agent_stacks;
 mod app;
 mod check_layer;
 mod config;
@@ -50,7 +51,7 @@ mod runs;
 mod server;
 mod shutdown;
 mod simulated_upstream;
-mod stack;
+
 mod stack_generations;
 mod telemetry;
 mod watchdog_client;

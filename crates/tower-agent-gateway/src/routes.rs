@@ -10,6 +10,7 @@ use tower_agent::{Cooldowns, RunRegistry, config::CandidateTable};
 
 use crate::{
     access::{self, Callers, Operator, Pages},
+    agent_stacks::Gateway,
     check_layer::CheckLayer,
     config::Config,
     control,
@@ -19,7 +20,6 @@ use crate::{
     request_body::UploadLayer,
     run_assignment::RunAssignment,
     runs::Runs,
-    stack::Gateway,
 };
 
 /// The operations that the gateway forwards.

@@ -118,8 +118,8 @@ impl Run {
 
     /// The most bytes of an action's arguments that the nearest run keeps.
     pub(crate) fn excerpt(&self) -> usize {
-        let features = self.run_state().features_if_any();
-        features.map_or(0, |features| features.actions.excerpt())
+        let rare = self.run_state().rare_if_any();
+        rare.map_or(0, |rare| rare.actions.excerpt())
     }
 
     /// Records that a tool of the program ran; `result` is a digest.
@@ -137,7 +137,7 @@ impl Run {
     }
 
     pub(in crate::run) fn actions(&self) -> &Actions {
-        &self.run_state().features().actions
+        &self.run_state().rare().actions
     }
 
     /// Applies the effects of new actions without the lock, because an end calls hooks and wakers.
@@ -171,7 +171,7 @@ impl Run {
     /// action that reaches its limit. Else at most one notice is sent for the series, for the last
     /// action that is due for one.
     pub(crate) fn acted(&self, actions: impl Iterator<Item = Option<u64>>) {
-        let detector = &self.run_state().features().repeat_detector;
+        let detector = &self.run_state().rare().repeat_detector;
         let mut result = Repetition::Moving;
         for action in actions {
             let Some(action) = action else {
@@ -200,7 +200,7 @@ impl Run {
     pub fn heartbeat_at(&self, iteration: u64, phase: &str) {
         tracing::trace!(target: "tower_agent", run = %self.id(), iteration, phase, "heartbeat");
         self.heartbeat();
-        self.report_repetition(self.run_state().features().repeat_detector.beat());
+        self.report_repetition(self.run_state().rare().repeat_detector.beat());
     }
 
     /// Makes the nearest run end as [`Stuck`](TerminalReason::Stuck) after `repeats` equal actions
@@ -214,7 +214,7 @@ impl Run {
     /// Two actions are equal if their names and arguments are, whatever their results. Of two
     /// limits the smaller holds.
     pub fn end_when_stuck(&self, repeats: NonZeroU32) {
-        let detector = &self.run_state().features().repeat_detector;
+        let detector = &self.run_state().rare().repeat_detector;
         detector.end_at(repeats);
     }
 
@@ -227,8 +227,8 @@ impl Run {
     /// not stuck. A different number later means that the run made progress, or did another action,
     /// in between.
     pub(crate) fn stuck_series(&self) -> Option<u64> {
-        let features = self.run_state().features_if_any()?;
-        features.repeat_detector.series()
+        let rare = self.run_state().rare_if_any()?;
+        rare.repeat_detector.series()
     }
 
     fn report_repetition(&self, repetition: Repetition) {
@@ -245,7 +245,7 @@ impl Run {
 impl Node<NodeState> {
     /// Whether this run looks stuck: too many equal actions, or rounds without progress.
     pub(in crate::run) fn is_stuck(&self) -> bool {
-        let features = self.payload.features_if_any();
-        features.is_some_and(|features| features.repeat_detector.repetition() != Repetition::Moving)
+        let rare = self.payload.rare_if_any();
+        rare.is_some_and(|rare| rare.repeat_detector.repetition() != Repetition::Moving)
     }
 }

@@ -42,8 +42,8 @@ impl EndHook for NodeState {
         }
         if node.kind() == NodeKind::Run {
             node.uncount();
-            if let Some(features) = self.features_if_any() {
-                features.actions.forget();
+            if let Some(rare) = self.rare_if_any() {
+                rare.actions.forget();
             }
             if let Some(act) = node.record_end(end) {
                 later.defer(act);

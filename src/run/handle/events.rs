@@ -29,9 +29,9 @@ impl Run {
     #[must_use]
     pub fn subscribe(&self) -> RunEvents {
         let node = self.nearest();
-        let mut observed = node.run_state().features().observed.lock();
+        let mut observed = node.run_state().rare().observed.lock();
         // This fence pairs with the second one in `publish_end`: this thread sees that the last
-        // event is numbered, or the ending thread sees the features.
+        // event is numbered, or the ending thread sees the rare state.
         fence(Ordering::SeqCst);
         // Until the last event is numbered, the ending thread still finds this new observer.
         if node.payload.has_last_event() {
@@ -51,8 +51,8 @@ impl Run {
     /// Of several intervals the longest holds; one of `HEARTBEAT`, the default, is ignored.
     pub(crate) fn expect_heartbeat(&self, interval: Duration) {
         if interval != HEARTBEAT {
-            let features = self.run_state().features();
-            let set = &features.heartbeat;
+            let rare = self.run_state().rare();
+            let set = &rare.heartbeat;
             set.fetch_max(nanos(interval), Ordering::AcqRel);
         }
     }
@@ -61,8 +61,8 @@ impl Run {
     /// guard that was stored before stays.
     pub(crate) fn count_as(&self, open: Box<dyn RunGuard>) {
         let run = self.nearest();
-        let features = run.run_state().features();
-        let mut slot = features.open.lock();
+        let rare = run.run_state().rare();
+        let mut slot = rare.open.lock();
         let second = match &*slot {
             Some(_) => Some(open),
             None => slot.replace(open),
@@ -114,15 +114,15 @@ impl Node<NodeState> {
 
     /// The locked channel to the run's observers; `None` if the run has no channel yet.
     fn own_events(&self) -> Option<MutexGuard<'_, EventChannel>> {
-        let features = self.payload.features_if_any()?;
-        Some(features.observed.lock())
+        let rare = self.payload.rare_if_any()?;
+        Some(rare.observed.lock())
     }
 
     /// Drops the guard that counts the run as open for its owner. The run is over or about to
     /// complete.
     pub(crate) fn uncount(&self) {
-        let features = self.payload.features_if_any();
-        let open = features.and_then(|features| features.open.lock().take());
+        let rare = self.payload.rare_if_any();
+        let open = rare.and_then(|rare| rare.open.lock().take());
         drop(open);
     }
 
@@ -153,13 +153,13 @@ impl Run {
     /// own. A [`TerminalResponseLayer`](crate::TerminalResponseLayer) with notices sets its own if
     /// the program set none. Tools that are running already are not affected.
     pub fn notices(&self, notices: ProgressNotices) {
-        self.run_state().features().notices.lock().replace(notices);
+        self.run_state().rare().notices.lock().replace(notices);
     }
 
     /// Sets a layer's notices for the nearest run, unless the program or another layer set some.
     pub(crate) fn suggest_notices(&self, notices: ProgressNotices) {
         if notices.is_on() {
-            let mut notices_of_run = self.run_state().features().notices.lock();
+            let mut notices_of_run = self.run_state().rare().notices.lock();
             notices_of_run.get_or_insert(notices);
         }
     }
@@ -167,7 +167,7 @@ impl Run {
     /// The notices that are set for the tools of this node, on the nearest run that has some.
     pub(crate) fn asked_notices(&self) -> Option<ProgressNotices> {
         let mut nodes = self.node().path();
-        nodes.find_map(|node| *node.payload.features_if_any()?.notices.lock())
+        nodes.find_map(|node| *node.payload.rare_if_any()?.notices.lock())
     }
 
     /// Sends a notice if the running step of this node is due for one. Returns the time at which
@@ -201,7 +201,7 @@ impl Run {
             limit,
             after: self.now().saturating_sub(node.opened()),
         };
-        if !node.run_state().features().shadows.note(hit) {
+        if !node.run_state().rare().shadows.note(hit) {
             return;
         }
         tracing::info!(
@@ -221,7 +221,7 @@ impl Run {
         fence(Ordering::SeqCst);
         if node.own_end().is_some() {
             // The end of the node may have been published already, and no notice may follow it.
-            let _too_late = node.run_state().features().shadows.take(node.number());
+            let _too_late = node.run_state().rare().shadows.take(node.number());
         }
     }
 }
@@ -232,10 +232,10 @@ impl Node<NodeState> {
     pub(in crate::run) fn judge_shadows(&self, end: &End) {
         fence(Ordering::SeqCst);
         let run = self.nearest_run();
-        let Some(features) = run.payload.features_if_any() else {
+        let Some(rare) = run.payload.rare_if_any() else {
             return;
         };
-        let hits = features.shadows.take(self.number());
+        let hits = rare.shadows.take(self.number());
         if end.origin != self.number() || end.reason.class() != ReasonClass::Success {
             return;
         }

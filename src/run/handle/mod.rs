@@ -256,8 +256,8 @@ impl Run {
     /// Records progress that no layer sees, such as a change of the program's state. The progress
     /// resets every step window of this node and of its ancestors.
     pub fn state_change(&self, state: impl Into<Arc<str>>) {
-        if let Some(features) = self.run_state().features_if_any() {
-            features.repeat_detector.moved();
+        if let Some(rare) = self.run_state().rare_if_any() {
+            rare.repeat_detector.moved();
         }
         self.step(Step::new(StepKind::StateChange).detail(state));
     }

@@ -103,13 +103,13 @@ impl Run {
             followed: grace.map(|grace| (parent.clone(), grace)),
         };
         // The link is set only once, here.
-        let _set_before = child.run_state().features().above.set(above);
+        let _set_before = child.run_state().rare().above.set(above);
         parent.enrol_sub_agent(&child);
         child.trace_run(Some(self));
         if grace.is_some() {
             let stop_on_end = Arc::downgrade(child.node());
-            let features = parent.run_state().features();
-            features.add_stop_on_end(stop_on_end);
+            let rare = parent.run_state().rare();
+            rare.add_stop_on_end(stop_on_end);
             // An end that came before the child was listed did not reach it.
             child.stop_if_parent_ended();
         }
@@ -159,7 +159,7 @@ impl Run {
         while let Some(parent) = root.parent() {
             root = parent;
         }
-        let above = root.payload.features_if_any()?.above.get()?;
+        let above = root.payload.rare_if_any()?.above.get()?;
         let (parent, grace) = above.followed.as_ref()?;
         Some(FollowedParent {
             root: Self::of(Arc::clone(root)),
@@ -176,16 +176,16 @@ impl Node<NodeState> {
         if let Some(parent) = run.parent() {
             return Some(parent.run_id());
         }
-        let features = run.payload.features_if_any()?;
-        features.above.get().map(|above| above.id.clone())
+        let rare = run.payload.rare_if_any()?;
+        rare.above.get().map(|above| above.id.clone())
     }
 
     /// Asks the sub-agents that follow this run to stop, because the run is over.
     pub(in crate::run) fn stop_sub_agents(&self, end: &End, later: &mut PendingWakes<NodeState>) {
-        let Some(features) = self.payload.features_if_any() else {
+        let Some(rare) = self.payload.rare_if_any() else {
             return;
         };
-        let children = std::mem::take(&mut *features.stop_on_end.lock());
+        let children = std::mem::take(&mut *rare.stop_on_end.lock());
         let children = children
             .into_iter()
             .map(|child| (child, end.reason.clone()));
@@ -205,8 +205,8 @@ impl Node<NodeState> {
     }
 
     fn stop_for(&self, reason: &TerminalReason, later: &mut PendingWakes<NodeState>) {
-        let features = self.payload.features_if_any();
-        let followed = features.and_then(|features| features.above.get()?.followed.as_ref());
+        let rare = self.payload.rare_if_any();
+        let followed = rare.and_then(|rare| rare.above.get()?.followed.as_ref());
         if let Some((_, grace)) = followed {
             let now = self.payload.now();
             let until = now.saturating_add(*grace);

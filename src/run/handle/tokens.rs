@@ -30,7 +30,7 @@ impl Run {
     /// The method is for the program, for example when a person has agreed. A run that has ended
     /// stays ended.
     pub fn extend_tokens(&self) {
-        self.nearest().run_state().features().tokens().extend();
+        self.nearest().run_state().rare().tokens().extend();
     }
 
     /// Whether the notice about the caps that hold for the nearest run now was claimed.
@@ -49,14 +49,14 @@ impl Run {
     /// Counts the tokens of the nearest run, and of the runs above it, from now on.
     fn count_tokens(&self) {
         for run in self.node().path().filter_map(|node| node.payload.run()) {
-            run.features().tokens();
+            run.rare().tokens();
         }
     }
 
     /// Counts the tokens of the nearest run in the account of its owner, too.
     pub(crate) fn count_tokens_in(&self, account: Arc<dyn TokenAccount>) {
         self.count_tokens();
-        self.run_state().features().tokens().count_in(account);
+        self.run_state().rare().tokens().count_in(account);
     }
 
     /// Makes the meter of this attempt's answer; `None` if no run at or above it counts tokens.
@@ -90,7 +90,7 @@ impl Run {
     )]
     pub(crate) fn admit_tokens(&self, caps: &RunTokenCaps) -> Result<(), Terminated> {
         self.count_tokens();
-        self.run_state().features().tokens().set_caps(*caps);
+        self.run_state().rare().tokens().set_caps(*caps);
         self.check()?;
         self.end_spent(caps, |caps, ledger| {
             caps.reached(&ledger.spent(), ledger.times(), 1.0)
@@ -178,7 +178,7 @@ impl Node<NodeState> {
     /// The ledger of this node, if it is a run that counts its tokens.
     #[inline]
     fn tokens_if_any(&self) -> Option<&Arc<TokenLedger>> {
-        self.payload.features_if_any()?.tokens_if_any()
+        self.payload.rare_if_any()?.tokens_if_any()
     }
 
     pub(in crate::run) fn tokens_spent(&self) -> Option<TokensSpent> {

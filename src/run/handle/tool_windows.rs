@@ -30,7 +30,7 @@ impl Run {
 
     /// Adds a step window of the nearest run, which also measures the tools of the run.
     pub(crate) fn add_window(&self, window: Duration, resets_on: ResetOn, observes: bool) {
-        let windows = &self.run_state().features().windows;
+        let windows = &self.run_state().rare().windows;
         windows.add(window, resets_on, observes);
     }
 
@@ -39,7 +39,7 @@ impl Run {
     pub(crate) fn windows(&self) -> Vec<(Duration, ResetOn, bool)> {
         let mut nodes = self.node().path();
         let found = nodes.find_map(|node| {
-            let windows: Vec<_> = node.payload.features_if_any()?.windows.all().collect();
+            let windows: Vec<_> = node.payload.rare_if_any()?.windows.all().collect();
             (!windows.is_empty()).then_some(windows)
         });
         found.unwrap_or_default()

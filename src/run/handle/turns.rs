@@ -49,7 +49,7 @@ impl Run {
         let now = run.now();
         // The check ends the run, or a node above it, if a deadline has passed.
         run.node().check(now, TaskId::NONE).ok()?;
-        let turns = &run.node().payload.features_if_any()?.turns;
+        let turns = &run.node().payload.rare_if_any()?.turns;
         {
             let mut counted = turns.lock();
             if counted.last != LastCall::Held || !run.node().refuses_work() {
@@ -90,7 +90,7 @@ impl Run {
         }
         let of_call = call.and_then(|call| Some(&call.payload.call()?.turn));
         let number = of_call.unwrap_or(number);
-        let turns = &self.run_state().features().turns;
+        let turns = &self.run_state().rare().turns;
         if turns.lock().take(cap.turns, number) {
             return Ok(());
         }
@@ -141,15 +141,15 @@ impl Run {
 
 impl Node<NodeState> {
     pub(in crate::run) fn turns(&self) -> u32 {
-        let features = self.run_state().features_if_any();
-        features.map_or(0, |features| features.turns.lock().taken)
+        let rare = self.run_state().rare_if_any();
+        rare.map_or(0, |rare| rare.turns.lock().taken)
     }
 
     /// Closes this run at its cap, and delays its end for its last call, at the latest to `until`.
     /// Does nothing if the run was held open before.
     fn hold_open(&self, passed: LimitHit, until: Duration, now: Duration) {
         {
-            let mut counted = self.run_state().features().turns.lock();
+            let mut counted = self.run_state().rare().turns.lock();
             if counted.last != LastCall::Ahead {
                 return;
             }
@@ -170,11 +170,11 @@ impl Node<NodeState> {
     /// Ends the wait of a closing run for its last call, so that the run can end without that call.
     /// Does nothing if the run does not wait for one.
     pub(crate) fn release(&self, now: Duration) {
-        let Some(features) = self.payload.features_if_any() else {
+        let Some(rare) = self.payload.rare_if_any() else {
             return;
         };
         {
-            let mut counted = features.turns.lock();
+            let mut counted = rare.turns.lock();
             if counted.last != LastCall::Held {
                 return;
             }

@@ -181,7 +181,7 @@ impl Run {
     pub(crate) fn keep_verdict(&self, verdict: &Verdict) {
         let reason = cut(&verdict.reason, EXCERPT);
         let kept = Verdict::new(verdict.status, reason);
-        let last_check = &self.run_state().features().last_check;
+        let last_check = &self.run_state().rare().last_check;
         *last_check.lock() = Some(Box::new((self.now(), kept)));
     }
 
@@ -268,8 +268,8 @@ impl Deadlines {
 impl Node<NodeState> {
     fn is_alive(&self, now: Duration) -> bool {
         let last = Duration::from_nanos(self.last(ResetOn::AnyByte)).max(self.opened());
-        let features = self.run_state().features_if_any();
-        let interval = features.map_or(HEARTBEAT, |features| features.heartbeat());
+        let rare = self.run_state().rare_if_any();
+        let interval = rare.map_or(HEARTBEAT, |rare| rare.heartbeat());
         let silent = now.saturating_sub(last);
         // Work that has never shown a heartbeat is not expected to: its silence is no sign that the
         // run hangs.
@@ -278,8 +278,8 @@ impl Node<NodeState> {
     }
 
     fn last_check(&self, now: Duration) -> Option<RunCheck> {
-        let features = self.payload.features_if_any()?;
-        let last = features.last_check.lock();
+        let rare = self.payload.rare_if_any()?;
+        let last = rare.last_check.lock();
         let (at, verdict) = last.as_deref()?;
         Some(RunCheck {
             verdict: verdict.clone(),

@@ -177,8 +177,8 @@ fn cause(node: &Node<NodeState>, reason: &TerminalReason) -> Option<Arc<str>> {
     if *reason != TerminalReason::LoopDetected {
         return None;
     }
-    let features = node.run_state().features_if_any()?;
-    features.actions.cause.get().cloned()
+    let rare = node.run_state().rare_if_any()?;
+    rare.actions.cause.get().cloned()
 }
 
 impl TerminalReason {

@@ -141,8 +141,8 @@ impl Run {
     /// If the method is called after the run's end, only refused tools are written. If it is called
     /// twice, the first trajectory stays.
     pub fn record_to(&self, trajectory: &Trajectory) {
-        let features = self.run_state().features();
-        let _first = features.trajectory.set(trajectory.clone());
+        let rare = self.run_state().rare();
+        let _first = rare.trajectory.set(trajectory.clone());
     }
 
     /// Writes a line about a tool that was not started because a limit or a clock has ended the
@@ -159,7 +159,7 @@ impl Run {
         let Some(trajectory) = run.trajectory() else {
             return;
         };
-        let refusals = &run.run_state().features().refusals;
+        let refusals = &run.run_state().rare().refusals;
         let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
         let one_more = |refusals| (refusals < REFUSALS).then_some(refusals + 1);
         if refusals.fetch_update(stored, failed, one_more).is_ok() {
@@ -197,7 +197,7 @@ impl Node<NodeState> {
     /// The trajectory of the nearest run that has its own, at or above this node; else that of the
     /// nearest registry.
     fn trajectory(&self) -> Option<Trajectory> {
-        let own = |node: &Self| node.payload.features_if_any()?.trajectory.get().cloned();
+        let own = |node: &Self| node.payload.rare_if_any()?.trajectory.get().cloned();
         let of_registry = |node: &Self| node.payload.registration()?.trajectory();
         let nearest_own = self.path().find_map(own);
         nearest_own.or_else(|| self.path().find_map(of_registry))

@@ -11,7 +11,7 @@ mod run;
 pub(crate) use self::{
     call::{AttemptTarget, CallState, FailedAttempts, TargetState},
     identity::{Admission, Identity, Place, Registration, RunGuard},
-    rare_state::{EVENTS, EventChannel, HEARTBEAT, RunFeatures},
+    rare_state::{EVENTS, EventChannel, HEARTBEAT, RareRunState},
     run::RunState,
 };
 
@@ -224,8 +224,8 @@ impl NodeState {
         self.identity()?.registration()
     }
 
-    pub(crate) fn features_if_any(&self) -> Option<&RunFeatures> {
-        self.run()?.features_if_any()
+    pub(crate) fn rare_if_any(&self) -> Option<&RareRunState> {
+        self.run()?.rare_if_any()
     }
 
     /// Records whether the node's request is refused or incomplete. Then no upstream has got all of

@@ -29,9 +29,9 @@ pub(crate) const EVENTS: usize = 256;
 /// The interval at which a run should show a heartbeat, unless a layer sets another.
 pub(crate) const HEARTBEAT: Duration = Duration::from_secs(10);
 
-/// The features of one run, allocated together when the run first needs one.
+/// The rare state of one run, allocated together at the first need.
 #[derive(Debug, Default)]
-pub(crate) struct RunFeatures {
+pub(crate) struct RareRunState {
     pub(in crate::run) repeat_detector: RepeatDetector,
     pub(in crate::run) shadows: Shadows,
     pub(in crate::run) windows: RunWindows,
@@ -65,7 +65,7 @@ pub(crate) struct EventChannel {
     pub(in crate::run) sender: Option<broadcast::Sender<RunEvent>>,
 }
 
-impl RunFeatures {
+impl RareRunState {
     pub(in crate::run) fn heartbeat(&self) -> Duration {
         match self.heartbeat.load(Ordering::Acquire) {
             0 => HEARTBEAT,

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
 };
 
-use super::{CallState, Identity, RunFeatures};
+use super::{CallState, Identity, RareRunState};
 use crate::{
     lock::Lock,
     run::{limits::ErrorCounts, reason::TerminalReason, step::Step, tree::NodeKind},
@@ -22,7 +22,7 @@ const MORE: u8 = 2;
 #[repr(C)]
 pub(crate) struct RunState {
     identity: OnceLock<Identity>,
-    features: OnceLock<Box<RunFeatures>>,
+    rare: OnceLock<Box<RareRunState>>,
     /// Whether the run is unused. The registry completes such a run as soon as it has no work.
     unused: AtomicBool,
     /// Which nodes were opened right below the run, attempts aside: none, one call alone, or
@@ -57,12 +57,12 @@ impl RunState {
         self.identity.get()
     }
 
-    pub(crate) fn features(&self) -> &RunFeatures {
-        self.features.get_or_init(Box::default)
+    pub(crate) fn rare(&self) -> &RareRunState {
+        self.rare.get_or_init(Box::default)
     }
 
-    pub(crate) fn features_if_any(&self) -> Option<&RunFeatures> {
-        self.features.get().map(|features| &**features)
+    pub(crate) fn rare_if_any(&self) -> Option<&RareRunState> {
+        self.rare.get().map(|rare| &**rare)
     }
 
     pub(crate) fn errors(&self) -> &ErrorCounts {

@@ -14,14 +14,14 @@ use tokio::net::TcpListener;
 mod answer;
 mod anthropic_messages;
 pub(crate) mod behaviour;
+mod error_answer;
 mod error_content;
 mod openai_chat;
 mod openai_embeddings;
 mod openai_responses;
-mod refusal;
 mod request;
 mod routes;
-mod script;
+mod scripted_body;
 mod sse;
 mod stats;
 

@@ -16,9 +16,9 @@ use tokio::time::sleep;
 
 use super::answer::SimulatedAnswer;
 use super::behaviour::{Behaviour, FailureMode, MODELS};
-use super::refusal::Refusal;
+use super::error_answer::Refusal;
 use super::request::{CREATED, Endpoint, Request};
-use super::script::ScriptBody;
+use super::scripted_body::ScriptBody;
 use super::stats::{Stats, StatsPage};
 use super::{anthropic_messages, openai_chat, openai_embeddings, openai_responses};
 

@@ -147,6 +147,7 @@ fn log(call: &CallSummary) {
         return;
     }
     tracing::info!(
+        target: "tower_agent_gateway",
         reason = call.reason.as_str(),
         run = %call.run,
         session = call.session.as_deref(),
