@@ -120,8 +120,10 @@ impl StepWindow {
             self.timer.reset(target);
         } else if self.timer.is_counting(target) {
             self.interrupt(run, observer);
+        } else {
+            self.switch_after_content(run, observer);
         }
-        !resets && self.resets_on == Some(ResetOn::Content)
+        !resets && (self.resets_on == Some(ResetOn::Content) || !self.has_content)
     }
 
     /// Stops the count. Out of line, because most frames find no count to stop.

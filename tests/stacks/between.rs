@@ -101,6 +101,7 @@ impl Between {
             ],
             // So does a task.
             Self::Spawn | Self::SpawnBody | Self::PollThenSpawn => &[
+                "1 it is over before anybody knows it",
                 "1 it is the earliest cause",
                 "2 nothing of either request after the end of the run",
                 "2 nothing after the end",

@@ -297,6 +297,11 @@ fn stacks_that_broke_a_promise_keep_it() {
         let broken = judge(&plan, &drive::run(&plan));
         assert!(broken.is_empty(), "{seed}: {broken:?}");
     }
+    // The head came when the first window was over, and the content without a wait behind it.
+    let plan = outside::plans().new_tree(&mut runner(400_159_542));
+    let plan = plan.unwrap().current();
+    let broken = judge(&plan, &drive::run(&plan));
+    assert!(broken.is_empty(), "{broken:?}");
 }
 
 fn judge(plan: &Plan, story: &Story) -> Vec<(&'static str, String)> {
