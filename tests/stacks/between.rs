@@ -97,15 +97,20 @@ impl Between {
                 "2 no upstream call starts at the end of its time",
                 "2 no upstream call starts under what is over",
                 "2 nothing of either request after the end of the run",
+                // A pump reads on what the worker has still to call.
+                "2 nothing starts after the reader left",
                 "6 no clock early",
             ],
-            // So does a task.
+            // So does a task, and its answer comes a turn later than the upstream's.
             Self::Spawn | Self::SpawnBody | Self::PollThenSpawn => &[
                 "1 it is over before anybody knows it",
                 "1 it is the earliest cause",
+                "2 no upstream call starts under what is over",
                 "2 nothing of either request after the end of the run",
                 "2 nothing after the end",
                 "3 upstream is dropped at once",
+                "5 no failure is served while a candidate is left",
+                "5 nothing is tried after the commit",
                 "8 a ceiling is an end",
             ],
             // The clocks of the run may begin after the wait, or pass in it.
@@ -159,6 +164,8 @@ impl Between {
                 "4 no more repeats than the budget pays for",
                 "4 each unit is spent or refunded once",
                 "5 each candidate gets the caller's request",
+                // Its delay is silence, to a layer outside of it.
+                "6 no clock early",
                 "6 a wait for the upstream is no silence",
                 "8 a ceiling ends every wait for an answer",
                 "8 who waits for an answer is told of the end",

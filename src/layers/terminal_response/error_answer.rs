@@ -41,7 +41,7 @@ impl ErrorFormat {
     }
 }
 
-/// The code, text and headers of an error answer for the caller.
+/// The status, code, text and headers of an error answer for the caller.
 pub(super) struct ErrorAnswer {
     pub(super) code: String,
     pub(super) message: String,

@@ -1,4 +1,5 @@
-//! The clocks of one node: its absolute deadlines, and those that few nodes have.
+//! The clocks of one node: its absolute deadlines, its first window of silence, and the clocks that
+//! few nodes have.
 
 use std::{
     sync::{
