@@ -25,8 +25,9 @@ use tower_agent::{
 };
 
 use crate::support::{
-    DONE, Outcome, PING, Place, ReadExt, Script, Stack, StackService, Upstream, UpstreamBody,
-    call_of, chat, later, poll_body, read_ahead, reason_of, request, request_of, secs,
+    DONE, Outcome, PING, PRELUDE, Place, ReadExt, Script, Stack, StackService, Upstream,
+    UpstreamBody, call_of, chat, later, poll_body, read_ahead, reason_of, request, request_of,
+    secs,
 };
 
 const WINDOW: Duration = secs(10);
@@ -725,6 +726,29 @@ async fn a_first_window_that_lapsed_with_the_first_content_is_not_seen_by_an_inn
     // Two seconds of silence were counted, and the window is three by now.
     assert_eq!(read.reason(), Some(TerminalReason::CallerDeadline));
     assert!(upstream.is_dropped());
+}
+
+/// The head stopped the count. The content behind it must change the length at once: the layer that
+/// opened the call checks the run at the next `Pending` before the layer of the window does.
+#[tokio::test(start_paused = true)]
+async fn a_first_window_that_lapsed_with_the_head_is_not_seen_by_an_inner_check() {
+    for prelude in ["", PRELUDE] {
+        let head = Script::before_head().wait(3.0).head("text/event-stream");
+        let upstream = Upstream::script(head.data(prelude).data(chat("a")).never());
+        let window = StepTimeoutLayer::new(secs(4)).first(secs(3));
+        let service = ServiceBuilder::new()
+            .layer(window.resets_on(tower_agent::ResetOn::Step))
+            .layer(RunLayer::new(RunRegistry::new()))
+            .layer(HardCeilingLayer::optional(None).timeout(Some(secs(3))))
+            .service(upstream);
+        let run = Run::open();
+
+        let answer = service.oneshot(request_of(&run)).await.unwrap();
+        let read = answer.into_body().read().await;
+
+        assert_eq!(read.reason(), Some(TerminalReason::CallerDeadline));
+        assert_eq!(run.terminal_reason(), None);
+    }
 }
 
 /// The layer outside reads the answer, and the ceiling inside does not.
