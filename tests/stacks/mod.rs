@@ -289,7 +289,18 @@ impl<S: Strategy<Value = Plan>> Suite<S> {
 #[test]
 fn stacks_that_broke_a_promise_keep_it() {
     let seeds = [
-        711_493, 776_361, 819_934, 825_063, 899_215, 2_053_992, 11_003_921, 26_002_011, 31_000_610,
+        711_493,
+        776_361,
+        819_934,
+        825_063,
+        899_215,
+        2_053_992,
+        11_003_921,
+        26_002_011,
+        31_000_610,
+        800_510_436,
+        900_176_086,
+        900_459_953,
     ];
     for seed in seeds {
         let tree = cases::plans().new_tree(&mut runner(seed));

@@ -213,7 +213,10 @@ where
                     let mut answer = slot.take().expect("an answer is read once");
                     if answer.poll(cx).is_pending() {
                         let timer = timer.get_or_insert_with(|| Box::pin(sleep(ERROR_TIME)));
-                        if poll_timer(timer, cx).is_pending() {
+                        // If a deadline passes now, the layer that checks it would drop the held
+                        // head, which tells a retry how long to wait.
+                        let passed = state.run.node().has_passed(state.run.now(), task);
+                        if !passed && poll_timer(timer, cx).is_pending() {
                             *slot = Some(answer);
                             return Poll::Pending;
                         }

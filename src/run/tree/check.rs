@@ -41,6 +41,11 @@ impl<P: EndHook> Node<P> {
         self.nearest_end().map_or(Ok(()), |end| Err(end.clone()))
     }
 
+    /// Whether [`check`](Self::check) would find a deadline that has passed. Ends no node.
+    pub(crate) fn has_passed(&self, now: Duration, task: TaskId) -> bool {
+        self.path().any(|node| node.passed(now, task).is_some())
+    }
+
     /// Ends the outermost node on the path with a clock that has passed. A node below an ended
     /// node is skipped.
     fn check_path(&self, now: Duration, task: TaskId) {

@@ -314,6 +314,31 @@ async fn a_failure_that_does_not_end_is_judged_by_its_head_after_a_second() {
     assert_eq!(answer.into_body().token().await, "{\"error\":");
 }
 
+/// The gate holds the head of a failed answer while it reads the body. A window that passes
+/// meanwhile must not cost the retry what the head says.
+#[tokio::test(start_paused = true)]
+async fn a_window_that_passes_while_a_failure_is_read_does_not_hide_its_head() {
+    for (head_at, inside) in [(2.0, false), (1.5, false), (2.0, true), (1.5, true)] {
+        let limited = Script::before_head().wait(head_at).head("application/json");
+        let limited = limited.status(429).header("retry-after", "3").never();
+        let upstream = Upstream::scripts([limited, healthy()]);
+        let (outer, inner) = if inside { (9, 2) } else { (2, 9) };
+        let service = ServiceBuilder::new()
+            .layer(RetryBudgetLayer::new(no_delay()))
+            .layer(StepTimeoutLayer::new(secs(outer)))
+            .layer(Health::new(never).gate())
+            .layer(StepTimeoutLayer::new(secs(inner)))
+            .service(upstream.clone());
+        let start = Instant::now();
+
+        let outcome = Outcome::of(service.oneshot(prompt("m"))).await;
+
+        assert_eq!(outcome.status, 200);
+        let times = upstream.times(start);
+        assert_eq!(times, [secs(0), secs(5)], "{head_at}, {inside}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_rule_of_the_program_says_what_is_loading() {
     let health = Health::new(|_| true);

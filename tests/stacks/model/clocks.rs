@@ -77,7 +77,7 @@ impl Model<'_> {
                     windows.any(|window| has(due(window))),
                     TerminalReason::StepTimeout,
                 ),
-                (has(clocks.timeout), TerminalReason::CallerDeadline),
+                (has(clocks.deadline()), TerminalReason::CallerDeadline),
             ];
             passed.extend(
                 reasons
@@ -94,7 +94,7 @@ impl Model<'_> {
         let absolute = self
             .clocks
             .iter()
-            .flat_map(|clocks| [clocks.ceiling, clocks.timeout]);
+            .flat_map(|clocks| [clocks.ceiling, clocks.deadline()]);
         let windows = self
             .windows
             .iter()
@@ -120,7 +120,7 @@ impl Model<'_> {
         let above = self.clocks[..=level].iter().enumerate();
         let mut passed = above.filter_map(|(level, clocks)| {
             let ceiling = has(clocks.ceiling).then_some(TerminalReason::HardCeiling);
-            let timeout = has(clocks.timeout).then_some(TerminalReason::CallerDeadline);
+            let timeout = has(clocks.deadline()).then_some(TerminalReason::CallerDeadline);
             Some((level, ceiling.or(timeout)?))
         });
         let (level, reason) = passed.next().unwrap_or((level, reason));

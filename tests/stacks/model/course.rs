@@ -66,6 +66,12 @@ impl Model<'_> {
             match self.hold(now, patience, &mut items) {
                 Held::Committed(at, ended) => {
                     (now, read) = (at, ended);
+                    if read {
+                        // The layer inside has given up all that it had, and its limit with it.
+                        self.clocks
+                            .iter_mut()
+                            .for_each(|clocks| clocks.announced = None);
+                    }
                     if read && !plan.sse {
                         // It was judged in one piece.
                         items.drain(1..items.len().saturating_sub(1).max(1));

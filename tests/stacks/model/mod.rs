@@ -35,6 +35,14 @@ pub(crate) struct Expected {
 struct Clocks {
     ceiling: Option<u64>,
     timeout: Option<u64>,
+    /// What the caller announced, where a layer inside of an attempt reads it.
+    announced: Option<u64>,
+}
+
+impl Clocks {
+    fn deadline(&self) -> Option<u64> {
+        least(self.timeout, self.announced)
+    }
 }
 
 struct Window {
@@ -100,7 +108,7 @@ pub(crate) fn looked_at(plan: &Plan, at: u64) -> Option<TerminalReason> {
     let clocks = &Model::new(plan).clocks[RUN];
     let has = |clock: Option<u64>| clock.is_some_and(|passes| passes <= at);
     let ceiling = has(clocks.ceiling).then_some(TerminalReason::HardCeiling);
-    ceiling.or_else(|| has(clocks.timeout).then_some(TerminalReason::CallerDeadline))
+    ceiling.or_else(|| has(clocks.deadline()).then_some(TerminalReason::CallerDeadline))
 }
 
 const RUN: usize = Node::Run as usize;
@@ -132,6 +140,7 @@ impl<'a> Model<'a> {
         let none = || Clocks {
             ceiling: None,
             timeout: None,
+            announced: None,
         };
         let mut model = Model {
             plan,
@@ -160,9 +169,13 @@ impl<'a> Model<'a> {
                         _ => None,
                     };
                     if let (true, Some(ticks)) = (caller, whole) {
-                        let level = found.min(model.call());
-                        let clocks = &mut model.clocks[level];
-                        clocks.timeout = least(clocks.timeout, Some(ticks * TICK));
+                        let call = model.call();
+                        let clocks = &mut model.clocks[found.min(call)];
+                        let clock = match found > call {
+                            true => &mut clocks.announced,
+                            false => &mut clocks.timeout,
+                        };
+                        *clock = least(*clock, Some(ticks * TICK));
                     }
                     let clocks = &mut model.clocks[target(found, scope)];
                     clocks.ceiling = least(clocks.ceiling, limit.map(|limit| limit * TICK));
