@@ -35,7 +35,7 @@ pub(crate) struct Expected {
 struct Clocks {
     ceiling: Option<u64>,
     timeout: Option<u64>,
-    /// What the caller announced, where a layer inside of an attempt reads it.
+    /// What the caller announced, where a layer reads it whose answer is held further out.
     announced: Option<u64>,
 }
 
@@ -171,7 +171,9 @@ impl<'a> Model<'a> {
                     if let (true, Some(ticks)) = (caller, whole) {
                         let call = model.call();
                         let clocks = &mut model.clocks[found.min(call)];
-                        let clock = match found > call {
+                        // The innermost layer that tries holds the answer.
+                        let held = found > call && !plan.layers[index..].iter().any(Kind::tries);
+                        let clock = match held {
                             true => &mut clocks.announced,
                             false => &mut clocks.timeout,
                         };
