@@ -9,8 +9,9 @@ use http_body_util::{BodyExt, combinators::UnsyncBoxBody};
 use tower::{Layer, Service, ServiceExt, util::BoxCloneService};
 use tower_agent::{
     BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
-    ModelFallbackLayer, ProgressNotices, PumpLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run,
-    RunLayer, RunRegistry, StepTimeoutLayer, TerminalResponseLayer, TurnCapLayer,
+    ModelFallbackLayer, OwnerCapLayer, OwnerCaps, ProgressNotices, PumpLayer, ReplayBody,
+    RetryBudget, RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer, StopPhraseLayer,
+    TerminalResponseLayer, TokenCapLayer, TokenCaps, TurnCapLayer,
     attempt::{Count, Jitter},
 };
 
@@ -235,6 +236,22 @@ fn supervising(kind: &Kind, registry: &RunRegistry, inner: Boxed) -> Boxed {
         Kind::Disconnect(scope) => boxed(ClientDisconnectLayer::new().scope(scope).layer(inner)),
         Kind::Pump(drain) => boxed(PumpLayer::new().drain(drain.map(ticks)).layer(inner)),
         Kind::TurnCap(turns) => boxed(TurnCapLayer::new(turns).layer(inner)),
+        Kind::TokenCap(tokens) => {
+            let caps = TokenCaps::new().max_output_tokens(tokens);
+            boxed(TokenCapLayer::new(caps).layer(inner))
+        }
+        Kind::OwnerCap {
+            runs,
+            turns,
+            tokens,
+        } => {
+            let tokens = TokenCaps::new().max_output_tokens(tokens);
+            let caps = OwnerCaps::new().tokens_per_hour(tokens);
+            let caps = runs.into_iter().fold(caps, OwnerCaps::max_open_runs);
+            let caps = turns.into_iter().fold(caps, OwnerCaps::turns_per_hour);
+            boxed(OwnerCapLayer::new(registry.clone(), caps).layer(inner))
+        }
+        Kind::StopPhrase => boxed(StopPhraseLayer::new(registry.clone(), ["/stop"]).layer(inner)),
         Kind::Loops { stop, observes } => {
             let layer = LoopGuardLayer::new().stop(stop);
             let layer = if observes { layer.observe() } else { layer };

@@ -328,6 +328,29 @@ pub(crate) fn plans_with_between(layers: Range<usize>) -> impl Strategy<Value = 
     })
 }
 
+/// The same plans, with caps on tokens and owners, and a layer for stop phrases, at any place.
+pub(crate) fn plans_with_caps() -> impl Strategy<Value = Plan> {
+    let cap = |weight, most| prop::option::weighted(weight, 1..most);
+    let owner = (cap(0.3, 3u32), cap(0.4, 4u32), cap(0.6, 5u32));
+    let owner = owner.prop_map(|(runs, turns, tokens)| Kind::OwnerCap {
+        runs,
+        turns,
+        tokens,
+    });
+    let kind = prop_oneof![
+        2 => (1..4u32).prop_map(Kind::TokenCap),
+        2 => owner,
+        1 => Just(Kind::StopPhrase),
+    ];
+    let places = prop::collection::vec((any::<prop::sample::Index>(), kind), 1..3);
+    (plans(), places).prop_map(|(mut plan, places)| {
+        for (place, kind) in places {
+            plan.layers.insert(place.index(plan.layers.len() + 1), kind);
+        }
+        plan
+    })
+}
+
 impl Kind {
     fn longer(mut self, times: u64) -> Self {
         match &mut self {

@@ -134,6 +134,22 @@ fn random_stacks_with_two_requests_of_a_run_in_one_task_keep_every_promise() {
 }
 
 #[test]
+fn random_stacks_with_caps_on_tokens_and_owners_keep_every_promise() {
+    let suite = Suite {
+        plans: cases::plans_with_caps,
+        play: drive::run,
+        sights: sights::sights,
+        judge,
+        name: "random_stacks_with_caps",
+        outcomes: "caps",
+    };
+    let cases = number("STACKS_CASES", 1_500);
+    let ends = suite.check(cases).ends;
+    let capped = ends.get("token_cap_reached").copied().unwrap_or_default();
+    assert!(cases < 1000 || capped > 30, "{ends:?}");
+}
+
+#[test]
 fn random_stacks_with_a_tool_or_a_check_keep_every_promise() {
     let suite = Suite {
         plans: outside::plans,

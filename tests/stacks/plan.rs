@@ -80,6 +80,16 @@ pub(crate) enum Kind {
     /// How long it reads on alone.
     Pump(Option<u64>),
     TurnCap(u32),
+    /// Output tokens of a run.
+    TokenCap(u32),
+    OwnerCap {
+        runs: Option<u32>,
+        turns: Option<u32>,
+        /// Output tokens.
+        tokens: Option<u32>,
+    },
+    /// No request of a plan is a stop phrase.
+    StopPhrase,
     Loops {
         stop: u32,
         observes: bool,
@@ -330,6 +340,12 @@ impl Plan {
     /// What happens to the call of that number.
     pub(crate) fn behaviour(&self, call: usize) -> &Behaviour {
         &self.upstream[call.min(self.upstream.len() - 1)]
+    }
+
+    /// Whether a layer caps tokens or owners.
+    pub(crate) fn has_caps(&self) -> bool {
+        let caps = |kind: &Kind| matches!(kind, Kind::TokenCap(_) | Kind::OwnerCap { .. });
+        self.layers.iter().any(caps)
     }
 
     /// Whether the run outlives its calls: it was opened for an id, or given one.

@@ -35,7 +35,7 @@ pub(super) fn at_once(plan: &Plan, story: &Story) -> Result<(), String> {
         return Ok(());
     }
     // A reader that is away comes back first, unless there is a pump.
-    let mut before = story.entries[..from].iter().rev();
+    let mut before = story.entries[..=from].iter().rev();
     let waiting = before.find_map(|entry| match entry.event {
         Event::Asked => Some(true),
         Event::Got(_) | Event::Head(..) => Some(false),

@@ -7,12 +7,13 @@ use tower_agent::TerminalReason;
 use super::{Check, fail};
 use crate::tests::stacks::{
     plan::{Kind, Plan},
-    trace::{Event, Story},
+    trace::{Event, Given, Story},
 };
 
-pub(super) const ALL: [(&str, Check); 6] = [
+pub(super) const ALL: [(&str, Check); 7] = [
     ("2 nothing starts after the reader left", left_alone),
     ("2 no more turns than the cap", turns),
+    ("2 no more tokens than the cap, but for one frame", tokens),
     ("2 what is a loop is not sent on", loops),
     ("2 a call waits until its upstream is healthy", gated),
     ("6 a wait for the upstream is no silence", patient),
@@ -50,12 +51,40 @@ fn turns(plan: &Plan, story: &Story) -> Result<(), String> {
         if reached > cap {
             return fail(format!("{reached} turns of {cap}"));
         }
+        if plan.has_caps() {
+            // An owner's cap refuses a turn, and one on tokens ends a run, at any turn.
+            continue;
+        }
         let capped = *after == Some(TerminalReason::TurnCap);
         if capped && index + 2 <= cap {
             return fail(format!("turn {} of {cap} was refused", index + 2));
         }
         if is_beyond && after.is_none() && !plan.is_pumped() {
             return fail(format!("turn {} of {cap} ended nothing", index + 2));
+        }
+    }
+    Ok(())
+}
+
+/// Attempts that failed count, too. Four bytes of content are a token, and a piece has two.
+fn tokens(plan: &Plan, story: &Story) -> Result<(), String> {
+    let caps = plan.layers.iter().filter_map(|kind| match kind {
+        Kind::TokenCap(tokens) => Some(*tokens),
+        _ => None,
+    });
+    let Some(cap) = caps.min().filter(|_| plan.sse && !plan.is_pumped()) else {
+        return Ok(());
+    };
+    let mut pieces = vec![0_u32; story.given.len()];
+    for entry in &story.entries {
+        if let Event::Gave(call, Given::Content) = entry.event {
+            let tokens: u32 = pieces.iter().map(|pieces| pieces.div_ceil(2)).sum();
+            if tokens > cap {
+                return fail(format!(
+                    "more of call {call} after {tokens} of {cap} tokens"
+                ));
+            }
+            pieces[call] += 1;
         }
     }
     Ok(())

@@ -148,6 +148,9 @@ fn earliest_cause(plan: &Plan, story: &Story) -> Result<(), String> {
         return fail("the model has no end for this");
     };
     let reasons = &story.last().reasons;
+    if plan.has_caps() && reasons.iter().flatten().any(is_cap) {
+        return Ok(());
+    }
     let strict = std::env::var_os("STACKS_STRICT").is_some();
     if let (Some(reason), false) = (&reasons[1], strict) {
         if expected.tied.contains(reason) {
@@ -182,6 +185,11 @@ fn earliest_cause(plan: &Plan, story: &Story) -> Result<(), String> {
     Ok(())
 }
 
+/// The model counts neither tokens nor what an owner has.
+fn is_cap(reason: &TerminalReason) -> bool {
+    [TerminalReason::TokenCap, TerminalReason::TurnCap].contains(reason)
+}
+
 fn reason_at(story: &Story, node: Node) -> Option<Duration> {
     let seen = story
         .entries
@@ -195,7 +203,10 @@ fn nothing_after(plan: &Plan, story: &Story) -> Result<(), String> {
     let Some(from) = story.over_from().filter(|_| plan.pump_sees_the_call()) else {
         return Ok(());
     };
-    let completed = story.entries[from].reasons[1] == Some(TerminalReason::Completed);
+    // The frame at which a cap on tokens is reached is the caller's yet.
+    let delivered = [TerminalReason::Completed, TerminalReason::TokenCap];
+    let reason = story.entries[from].reasons[1].as_ref();
+    let delivered = reason.is_some_and(|reason| delivered.contains(reason));
     let mut terminal = 0;
     for entry in &story.entries[from..] {
         match &entry.event {
@@ -204,7 +215,7 @@ fn nothing_after(plan: &Plan, story: &Story) -> Result<(), String> {
             Event::Unfused => return fail("something came after the error"),
             Event::Gave(..) | Event::Pending(_) => return fail("the upstream was asked"),
             Event::Got(text) if is_terminal(text) && plan.terminal => terminal += 1,
-            Event::Got(_) if completed => {}
+            Event::Got(_) if delivered => {}
             Event::Got(text) => return fail(format!("the reader got {text:?}")),
             _ => {}
         }
