@@ -2,14 +2,14 @@
 
 use std::ops::Range;
 
-use proptest::prelude::*;
+use proptest::{prelude::*, sample::Index};
 use tower_agent::{ResetOn, Scope};
 
 use crate::tests::stacks::{
     between::between,
     plan::{
-        Action, Announced, Behaviour, Budget, Ending, Head, KeepAlive, Kind, Leave, Piece, Plan,
-        Reader, What,
+        Action, Announced, Behaviour, Budget, Cut, Ending, Head, KeepAlive, Kind, Leave, Piece,
+        Plan, Reader, What,
     },
 };
 
@@ -306,6 +306,10 @@ pub(crate) fn plans() -> impl Strategy<Value = Plan> {
                     heals,
                     announces,
                     again,
+                    cuts: vec![],
+                    joins: vec![],
+                    knows_its_end: false,
+                    json: false,
                 };
                 if once {
                     plan.try_once();
@@ -342,12 +346,30 @@ pub(crate) fn plans_with_caps() -> impl Strategy<Value = Plan> {
         2 => owner,
         1 => Just(Kind::StopPhrase),
     ];
-    let places = prop::collection::vec((any::<prop::sample::Index>(), kind), 1..3);
+    let places = prop::collection::vec((any::<Index>(), kind), 1..3);
     (plans(), places).prop_map(|(mut plan, places)| {
         for (place, kind) in places {
             plan.layers.insert(place.index(plan.layers.len() + 1), kind);
         }
         plan
+    })
+}
+
+/// The same plans, whose upstream sends some of its events in two frames, and several in one. Half of
+/// the answers that are no streams are JSON, and half of all say at their last frame that it is one.
+pub(crate) fn plans_with_frames() -> impl Strategy<Value = Plan> {
+    let wait = prop_oneof![2 => Just(0), 1 => 1..4u64];
+    let cut = (any::<Index>(), any::<Index>(), wait);
+    let cut = cut.prop_map(|(piece, byte, wait)| Cut { piece, byte, wait });
+    let cuts = prop::collection::vec(cut, 0..4);
+    let joins = prop::collection::vec(any::<Index>(), 0..4);
+    let plans = prop_oneof![plans(), plans_with_caps()];
+    (plans, cuts, joins, any::<[bool; 2]>()).prop_map(|(plan, cuts, joins, [ends, json])| Plan {
+        cuts,
+        joins,
+        knows_its_end: ends,
+        json: json && !plan.sse,
+        ..plan
     })
 }
 

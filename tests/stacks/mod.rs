@@ -150,6 +150,19 @@ fn random_stacks_with_caps_on_tokens_and_owners_keep_every_promise() {
 }
 
 #[test]
+fn random_stacks_with_other_frames_keep_every_promise() {
+    let suite = Suite {
+        plans: cases::plans_with_frames,
+        play: drive::run,
+        sights: sights::sights,
+        judge,
+        name: "random_stacks_with_other",
+        outcomes: "frames",
+    };
+    suite.check(number("STACKS_CASES", 1_500));
+}
+
+#[test]
 fn random_stacks_with_a_tool_or_a_check_keep_every_promise() {
     let suite = Suite {
         plans: outside::plans,

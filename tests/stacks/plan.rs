@@ -1,5 +1,6 @@
 //! What a case does; all times in ticks of a second.
 
+use proptest::sample::Index;
 use tower_agent::{ResetOn, Scope};
 
 use crate::tests::stacks::{
@@ -44,6 +45,22 @@ pub(crate) struct Plan {
     pub(crate) announces: Option<Announced>,
     /// How many requests of the same run follow.
     pub(crate) again: usize,
+    /// Where what the upstream says comes in two frames.
+    pub(crate) cuts: Vec<Cut>,
+    /// The pieces that come in one frame with the next.
+    pub(crate) joins: Vec<Index>,
+    /// Whether the body says at its last frame that it is over.
+    pub(crate) knows_its_end: bool,
+    /// Whether an answer that is no stream is a document of JSON.
+    pub(crate) json: bool,
+}
+
+/// A cut through one piece of what the upstream says, and the ticks until the rest of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Cut {
+    pub(crate) piece: Index,
+    pub(crate) byte: Index,
+    pub(crate) wait: u64,
 }
 
 /// A header, and the ticks that it says.

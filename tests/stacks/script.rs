@@ -2,6 +2,8 @@
 
 use std::collections::VecDeque;
 
+use proptest::sample::Index;
+
 use crate::tests::{
     stacks::{
         plan::{Ending, Head, Plan, What},
@@ -22,6 +24,8 @@ pub(crate) enum Step {
     Wait(u64),
     Head,
     Data(String, Given),
+    /// What else the next frame gives.
+    Gives(Given),
     End,
     Fail,
     Never,
@@ -61,6 +65,48 @@ pub(crate) fn ask(plan: &Plan, model: &str) -> String {
 }
 
 pub(crate) fn steps(plan: &Plan, call: usize) -> VecDeque<Step> {
+    let mut steps = whole_steps(plan, call);
+    for cut in &plan.cuts {
+        let Some(at) = said(&steps, &cut.piece) else {
+            break;
+        };
+        let Step::Data(text, _) = &mut steps[at] else {
+            break;
+        };
+        // Each of the two frames has a byte at least.
+        if text.len() > 1 {
+            let begin = text.drain(..1 + cut.byte.index(text.len() - 1)).collect();
+            steps.insert(at, Step::Wait(cut.wait));
+            steps.insert(at, Step::Data(begin, Given::Rest));
+        }
+    }
+    for join in &plan.joins {
+        let Some(at) = said(&steps, join) else {
+            break;
+        };
+        let next = (at + 1..steps.len()).find(|index| !matches!(steps[*index], Step::Wait(0)));
+        let Some(next) = next.filter(|next| matches!(steps[*next], Step::Data(..))) else {
+            continue;
+        };
+        if let Some(Step::Data(text, given)) = steps.remove(at) {
+            if let Step::Data(rest, _) = &mut steps[next - 1] {
+                rest.insert_str(0, &text);
+            }
+            steps.insert(at, Step::Gives(given));
+        }
+    }
+    steps
+}
+
+/// Where one of the pieces stands that are said.
+fn said(steps: &VecDeque<Step>, piece: &Index) -> Option<usize> {
+    let said = steps.iter().enumerate();
+    let said = said.filter_map(|(at, step)| matches!(step, Step::Data(..)).then_some(at));
+    let said: Vec<_> = said.collect();
+    (!said.is_empty()).then(|| *piece.get(&said))
+}
+
+fn whole_steps(plan: &Plan, call: usize) -> VecDeque<Step> {
     let behaviour = plan.behaviour(call);
     let mut steps = VecDeque::from([Step::Wait(behaviour.head)]);
     if behaviour.head_is == Head::Broken {
@@ -73,9 +119,15 @@ pub(crate) fn steps(plan: &Plan, call: usize) -> VecDeque<Step> {
     if says_error {
         steps.extend([last, Step::Data(error(call), Given::Error)]);
     } else {
+        if plan.json {
+            steps.push_back(Step::Data("{\"said\":[".to_owned(), Given::Rest));
+        }
         for piece in &behaviour.frames {
             steps.push_back(Step::Wait(piece.after));
-            steps.push_back(data(piece.what, call));
+            steps.push_back(match plan.json {
+                true => item(piece.what, call),
+                false => data(piece.what, call),
+            });
         }
         steps.push_back(last);
         if behaviour.error_first {
@@ -84,8 +136,12 @@ pub(crate) fn steps(plan: &Plan, call: usize) -> VecDeque<Step> {
         }
     }
     let said = says_error || behaviour.error_first;
-    let done = Step::Data(DONE.to_owned(), Given::Terminator);
-    let finish = Step::Data(FINISH.to_owned(), Given::Rest);
+    let (done, finish) = match plan.json {
+        true => ("\"[DONE]\"]}", "\"\"]}"),
+        false => (DONE, FINISH),
+    };
+    let done = Step::Data(done.to_owned(), Given::Terminator);
+    let finish = Step::Data(finish.to_owned(), Given::Rest);
     steps.extend(match behaviour.ending {
         Ending::Done | Ending::Finish if said => vec![Step::End],
         Ending::DoneAndSilence if said => vec![Step::Never],
@@ -124,6 +180,14 @@ fn data(what: What, call: usize) -> Step {
         ),
     };
     Step::Data(text, given)
+}
+
+/// A piece of a document.
+fn item(what: What, call: usize) -> Step {
+    match what {
+        What::Token => Step::Data(format!("\"a{call}\","), Given::Content),
+        _ => Step::Data("\n".to_owned(), Given::Rest),
+    }
 }
 
 /// Everything that a call would give if nobody stopped it.

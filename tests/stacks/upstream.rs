@@ -82,6 +82,8 @@ impl Service<Request<ReplayBody>> for PlannedUpstream {
             steps: steps(&self.plan, call),
             timer: None,
             trace: self.trace.clone(),
+            knows_its_end: self.plan.knows_its_end,
+            has_ended: false,
         };
         if let Some(run) = request.extensions().get::<Run>() {
             let asked = asked(&self.plan, &self.trace, &request, run);
@@ -93,6 +95,8 @@ impl Service<Request<ReplayBody>> for PlannedUpstream {
         };
         let content_type = if self.plan.sse && status == 200 {
             "text/event-stream"
+        } else if self.plan.json {
+            "application/json"
         } else {
             "text/plain"
         };
@@ -140,12 +144,22 @@ struct Play {
     steps: VecDeque<Step>,
     timer: Option<Pin<Box<Sleep>>>,
     trace: Trace,
+    knows_its_end: bool,
+    has_ended: bool,
 }
 
 impl Play {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
-        while let Some(Step::Wait(ticks)) = self.steps.front() {
-            let ticks = *ticks;
+        loop {
+            let ticks = match self.steps.front() {
+                Some(Step::Wait(ticks)) => *ticks,
+                Some(Step::Gives(given)) => {
+                    self.trace.push(Event::Gave(self.call, *given));
+                    self.steps.pop_front();
+                    continue;
+                }
+                _ => break,
+            };
             let timer = self
                 .timer
                 .get_or_insert_with(|| Box::pin(tokio::time::sleep(Duration::from_secs(ticks))));
@@ -165,6 +179,19 @@ impl Play {
             Some(step) => Poll::Ready(step),
             None => Poll::Ready(Step::End),
         }
+    }
+
+    /// Notes the end, at the first call of a body that knows it.
+    fn ended(&mut self) {
+        if !(self.knows_its_end && std::mem::replace(&mut self.has_ended, true)) {
+            self.trace.push(Event::Ended(self.call, true));
+        }
+    }
+
+    /// Whether nothing comes any more, and the body knows it.
+    fn is_over(&self) -> bool {
+        let over = |step: &Step| matches!(step, Step::Wait(0) | Step::End);
+        self.knows_its_end && self.steps.iter().all(over)
     }
 }
 
@@ -187,12 +214,15 @@ impl Future for Call {
             return Poll::Ready(Err(io::Error::from(io::ErrorKind::ConnectionRefused).into()));
         };
         let step = ready!(play.poll(cx));
-        let play = self.play.take().unwrap();
+        let mut play = self.play.take().unwrap();
         if let Step::Fail = step {
             play.trace.push(Event::Ended(play.call, false));
             return Poll::Ready(Err(reset()));
         }
         play.trace.push(Event::Gave(play.call, Given::Head));
+        if play.is_over() {
+            play.ended();
+        }
         let head = std::mem::take(&mut self.head);
         Poll::Ready(Ok(head.body(Answer { play }).unwrap()))
     }
@@ -215,20 +245,27 @@ impl Body for Answer {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let step = ready!(self.play.poll(cx));
-        let Play { trace, call, .. } = &self.play;
+        let play = &mut self.play;
         Poll::Ready(match step {
             Step::Data(text, given) => {
-                trace.push(Event::Gave(*call, given));
+                play.trace.push(Event::Gave(play.call, given));
+                if play.is_over() {
+                    play.ended();
+                }
                 Some(Ok(Frame::data(Bytes::from(text))))
             }
             Step::Fail => {
-                trace.push(Event::Ended(*call, false));
+                play.trace.push(Event::Ended(play.call, false));
                 Some(Err(reset()))
             }
             _ => {
-                trace.push(Event::Ended(*call, true));
+                play.ended();
                 None
             }
         })
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.play.is_over()
     }
 }

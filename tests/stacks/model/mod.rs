@@ -93,14 +93,17 @@ pub(crate) fn expect(plan: &Plan) -> Option<Expected> {
 }
 
 /// Whether all of the plan can be worked out: not what an early head leaves to a
-/// reader who is away, nor what is announced for a part of the answer.
+/// reader who is away, what is announced for a part of the answer, nor other frames.
 pub(crate) fn knows(plan: &Plan) -> bool {
     let callers = |kind: &Kind| matches!(kind, Kind::Ceiling { caller: true, .. });
     let whole = matches!(plan.announces, None | Some(Announced::Whole(_)));
     // A tool's task sees the run's end also while the reader is away.
     let away = plan.reader.away.iter().any(|away| *away > 0);
     let tool = plan.tool.is_none_or(|tool| tool.is_known(plan) && !away);
-    tool && !plan.is_early() && (whole || !plan.layers.iter().any(callers))
+    let frames = plan.cuts.is_empty() && plan.joins.is_empty() && !plan.json;
+    // One who leaves at the last frame has all, if the body says that it was the last.
+    let frames = frames && !(plan.knows_its_end && plan.reader.leaves.is_some());
+    frames && tool && !plan.is_early() && (whole || !plan.layers.iter().any(callers))
 }
 
 /// Why a run that outlived its call is over for whoever looks at `at`.

@@ -18,7 +18,7 @@ pub(super) fn check(plan: &Plan, story: &Story) -> Result<(), String> {
             got.push_str(text);
             continue;
         }
-        let between = got.is_empty() || got.ends_with("\n\n");
+        let between = is_between(&got);
         let ends = [DONE, ERROR_EVENT, "event: error\n"];
         let ended = ends.iter().any(|end| got.contains(end));
         if !plan.sse || plan.keep_alive.is_none() || !between || ended {
@@ -49,8 +49,7 @@ pub(super) fn check(plan: &Plan, story: &Story) -> Result<(), String> {
         Some((prefix, error)) => (prefix, Some(error)),
         None => (&*got, None),
     };
-    let whole = prefix.is_empty() || prefix.ends_with("\n\n");
-    if !whole {
+    if !is_between(prefix) {
         return fail(format!("half an event: {got:?}"));
     }
     if error.is_some_and(|error| error.matches("\n\n").count() != 1 || !error.ends_with("\n\n")) {
@@ -75,6 +74,13 @@ pub(super) fn check(plan: &Plan, story: &Story) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+/// Whether no event is begun; a comment is no part of one.
+fn is_between(got: &str) -> bool {
+    let open = got.rsplit("\n\n").next().unwrap_or_default();
+    open.split_inclusive('\n')
+        .all(|line| line.starts_with(':') && line.ends_with('\n'))
 }
 
 fn is_made_here(got: &str) -> bool {

@@ -72,7 +72,8 @@ fn tokens(plan: &Plan, story: &Story) -> Result<(), String> {
         Kind::TokenCap(tokens) => Some(*tokens),
         _ => None,
     });
-    let Some(cap) = caps.min().filter(|_| plan.sse && !plan.is_pumped()) else {
+    let counts = plan.sse && !plan.is_pumped() && plan.joins.is_empty();
+    let Some(cap) = caps.min().filter(|_| counts) else {
         return Ok(());
     };
     let mut pieces = vec![0_u32; story.given.len()];
