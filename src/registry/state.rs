@@ -315,7 +315,9 @@ impl Registration for RegistryState {
         if identity.admission.announce() {
             self.send(&mut sequence, node, &RunNotice::Opened, own);
         }
-        self.send(&mut sequence, node, notice, own);
+        if !matches!(notice, RunNotice::Opened) {
+            self.send(&mut sequence, node, notice, own);
+        }
         true
     }
 

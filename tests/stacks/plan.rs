@@ -365,6 +365,13 @@ impl Plan {
         self.layers.iter().any(caps)
     }
 
+    /// Whether a cap may end an attempt, and leave the call to a clock.
+    pub(crate) fn caps_attempts(&self) -> bool {
+        let inside = self.first_trying().unwrap_or(self.layers.len());
+        let caps = |kind: &Kind| matches!(kind, Kind::OwnerCap { .. });
+        self.layers[inside..].iter().any(caps)
+    }
+
     /// Whether the run outlives its calls: it was opened for an id, or given one.
     pub(crate) fn outlives(&self) -> bool {
         self.named && self.run_layer().is_some()

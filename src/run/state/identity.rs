@@ -33,55 +33,49 @@ pub(crate) struct Identity {
     pub(crate) admission: Admission,
 }
 
-/// Whether a registry with owner caps has admitted the run. The value is one of the constants
-/// below, and only grows.
+/// Whether the owner caps of the registry have admitted the run, and whether observers know it: a set
+/// of the bits below.
 #[derive(Debug)]
 pub(crate) struct Admission(AtomicU8);
 
-/// An [`Admission`] of a run that a request brought in, and no cap has admitted yet.
-const PENDING: u8 = 0;
-/// An [`Admission`] of a run that no cap has admitted, but that observers know. They must learn of
-/// its end.
+/// Observers know the run, or learn of it now. They must learn of its end.
 const ANNOUNCED: u8 = 1;
-/// An [`Admission`] of a run that the caps have admitted, or to which no cap applies.
+/// The caps have admitted the run, or no cap applies to it.
 const ADMITTED: u8 = 2;
-/// An [`Admission`] of a run that the registry removed before observers knew the run. A cap
-/// refused the run, or its request was a stop phrase.
-const WITHDRAWN: u8 = 3;
+/// The registry removed the run before a cap admitted it and before observers knew it. A cap refused
+/// the run, or its request was a stop phrase.
+const WITHDRAWN: u8 = 4;
 
 impl Admission {
     pub(crate) const fn new(is_admitted: bool) -> Self {
-        Self(AtomicU8::new(if is_admitted { ADMITTED } else { PENDING }))
+        Self(AtomicU8::new(if is_admitted { ADMITTED } else { 0 }))
     }
 
-    /// Marks a pending run as announced; any other run stays as it is. Returns whether the run was
-    /// pending.
+    /// Marks the run as announced, unless it is withdrawn. Returns whether it was not announced
+    /// before: then the caller sends its `Opened` notice, before any other event of the run.
     pub(crate) fn announce(&self) -> bool {
-        self.0.fetch_max(ANNOUNCED, Ordering::AcqRel) == PENDING
+        self.0.fetch_or(ANNOUNCED, Ordering::AcqRel) & (ANNOUNCED | WITHDRAWN) == 0
     }
 
-    /// Marks the run as admitted; a withdrawn run stays so. Returns whether the run was pending:
-    /// then observers do not know it yet.
+    /// Marks the run as admitted; a withdrawn run stays withdrawn. Returns whether observers do not
+    /// know the run yet.
     pub(crate) fn admit(&self) -> bool {
-        self.0.fetch_max(ADMITTED, Ordering::AcqRel) == PENDING
+        self.0.fetch_or(ADMITTED, Ordering::AcqRel) & (ANNOUNCED | WITHDRAWN) == 0
     }
 
     pub(crate) fn is_admitted(&self) -> bool {
-        self.0.load(Ordering::Acquire) == ADMITTED
+        self.0.load(Ordering::Acquire) & (ADMITTED | WITHDRAWN) == ADMITTED
     }
 
-    /// Marks the run as withdrawn if it is still pending, and returns whether it did. A run that is
-    /// announced or admitted stays so.
+    /// Marks the run as withdrawn, unless it is announced or admitted. Returns whether it did.
     pub(crate) fn withdraw(&self) -> bool {
         let (success, failure) = (Ordering::AcqRel, Ordering::Acquire);
-        let left = self
-            .0
-            .compare_exchange(PENDING, WITHDRAWN, success, failure);
+        let left = self.0.compare_exchange(0, WITHDRAWN, success, failure);
         left.is_ok()
     }
 
     pub(crate) fn is_withdrawn(&self) -> bool {
-        self.0.load(Ordering::Acquire) == WITHDRAWN
+        self.0.load(Ordering::Acquire) & WITHDRAWN != 0
     }
 }
 

@@ -8,9 +8,13 @@ use std::{
     task::{Context, Wake, Waker},
 };
 
+use futures_util::FutureExt as _;
 use tokio::time::sleep;
-use tower::{Layer as _, ServiceExt};
-use tower_agent::{HardCeilingLayer, Owner, Run, RunEvent, RunRegistry, Scope, TerminalReason};
+use tower::{Layer as _, ServiceBuilder, ServiceExt};
+use tower_agent::{
+    HardCeilingLayer, Owner, OwnerCapLayer, OwnerCaps, Run, RunEvent, RunLayer, RunRegistry, Scope,
+    TerminalReason,
+};
 use tracing_subscriber::layer::{Context as Spans, Layer, SubscriberExt};
 
 use super::{ended, id, opened, us};
@@ -32,21 +36,22 @@ impl Wake for Looking {
     }
 }
 
-/// Acts while a limit of a run is logged as too short, so before the end is told.
-struct BeforeTheEvent(Mutex<Option<Box<dyn FnOnce() + Send>>>);
+/// Acts once, while an event with this field is logged: that a limit was too short, before the end is
+/// told, or a notice, before the notice is.
+struct BeforeTheEvent(&'static str, Mutex<Option<Box<dyn FnOnce() + Send>>>);
 
 impl BeforeTheEvent {
-    fn new(act: impl FnOnce() + Send + 'static) -> Self {
-        Self(Mutex::new(Some(Box::new(act))))
+    fn new(field: &'static str, act: impl FnOnce() + Send + 'static) -> Self {
+        Self(field, Mutex::new(Some(Box::new(act))))
     }
 }
 
 impl<S: tracing::Subscriber> Layer<S> for BeforeTheEvent {
     fn on_event(&self, event: &tracing::Event<'_>, _: Spans<'_, S>) {
         let fields = event.metadata().fields();
-        if fields.field("took").is_some() {
-            let act = self.0.lock().unwrap().take();
-            act.unwrap()();
+        if fields.field(self.0).is_some() {
+            let act = self.1.lock().unwrap().take();
+            act.into_iter().for_each(|act| act());
         }
     }
 }
@@ -62,13 +67,71 @@ async fn limited() -> (RunRegistry, Run) {
     (registry, run)
 }
 
-/// Completes the run, and acts between the end and its events.
-fn end_and(run: &Run, act: impl FnOnce() + Send + 'static) {
+/// Does `what`, and acts before it is told.
+fn and(field: &'static str, act: impl FnOnce() + Send + 'static, what: impl FnOnce()) {
     // Others may listen meanwhile, who keep tracing from taking this for the only one.
     let _heard = LogCapture::start();
-    let listening = tracing_subscriber::registry().with(BeforeTheEvent::new(act));
+    let listening = tracing_subscriber::registry().with(BeforeTheEvent::new(field, act));
     let _listening = tracing::subscriber::set_default(listening);
-    run.end(TerminalReason::Completed);
+    what();
+}
+
+/// Completes the run, and acts between the end and its events.
+fn end_and(run: &Run, act: impl FnOnce() + Send + 'static) {
+    and("took", act, || {
+        run.end(TerminalReason::Completed);
+    });
+}
+
+/// Another thread may end a run, or tell something of it, before the one that opened it tells that.
+#[tokio::test(start_paused = true)]
+async fn an_observer_hears_that_a_run_was_opened_before_all_else_and_once() {
+    for (capped, ends) in [(false, true), (false, false), (true, true), (true, false)] {
+        let registry = RunRegistry::new();
+        let caps = OwnerCaps::new().max_open_runs(1);
+        let slow = Upstream::script(Script::sse().data(DONE));
+        let stack = ServiceBuilder::new()
+            .layer(RunLayer::new(registry.clone()).owner_by(|_| us()))
+            .layer(OwnerCapLayer::optional(
+                registry.clone(),
+                capped.then_some(caps),
+            ))
+            .service(slow);
+        let mut events = registry.subscribe();
+        let mut asked = request();
+        asked
+            .headers_mut()
+            .insert("x-run-id", http::HeaderValue::from_static("r"));
+        let (other, mut call) = (registry.clone(), None);
+
+        let act = move || {
+            let run = other.get(us(), &id("r")).unwrap();
+            match ends {
+                true => drop(run.end(TerminalReason::Aborted)),
+                false => (0..5).for_each(|_| run.heartbeat_at(1, "round")),
+            }
+        };
+        and("notice", act, || {
+            call = Some(stack.oneshot(asked).now_or_never())
+        });
+
+        drop(call);
+        registry.abort(us(), &id("r"));
+        let told: &[_] = match ends {
+            true => &["opened", "aborted"],
+            false => &["opened", "looks_stuck", "aborted"],
+        };
+        let mut heard = Vec::new();
+        while let Some(event) = events.next().now_or_never().flatten() {
+            let event = serde_json::to_value(event).unwrap();
+            let what = event["notice"]["kind"]
+                .as_str()
+                .or(event["reason"].as_str());
+            heard.push(what.unwrap().to_owned());
+            assert_eq!(event["sequence"], heard.len());
+        }
+        assert_eq!(heard, told, "{capped}");
+    }
 }
 
 /// covers: B6

@@ -148,7 +148,7 @@ fn earliest_cause(plan: &Plan, story: &Story) -> Result<(), String> {
         return fail("the model has no end for this");
     };
     let reasons = &story.last().reasons;
-    if plan.has_caps() && reasons.iter().flatten().any(is_cap) {
+    if plan.has_caps() && (reasons.iter().flatten().any(is_cap) || plan.caps_attempts()) {
         return Ok(());
     }
     let strict = std::env::var_os("STACKS_STRICT").is_some();
