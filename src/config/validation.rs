@@ -191,8 +191,8 @@ fn limits_of(name: &str, table: AgentTable) -> Result<AgentLimits, ConfigError> 
     })
 }
 
-/// Puts an error about a key of `[run]` or `[retry]` below `agents.defaults`, if only that table
-/// has the key.
+/// Moves an error about a key of `[run]` or `[retry]` to `agents.defaults`, if the key stands there and
+/// not in the file's own table.
 fn below_defaults(
     error: ConfigError,
     of_file: (RunTable, RetryTable),

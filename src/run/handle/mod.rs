@@ -224,7 +224,7 @@ impl Run {
     ///
     /// When the future resolves, no call, attempt or tool at or below the node is still being
     /// dropped, no task of a pump drops or drains a call, and each
-    /// [`on_end`](crate::RunLayer::on_end) below the node has returned.
+    /// [`on_end`](crate::RunLayer::on_end) of a call at or below the node has returned.
     ///
     /// # Cancel safety
     ///

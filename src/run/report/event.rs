@@ -198,7 +198,7 @@ impl RunEvent {
         }
     }
 
-    /// The end of the run, without its numbers.
+    /// The end of the run, without its sequence numbers.
     pub(crate) fn ended(node: &Node<NodeState>) -> Self {
         let end = Terminated::of(node);
         let at = node.nearest_end().map(|end| end.at()).unwrap_or_default();
