@@ -44,7 +44,8 @@
 //! This layer belongs inside of [`RunLayer`](crate::RunLayer), which opens the run, and
 //! of [`StopPhraseLayer`](crate::StopPhraseLayer), so that a caller at a cap can still
 //! stop its running agents; outside of all layers that count or call. Without a
-//! `RunLayer` of the same registry further out, this layer counts and refuses no request.
+//! `RunLayer` of the same registry further out, this layer counts and refuses no request. Nor does
+//! a second layer of the same registry in one stack: the caps of the outermost one hold.
 //!
 //! A new run is in the registry before this layer admits the run, but observers get the run's
 //! `Opened` notice only at the admission. If a stack of the same registry lacks this layer,

@@ -108,7 +108,7 @@ pub(crate) fn stack(
                 };
                 boxed(layer.layer(inner))
             }
-            _ => supervising(kind, registry, inner),
+            _ => supervising(index, kind, registry, trace, inner),
         };
         between(seen(layered, trace, at(Event::Came)), index)
     });
@@ -204,7 +204,13 @@ fn trying(kind: &Kind, budget: RetryBudget, inner: Boxed) -> Boxed {
     }
 }
 
-fn supervising(kind: &Kind, registry: &RunRegistry, inner: Boxed) -> Boxed {
+fn supervising(
+    index: usize,
+    kind: &Kind,
+    registry: &RunRegistry,
+    trace: &Trace,
+    inner: Boxed,
+) -> Boxed {
     match *kind {
         Kind::Step {
             window,
@@ -257,7 +263,12 @@ fn supervising(kind: &Kind, registry: &RunRegistry, inner: Boxed) -> Boxed {
             let layer = if observes { layer.observe() } else { layer };
             boxed(layer.layer(inner))
         }
-        Kind::Run => boxed(RunLayer::new(registry.clone()).layer(inner)),
+        Kind::Run => {
+            let trace = trace.clone();
+            let layer = RunLayer::new(registry.clone());
+            let layer = layer.on_end(move |summary| trace.summarised(index, summary));
+            boxed(layer.layer(inner))
+        }
         Kind::Retry { .. } | Kind::Fallback { .. } | Kind::Gate { .. } | Kind::KeepAlive(_) => {
             inner
         }

@@ -9,7 +9,7 @@ use crate::tests::stacks::{
     between::between,
     plan::{
         Action, Announced, Behaviour, Budget, Cut, Ending, Head, KeepAlive, Kind, Leave, Piece,
-        Plan, Reader, What,
+        Plan, Reader, States, What,
     },
 };
 
@@ -310,6 +310,7 @@ pub(crate) fn plans() -> impl Strategy<Value = Plan> {
                     joins: vec![],
                     knows_its_end: false,
                     json: false,
+                    states: States::Nothing,
                 };
                 if once {
                     plan.try_once();
@@ -357,6 +358,7 @@ pub(crate) fn plans_with_caps() -> impl Strategy<Value = Plan> {
 
 /// The same plans, whose upstream sends some of its events in two frames, and several in one. Half of
 /// the answers that are no streams are JSON, and half of all say at their last frame that it is one.
+/// Half of the answers state their tokens.
 pub(crate) fn plans_with_frames() -> impl Strategy<Value = Plan> {
     let wait = prop_oneof![2 => Just(0), 1 => 1..4u64];
     let cut = (any::<Index>(), any::<Index>(), wait);
@@ -364,11 +366,18 @@ pub(crate) fn plans_with_frames() -> impl Strategy<Value = Plan> {
     let cuts = prop::collection::vec(cut, 0..4);
     let joins = prop::collection::vec(any::<Index>(), 0..4);
     let plans = prop_oneof![plans(), plans_with_caps()];
-    (plans, cuts, joins, any::<[bool; 2]>()).prop_map(|(plan, cuts, joins, [ends, json])| Plan {
+    let states = prop_oneof![
+        2 => Just(States::Nothing),
+        1 => Just(States::Total),
+        1 => Just(States::All),
+    ];
+    let plans = (plans, cuts, joins, any::<[bool; 2]>(), states);
+    plans.prop_map(|(plan, cuts, joins, [ends, json], states)| Plan {
         cuts,
         joins,
         knows_its_end: ends,
         json: json && !plan.sse,
+        states,
         ..plan
     })
 }

@@ -73,9 +73,11 @@ pub(crate) fn two(plan: &Plan) -> Story {
         Story {
             entries: trace.take(),
             given: vec![],
+            said: trace.all_said(),
             left: left(&budget),
             known: true,
             observed: false,
+            summaries: trace.take_summaries(),
             turns: vec![],
         }
     })
@@ -292,9 +294,11 @@ async fn play(plan: &Plan, reader: &Reader) -> Story {
         given: (0..trace.calls())
             .map(|call| script::all(plan, call))
             .collect(),
+        said: trace.all_said(),
         left: left(&budget),
         known: trace.call().is_some(),
         observed,
+        summaries: trace.take_summaries(),
         turns: vec![],
     };
     // A reader who left at once may have reached no layer that knows the run.

@@ -53,6 +53,8 @@ pub(crate) struct Plan {
     pub(crate) knows_its_end: bool,
     /// Whether an answer that is no stream is a document of JSON.
     pub(crate) json: bool,
+    /// Where the upstream states the tokens of an answer.
+    pub(crate) states: States,
 }
 
 /// A cut through one piece of what the upstream says, and the ticks until the rest of it.
@@ -61,6 +63,16 @@ pub(crate) struct Cut {
     pub(crate) piece: Index,
     pub(crate) byte: Index,
     pub(crate) wait: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum States {
+    /// Nowhere.
+    Nothing,
+    /// In the last piece.
+    Total,
+    /// In the last piece, and in each token of a stream those until then.
+    All,
 }
 
 /// A header, and the ticks that it says.
@@ -363,6 +375,17 @@ impl Plan {
     pub(crate) fn has_caps(&self) -> bool {
         let caps = |kind: &Kind| matches!(kind, Kind::TokenCap(_) | Kind::OwnerCap { .. });
         self.layers.iter().any(caps)
+    }
+
+    /// Whether one of these layers counts tokens against a cap. Of those that cap owners, the outermost
+    /// counts.
+    pub(crate) fn counts_tokens(layers: &[Kind]) -> bool {
+        let owner = layers.iter().find_map(|kind| match kind {
+            Kind::OwnerCap { tokens, .. } => Some(tokens.is_some()),
+            _ => None,
+        });
+        let tokens = |kind: &Kind| matches!(kind, Kind::TokenCap(_));
+        owner == Some(true) || layers.iter().any(tokens)
     }
 
     /// Whether a cap may end an attempt, and leave the call to a clock.

@@ -6,7 +6,7 @@ use proptest::sample::Index;
 
 use crate::tests::{
     stacks::{
-        plan::{Ending, Head, Plan, What},
+        plan::{Ending, Head, Plan, States, What},
         trace::Given,
     },
     support::FINISH,
@@ -115,6 +115,7 @@ fn whole_steps(plan: &Plan, call: usize) -> VecDeque<Step> {
     }
     steps.push_back(Step::Head);
     let last = Step::Wait(behaviour.last);
+    let mut tokens = 0;
     let says_error = !behaviour.head_is.is_ok() || (behaviour.error_first && !plan.sse);
     if says_error {
         steps.extend([last, Step::Data(error(call), Given::Error)]);
@@ -123,10 +124,15 @@ fn whole_steps(plan: &Plan, call: usize) -> VecDeque<Step> {
             steps.push_back(Step::Data("{\"said\":[".to_owned(), Given::Rest));
         }
         for piece in &behaviour.frames {
+            tokens += u64::from(piece.what == What::Token);
+            let usage = match plan.states {
+                States::All => usage(call, tokens),
+                _ => String::new(),
+            };
             steps.push_back(Step::Wait(piece.after));
             steps.push_back(match plan.json {
                 true => item(piece.what, call),
-                false => data(piece.what, call),
+                false => data(piece.what, call, &usage),
             });
         }
         steps.push_back(last);
@@ -136,12 +142,20 @@ fn whole_steps(plan: &Plan, call: usize) -> VecDeque<Step> {
         }
     }
     let said = says_error || behaviour.error_first;
-    let (done, finish) = match plan.json {
-        true => ("\"[DONE]\"]}", "\"\"]}"),
-        false => (DONE, FINISH),
+    let total = match plan.states {
+        States::Nothing => String::new(),
+        _ => usage(call, tokens + 1),
     };
-    let done = Step::Data(done.to_owned(), Given::Terminator);
-    let finish = Step::Data(finish.to_owned(), Given::Rest);
+    let [done, finish] = match plan.json {
+        true => ["[DONE]", ""].map(|last| format!("\"{last}\"]{total}}}")),
+        false if total.is_empty() => [DONE, FINISH].map(str::to_owned),
+        false => {
+            let total = format!("data: {{\"choices\":[]{total}}}\n\n");
+            [format!("{total}{DONE}"), format!("{FINISH}{total}")]
+        }
+    };
+    let done = Step::Data(done, Given::Terminator);
+    let finish = Step::Data(finish, Given::Rest);
     steps.extend(match behaviour.ending {
         Ending::Done | Ending::Finish if said => vec![Step::End],
         Ending::DoneAndSilence if said => vec![Step::Never],
@@ -159,9 +173,25 @@ fn error(call: usize) -> String {
     format!("{{\"error\":{{\"message\":\"boom {call}\"}}}}")
 }
 
+/// The tokens of an answer, as another key of an object. Those of the prompt say of which call.
+fn usage(call: usize, tokens: u64) -> String {
+    let prompt = 10 + call;
+    format!(",\"usage\":{{\"prompt_tokens\":{prompt},\"completion_tokens\":{tokens}}}")
+}
+
+/// The tokens in and out that a call has stated at the end of what it has given.
+pub(crate) fn stated(given: &str) -> Option<(u64, u64)> {
+    let (_, usage) = given.rsplit_once("\"usage\":{")?;
+    let (usage, _) = usage.split_once('}')?;
+    let mut numbers = usage.split(',').map(|count| count.rsplit_once(':'));
+    let mut number = || numbers.next()??.1.parse().ok();
+    Some((number()?, number()?))
+}
+
 /// A piece that says of which call it is.
-fn data(what: What, call: usize) -> Step {
-    let delta = |delta| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{delta}}}]}}\n\n");
+fn data(what: What, call: usize, usage: &str) -> Step {
+    let delta =
+        |delta| format!("data: {{\"choices\":[{{\"index\":0,\"delta\":{delta}}}]{usage}}}\n\n");
     let (text, given) = match what {
         What::Token => (
             delta(format!("{{\"content\":\"a{call}\"}}")),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use tokio::time::Instant;
-use tower_agent::{NodeKind, Run, TerminalReason};
+use tower_agent::{NodeKind, Run, TerminalReason, run::CallSummary};
 
 use super::plan::Plan;
 
@@ -104,11 +104,21 @@ pub(crate) struct Entry {
     pub(crate) reasons: [Option<TerminalReason>; 2],
 }
 
+/// The summary of a call, as a hook of the program heard it.
+pub(crate) struct Summarised {
+    /// The layer that has the hook.
+    pub(crate) layer: usize,
+    pub(crate) at: Duration,
+    pub(crate) summary: CallSummary,
+}
+
 /// Append only; all clones are the same.
 #[derive(Clone)]
 pub(crate) struct Trace {
     start: Instant,
     state: Arc<Mutex<TraceState>>,
+    /// By itself: an end may be noticed while the other is locked.
+    summaries: Arc<Mutex<Vec<Summarised>>>,
 }
 
 #[derive(Default)]
@@ -117,6 +127,8 @@ struct TraceState {
     call: Option<Run>,
     /// The node that each upstream call found.
     found: Vec<Run>,
+    /// The text that each upstream call has given.
+    said: Vec<String>,
 }
 
 impl Trace {
@@ -124,6 +136,7 @@ impl Trace {
         Self {
             start: Instant::now(),
             state: Arc::default(),
+            summaries: Arc::default(),
         }
     }
 
@@ -144,9 +157,24 @@ impl Trace {
     /// An upstream call starts under this node; answers its number.
     pub(crate) fn start(&self, asked: Asked, found: Run) -> usize {
         let call = self.calls();
-        self.lock().found.push(found);
+        let mut shared = self.lock();
+        shared.found.push(found);
+        shared.said.push(String::new());
+        drop(shared);
         self.push(Event::Called(call, asked));
         call
+    }
+
+    /// An upstream call gives a text.
+    pub(crate) fn said(&self, call: usize, text: &str) {
+        if let Some(said) = self.lock().said.get_mut(call) {
+            said.push_str(text);
+        }
+    }
+
+    /// The text that each upstream call has given.
+    pub(crate) fn all_said(&self) -> Vec<String> {
+        self.lock().said.clone()
     }
 
     /// How many upstream calls there were.
@@ -189,6 +217,20 @@ impl Trace {
         last.is_some_and(|entry| entry.event != Event::Spread)
     }
 
+    /// A hook of the program hears how the call ended.
+    pub(crate) fn summarised(&self, layer: usize, summary: &CallSummary) {
+        self.summaries.lock().unwrap().push(Summarised {
+            layer,
+            at: self.start.elapsed(),
+            summary: summary.clone(),
+        });
+    }
+
+    /// The summaries since the last time.
+    pub(crate) fn take_summaries(&self) -> Vec<Summarised> {
+        std::mem::take(&mut self.summaries.lock().unwrap())
+    }
+
     /// All that was noted since the last time.
     pub(crate) fn take(&self) -> Vec<Entry> {
         std::mem::take(&mut self.lock().entries)
@@ -200,6 +242,8 @@ pub(crate) struct Story {
     pub(crate) entries: Vec<Entry>,
     /// All that each upstream call would give if nobody stopped it.
     pub(crate) given: Vec<String>,
+    /// All that each upstream call gave.
+    pub(crate) said: Vec<String>,
     /// How many repeats the budget has left in the end: for no model, and for
     /// each.
     pub(crate) left: Vec<(Option<String>, usize)>,
@@ -207,6 +251,8 @@ pub(crate) struct Story {
     pub(crate) known: bool,
     /// Whether observers saw the nodes from their beginning.
     pub(crate) observed: bool,
+    /// What each layer that opens calls said of the end of the call.
+    pub(crate) summaries: Vec<Summarised>,
     /// The requests of the same run that followed.
     pub(crate) turns: Vec<Turn>,
 }

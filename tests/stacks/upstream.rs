@@ -249,6 +249,7 @@ impl Body for Answer {
         Poll::Ready(match step {
             Step::Data(text, given) => {
                 play.trace.push(Event::Gave(play.call, given));
+                play.trace.said(play.call, &text);
                 if play.is_over() {
                     play.ended();
                 }

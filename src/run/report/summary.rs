@@ -36,7 +36,8 @@ pub struct CallSummary {
     #[serde(rename = "elapsed_ms", serialize_with = "millis")]
     pub elapsed: Duration,
     /// The number of the call's attempts by layers that retry or fall back, and by
-    /// [`Run::attempt`](crate::Run::attempt); 0 without either.
+    /// [`Run::attempt`](crate::Run::attempt); 0 without either. The number begins anew when a layer
+    /// around them, such as a health gate, sends the request once more.
     pub attempts: u32,
     /// The name of the candidate that served the call, or of the last one that was tried. `None` if
     /// no layer chose one.

@@ -4,6 +4,7 @@ mod attempts;
 mod bytes;
 mod drops;
 mod guards;
+mod summary;
 
 use std::time::Duration;
 
@@ -20,7 +21,8 @@ type Check = fn(&Plan, &Story) -> Result<(), String>;
 
 /// All oracles that can judge the story.
 pub(crate) fn all(story: &Story) -> impl Iterator<Item = (&'static str, Check)> {
-    let known = GENERAL.into_iter().chain(attempts::ALL).chain(guards::ALL);
+    let known = GENERAL.into_iter().chain(attempts::ALL);
+    let known = known.chain(guards::ALL).chain(summary::ALL);
     let known = known.filter(|_| story.known);
     known.chain(UNKNOWN.into_iter().filter(|_| !story.known))
 }
