@@ -16,7 +16,7 @@ use super::{
     RunRegistry,
     admission::Finder,
     entries::Entries,
-    eviction::rank,
+    eviction::{idle_until, rank},
     key::EntryKey,
     owner_caps::{Owner, Owners},
     sessions::Sessions,
@@ -156,8 +156,12 @@ impl RegistryState {
         for shard in 0..SHARDS {
             let suspects = self.with_shard(shard, |entries| entries.due(now));
             for run in suspects {
-                run.node().check_below(run.at(now));
-                let _later = self.idle(run.node(), now);
+                let node = run.node();
+                let limit = node.payload.identity().and_then(|own| self.idle_limit(own));
+                // A run completes when it has been idle for too long: no later deadline ends it.
+                let until = limit.map_or(now, |limit| idle_until(node, limit, now).min(now));
+                node.check_below(run.at(until));
+                let _later = self.idle(node, now);
             }
         }
     }

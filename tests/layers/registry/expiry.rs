@@ -6,7 +6,7 @@ use tower::{Layer, ServiceExt};
 use tower_agent::{HardCeilingLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason};
 
 use super::{IDLE, id, us};
-use crate::support::{Script, Upstream, request, secs};
+use crate::support::{Script, Upstream, healthy, request, secs};
 
 const CEILING: u64 = 20;
 
@@ -134,4 +134,23 @@ async fn a_call_that_was_over_long_ago_does_not_keep_its_run_from_being_idle() {
     assert_eq!(run.in_flight(), 1, "it never left");
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
     assert_eq!(next.terminal_reason(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_that_was_idle_for_too_long_before_its_ceiling_has_completed() {
+    for (ceiling, reason) in [
+        (IDLE - secs(1), TerminalReason::HardCeiling),
+        (IDLE + secs(1), TerminalReason::Completed),
+    ] {
+        let registry = RunRegistry::new();
+        let run = registry.open(us(), id("r"));
+        let layer = HardCeilingLayer::new(ceiling).scope(Scope::Run);
+        let service = layer.layer(Upstream::script(healthy()));
+        drop(service.oneshot(run.attach(request())).await.unwrap());
+
+        sleep(IDLE + secs(60)).await;
+        let _tidied = registry.list();
+
+        assert_eq!(run.terminal_reason(), Some(reason));
+    }
 }
