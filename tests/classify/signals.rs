@@ -27,6 +27,9 @@ pub(crate) const SIGNALS: &[(&str, &[&str])] = &[
     (
         "quota",
         &[
+            "API usage limits",
+            "usage_limit_reached",
+            "budget_exceeded",
             "insufficient_quota",
             "billing_hard_limit_reached",
             "billing_not_active",
@@ -42,6 +45,7 @@ pub(crate) const SIGNALS: &[(&str, &[&str])] = &[
     (
         "auth",
         &[
+            "organization has been disabled",
             "invalid_api_key",
             "account_deactivated",
             "401",
@@ -69,6 +73,9 @@ pub(crate) const SIGNALS: &[(&str, &[&str])] = &[
     (
         "model_gone",
         &[
+            "Model Not Exist",
+            "No endpoints found for",
+            "model_not_available",
             "model_not_found",
             "DeploymentNotFound",
             "permission_error",
@@ -83,6 +90,7 @@ pub(crate) const SIGNALS: &[(&str, &[&str])] = &[
     (
         "context_overflow",
         &[
+            "maximum prompt length is",
             "context_length_exceeded",
             "prompt is too long",
             "exceed context limit",
@@ -152,6 +160,7 @@ pub(crate) const SIGNALS: &[(&str, &[&str])] = &[
     (
         "overloaded",
         &[
+            "capacity_exceeded",
             "server_is_overloaded",
             "slow_down",
             "overloaded_error",
@@ -185,6 +194,11 @@ pub(crate) const SIGNALS: &[(&str, &[&str])] = &[
     ("request_timeout", &["ModelTimeoutException", "408"]),
     (
         "model_fault",
-        &["ModelErrorException", "ModelStreamErrorException", "424"],
+        &[
+            "tool_use_failed",
+            "ModelErrorException",
+            "ModelStreamErrorException",
+            "424",
+        ],
     ),
 ];

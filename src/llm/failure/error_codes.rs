@@ -19,6 +19,8 @@ pub(super) const EXACT: &[Code] = &[
     ("billing_error", Quota),
     ("billing_hard_limit_reached", Quota),
     ("billing_not_active", Quota),
+    ("usage_limit_reached", Quota),
+    ("budget_exceeded", Quota),
     ("rate_limit_error", RateLimit),
     ("rate_limit_exceeded", RateLimit),
     ("Throttling", RateLimit),
@@ -26,12 +28,14 @@ pub(super) const EXACT: &[Code] = &[
     ("overloaded_error", Overloaded),
     ("server_is_overloaded", Overloaded),
     ("slow_down", Overloaded),
+    ("capacity_exceeded", Overloaded),
     ("UNAVAILABLE", Overloaded),
     ("ModelNotReady", NotReady),
     ("MPAgreementBeingCreated", NotReady),
     ("ModelTimeout", RequestTimeout),
     ("ModelError", ModelFault),
     ("ModelStreamError", ModelFault),
+    ("tool_use_failed", ModelFault),
     ("unsupported_country_region_territory", Region),
     ("authentication_error", Auth),
     ("invalid_api_key", Auth),
@@ -42,6 +46,7 @@ pub(super) const EXACT: &[Code] = &[
     ("ExpiredToken", Auth),
     ("model_not_found", ModelGone),
     ("model_decommissioned", ModelGone),
+    ("model_not_available", ModelGone),
     ("DeploymentNotFound", ModelGone),
     ("ResourceNotFound", ModelGone),
     ("context_length_exceeded", ContextOverflow),
@@ -155,8 +160,9 @@ pub(super) struct Sentence {
 /// Each phrase counts only with the statuses that its provider sends, and a common phrase only
 /// with the provider's error name.
 pub(super) const SENTENCES: &[Sentence] = &[
-    // Anthropic's API sends the next phrase.
+    // Anthropic's API sends the next two phrases.
     sentence(Quota, &[400], "credit balance").beside("invalid_request_error"),
+    sentence(Quota, &[400], "api usage limits").beside("invalid_request_error"),
     // OpenRouter sends the next phrase.
     sentence(Quota, &[403], "key limit exceeded"),
     // The Gemini API sends the next phrase.
@@ -187,7 +193,8 @@ pub(super) const SENTENCES: &[Sentence] = &[
     sentence(Auth, &[400], "missing api key").at_start(),
     // The API of xAI sends the next phrase.
     sentence(Auth, &[400], "incorrect api key provided").at_start(),
-    // Anthropic's API sends the next phrase.
+    // Anthropic's API sends the next two phrases.
+    sentence(Auth, &[400], "organization has been disabled").beside("invalid_request_error"),
     sentence(Auth, &[403], "not allowed for this organization").beside("permission_error"),
     // Some proxies send the next four phrases.
     sentence(SessionExpired, &[404, 410], "session not found"),
@@ -200,6 +207,11 @@ pub(super) const SENTENCES: &[Sentence] = &[
     sentence(ModelGone, &[404], "model").at_start(),
     // vLLM begins a message with the next phrase.
     sentence(ModelGone, &[404], "the model").at_start(),
+    // DeepSeek begins a message with the next phrase.
+    sentence(ModelGone, &[400], "model not exist").at_start(),
+    // OpenRouter begins a message with the next phrase, and a model. Without "for", the message is
+    // about a feature that the request asks for.
+    sentence(ModelGone, &[404], "no endpoints found for").at_start(),
     // Google's Vertex begins a message with the next phrase.
     sentence(ModelGone, &[404], "publisher model").at_start(),
     // Anthropic's API sends the next two phrases; Bedrock passes them on.
@@ -215,6 +227,8 @@ pub(super) const SENTENCES: &[Sentence] = &[
     sentence(ContextOverflow, &[400], "input is too long").beside("Validation"),
     // vLLM and OpenRouter send the next phrase.
     sentence(ContextOverflow, &[400], "maximum context length is"),
+    // The API of xAI sends the next phrase.
+    sentence(ContextOverflow, &[400], "maximum prompt length is"),
     // SGLang and newer versions of vLLM send the next phrase.
     sentence(ContextOverflow, &[400], "model's context length"),
     // llama.cpp sends the next phrase if the context fills up during the answer.
