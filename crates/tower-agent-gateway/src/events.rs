@@ -164,9 +164,11 @@ pub(crate) async fn events(State(events): State<EventFeed>, headers: HeaderMap) 
 async fn next(events: &mut RunEvents, stopping: &mut watch::Receiver<bool>) -> Option<RunEvent> {
     let stopped = pin!(stopping.wait_for(|stopping| *stopping));
     match future::select(pin!(events.next()), stopped).await {
-        future::Either::Left((event, _)) => event,
-        future::Either::Right(_) => None,
+        future::Either::Left((event, _)) => return event,
+        future::Either::Right(_) => {}
     }
+    // Another thread may have sent events, and then the shutdown, after the look at the events.
+    unconstrained(events.next()).now_or_never().flatten()
 }
 
 /// The registry's number of the event; `None` for lost events.

@@ -212,3 +212,29 @@ async fn an_observer_that_comes_back_misses_nothing_and_sees_nothing_twice() {
         });
     });
 }
+
+/// The shutdown comes from another thread, at any moment of a look at the stream.
+#[test]
+fn an_end_that_another_thread_sends_before_the_shutdown_is_told() {
+    for _ in 0..5_000 {
+        let registry = RunRegistry::new();
+        let (all, stop) = all_of(&registry);
+        let mut events = pin!(all.stream(None));
+        open(&registry, 0..1);
+        assert!(matches!(events.next().now_or_never(), Some(Some(_))));
+        let shutdown = std::thread::spawn(move || {
+            registry.shutdown();
+            stop.send_replace(true);
+        });
+        let mut told = false;
+        loop {
+            match events.next().now_or_never() {
+                Some(Some(event)) => told |= matches!(event, RunEvent::Ended { .. }),
+                Some(None) => break,
+                None => {}
+            }
+        }
+        shutdown.join().unwrap();
+        assert!(told);
+    }
+}
