@@ -102,8 +102,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// a layer further in has recorded is not recorded again.
     ///
     /// Counts the failure as an error of the run if the budget counts every attempt, unless a layer
-    /// further in has counted it. Returns the result of the count, that of the layer further in
-    /// included; `None` if the failure was not counted.
+    /// further in has counted it. Returns the result of that count, whichever layer made it; `None`
+    /// if no layer did.
     fn note<B: Body>(
         &mut self,
         failure: &Failure,

@@ -160,7 +160,7 @@ impl<S, C> AttemptDriver<S, C> {
         stops.then(|| Next::Done(Err(self.end_error(None))))
     }
 
-    /// Drops the settle guard, and makes the error for the end of the layer's node.
+    /// Makes the error for the end of the layer's node, and then drops the settle guard.
     ///
     /// The error's source is `error`, or else the last attempt's error, if there is one. A source
     /// that reports this same end already is returned unchanged.

@@ -1,4 +1,5 @@
-//! The callbacks of a layer in a supervised call: a window of silence, a disconnect, or hooks.
+//! The part that a layer has in a supervised call: it measures silence, handles the caller's
+//! disconnect, or runs hooks of its own.
 
 use std::{fmt::Debug, time::Duration};
 

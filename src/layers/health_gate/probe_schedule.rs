@@ -11,7 +11,7 @@ use crate::lock::Lock;
 #[derive(Debug, Default)]
 pub(super) struct SharedProbes {
     schedule: Lock<ProbeSchedule>,
-    /// Wakes the subscribers after a change that concerns them.
+    /// Wakes all waiting calls after a change of the due time, or when the prober is gone.
     pub(super) changed: Notify,
 }
 

@@ -48,15 +48,15 @@
 //!   [subscribers](crate::Run::subscribe) of the run, and with
 //!   [`comments`](TerminalResponseLayer::comments) to the caller. Subscribers get such notices
 //!   about each slow tool of the run too; the caller does not. The clock runs from the first
-//!   `Pending` of the response future to the end of the body, or to its dialect's terminator.
+//!   `Pending` of the response future to the end of the body, or to the terminator of a stream.
 //!   Content of the upstream postpones the next notice.
 //! - [`early_head`](TerminalResponseLayer::early_head): a 200 of this layer, for proxies that
 //!   limit the wait for a head, if the call has not answered a request for a stream in time. The
 //!   body then drives the call, and every later failure becomes an error event in it: the end of a
 //!   node, a transport error, and any answer that is no event stream, with its status and message.
 //!   The headers and extensions of the late answer are lost. A HEAD request gets no early head. Nor
-//!   does an attempt, which this layer sees inside of a layer that retries: the retry layer needs
-//!   the upstream's own head to decide.
+//!   does an attempt, if this layer stands inside of one that retries: that layer decides by the
+//!   upstream's own head.
 //!
 //! Comments stand between events only, in a `text/event-stream` without compression, and never
 //! after its terminator or its error event. The layer inserts nothing while the upstream is

@@ -12,11 +12,10 @@ use crate::llm::{
 const CHAT_KEY: &[u8] = b"messages";
 const RESPONSES_KEY: &[u8] = b"input";
 
-/// The number of places, of the latest messages, that are kept for a conversation's next
-/// request.
+/// How many of the latest messages' places are kept, to find where the next request goes on.
 ///
-/// More than one place is needed: a client that moves a cache marker changes the last messages of a
-/// request in the next one. Earlier messages stay the same.
+/// One place is too few: a client that moves a cache marker sends the last messages anew in the next
+/// request, changed. Earlier messages stay the same.
 const PLACES: usize = 8;
 
 /// The most of a conversation's latest events that [`History::latest`] returns.

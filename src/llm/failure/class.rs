@@ -72,7 +72,8 @@ pub enum FailureClass {
     /// The upstream allows no access from this location:
     /// `unsupported_country_region_territory`, or a firewall's page under 403.
     Region,
-    /// The prompt is longer than the model can read: `context_length_exceeded`.
+    /// The prompt is longer than the model can read: the upstream's code is
+    /// `context_length_exceeded`, or its message says so.
     ContextOverflow,
     /// The session or the earlier answer that the request goes on from is gone: 410 or 404
     /// "session not found", `previous_response_not_found`.

@@ -83,7 +83,7 @@ pub(super) struct Match<'a> {
     /// The number of bytes that the model generated: see
     /// [`GeneratedText`](super::generated_text::GeneratedText).
     pub(super) generated: u64,
-    /// The answer's text, if [`Shape::record`] was told which text that is.
+    /// The answer's text in the event, if [`Shape::record`] got the text of the recorded event.
     pub(super) text: Option<Text<'a>>,
 }
 

@@ -71,8 +71,8 @@ impl Partial {
 
 /// Reads the parts of the answer's text in an event with content, and passes them to `push`.
 pub(super) fn read_text<'a>(dialect: Dialect, event: &Event<'a>, push: &mut impl FnMut(Text<'a>)) {
-    // Ignore errors: the grammar classified the event as content, so its data is well-formed; or
-    // its data is blank, and has no text.
+    // No error can lose text here: the grammar has read the event's data as content, so the data is
+    // well-formed, or it is blank.
     let _ = match dialect {
         Dialect::OpenAiChat => chat(event.data, push),
         Dialect::OpenAiResponses => responses(event, push),

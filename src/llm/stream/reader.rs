@@ -17,10 +17,10 @@ use crate::llm::{
 
 /// The reader of an event stream, which keeps the offsets of the events that matter to layers.
 ///
-/// Each such mark counts the bytes from the stream's start to its event's [`end`](Event::end).
+/// An offset is the number of bytes from the stream's start to the event's [`end`](Event::end).
 ///
-/// If the blank line that ends the event is a CRLF, that end lies behind the CR. As with
-/// [`Splitter`], the marks do not depend on how the bytes are cut into chunks.
+/// If the blank line that ends the event is a CRLF, the end is between the CR and the LF. As with
+/// [`Splitter`], the offsets do not depend on how the bytes are cut into chunks.
 #[derive(Debug)]
 pub struct StreamReader {
     splitter: Splitter,

@@ -72,7 +72,7 @@ impl Run {
         self.apply(effects);
     }
 
-    /// The places at which the histories of the nearest run's last requests ended.
+    /// The places in the nearest run's history at which its last few messages ended, oldest first.
     pub(crate) fn places(&self) -> VecDeque<HistoryPlace> {
         self.actions().with(|state| state.places().clone())
     }

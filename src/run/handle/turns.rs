@@ -118,7 +118,7 @@ impl Run {
         Err(end)
     }
 
-    /// Moves the number of the turn from this node to `call`, which has its own node now.
+    /// Moves this node's turn number to the node of `call`, which was just opened below this node.
     pub(crate) fn pass_turn_to(&self, call: &Self) {
         if let (Some(ours), Some(theirs)) = (self.node().payload.call(), call.node().payload.call())
         {

@@ -156,8 +156,8 @@ impl Terminated {
         }
     }
 
-    /// Whether this error is the end of `run`. False for the end of a node below `run`, and for an
-    /// end in another tree.
+    /// Whether this error reports the end that ended `run`: its own, or that of a node above it.
+    /// False for the end of a node below `run`, and for an end in another tree.
     pub(crate) fn is_end_of(&self, run: &Run) -> bool {
         let node = run.node();
         self.tree == node.payload.tree

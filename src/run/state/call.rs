@@ -23,7 +23,7 @@ pub(crate) trait AttemptTarget: Any + Send + Sync + std::fmt::Debug {
     /// The price of the upstream's tokens; `None` if the price is not known.
     fn price(&self) -> Option<Price>;
 
-    /// The target as a value for a downcast, by the module that set the target.
+    /// The target as `Any`: the module that set it knows its type.
     fn as_any(&self) -> &dyn Any;
 }
 

@@ -60,7 +60,7 @@ pub(super) fn health(
     })
 }
 
-/// Resolves a time that must be longer than zero.
+/// Converts the time of the key `key` to a duration; zero is an error.
 pub(super) fn above_zero(
     key: [&str; 2],
     time: Option<Time>,
