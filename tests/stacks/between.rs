@@ -96,6 +96,9 @@ impl Between {
                 "8 a ceiling ends every wait for an answer",
                 "2 no upstream call starts at the end of its time",
                 "2 no upstream call starts under what is over",
+                // While its service is busy, no layer inside sees the request.
+                "2 no more turns than the cap",
+                "2 nothing after the end",
                 "2 nothing of either request after the end of the run",
                 // A pump reads on what the worker has still to call.
                 "2 nothing starts after the reader left",
@@ -112,6 +115,8 @@ impl Between {
                 "5 no failure is served while a candidate is left",
                 "5 nothing is tried after the commit",
                 "8 a ceiling is an end",
+                "4 each unit is spent or refunded once",
+                "11 its summary counts its attempts",
                 // What was read ahead is dropped unseen.
                 "11 its summary says why the model stopped",
             ],

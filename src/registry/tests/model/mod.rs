@@ -126,9 +126,11 @@ impl Model {
         by_name.retain(|_, n| all[*n].reason.is_none() || all[*n].expires > now);
         for n in self.live().collect::<Vec<_>>() {
             let known = &self.all[n];
-            if known.ceiling.is_some_and(|at| at <= now) {
+            let idle = (known.active == 0).then(|| known.last + known.idle);
+            let idle = idle.filter(|at| *at <= now);
+            if known.ceiling.is_some_and(|at| at <= idle.unwrap_or(now)) {
                 self.ended(n, TerminalReason::HardCeiling);
-            } else if known.active == 0 && known.last + known.idle <= now {
+            } else if idle.is_some() {
                 self.ended(n, TerminalReason::Completed);
             }
         }
