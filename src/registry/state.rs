@@ -158,7 +158,8 @@ impl RegistryState {
             for run in suspects {
                 let node = run.node();
                 let limit = node.payload.identity().and_then(|own| self.idle_limit(own));
-                // A run completes when it has been idle for too long: no later deadline ends it.
+                // A run completes once it has been idle for too long. So the clocks are checked as of
+                // that time: a deadline that has passed since does not end the run.
                 let until = limit.map_or(now, |limit| idle_until(node, limit, now).min(now));
                 node.check_below(run.at(until));
                 let _later = self.idle(node, now);

@@ -96,9 +96,9 @@ impl Between {
                 "8 a ceiling ends every wait for an answer",
                 "2 no upstream call starts at the end of its time",
                 "2 no upstream call starts under what is over",
+                "2 nothing after the end",
                 // While its service is busy, no layer inside sees the request.
                 "2 no more turns than the cap",
-                "2 nothing after the end",
                 "2 nothing of either request after the end of the run",
                 // A pump reads on what the worker has still to call.
                 "2 nothing starts after the reader left",

@@ -65,6 +65,7 @@ pub(crate) struct Cut {
     pub(crate) wait: u64,
 }
 
+/// Where the upstream states the tokens of an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum States {
     /// Nowhere.

@@ -112,8 +112,8 @@ impl Run {
         repeated.store(true, Ordering::Release);
     }
 
-    /// The state of the nearest attempt, at or above this node, that chose a candidate. Without one,
-    /// the state of the call. That state counts the attempts of the candidate.
+    /// The state that counts the attempts of this node's candidate: that of the nearest attempt, at
+    /// or above this node, that chose a candidate; without one, that of the call.
     fn candidate_state(&self) -> &NodeState {
         let mut nodes = self.up_to_call();
         let is_chosen = |node: &&Node<NodeState>| {
