@@ -45,8 +45,8 @@ impl<B: Body> Drop for AttemptBody<B> {
 }
 
 impl<B: Body> AttemptBody<B> {
-    /// Drops the inner body, which settles the attempt. Then settles the layer's node, if the layer
-    /// owns it, and reports the attempt's end.
+    /// Drops the inner body, which settles the attempt. Then reports the attempt's end, and settles
+    /// the layer's node, if the layer owns it.
     ///
     /// The layer's node settles as aborted if the caller misses held bytes or the held error.
     /// Otherwise [`Ownership::settle`] chooses the reason.
@@ -56,13 +56,13 @@ impl<B: Body> AttemptBody<B> {
             .as_ref()
             .is_none_or(|content| content.held.is_delivered());
         drop(content);
+        if let Some(completion) = self.completion.take() {
+            completion.notify();
+        }
         if let Some(ownership) = self.ownership.take() {
             if is_delivered {
                 ownership.settle();
             }
-        }
-        if let Some(completion) = self.completion.take() {
-            completion.notify();
         }
     }
 

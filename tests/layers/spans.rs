@@ -2,7 +2,10 @@
 //!
 //! covers: H10
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, Ordering},
+};
 
 use http::Request;
 use tokio::task::yield_now;
@@ -13,9 +16,13 @@ use tower_agent::{
     TurnCapLayer,
 };
 use tracing::{
-    Metadata, Subscriber,
+    Event, Metadata, Subscriber,
     span::{Attributes, Id, Record},
     subscriber::NoSubscriber,
+};
+use tracing_subscriber::{
+    layer::{Context, SubscriberExt},
+    registry::LookupSpan,
 };
 
 use crate::{
@@ -495,6 +502,77 @@ async fn a_subscriber_that_wants_no_span_gets_none() {
     assert!(run.span().is_disabled() && call.span().is_disabled());
 }
 
+/// Writes down, for each line and each closed span of the library, whether its run had settled.
+struct LooksAtRun(Arc<Mutex<LooksAt>>);
+
+#[derive(Default)]
+struct LooksAt {
+    run: Option<Run>,
+    seen: Vec<(&'static str, bool)>,
+}
+
+impl LooksAtRun {
+    fn look(&self, metadata: &Metadata<'static>, kind: &'static str) {
+        let mut looks = self.0.lock().unwrap();
+        if let ("tower_agent", Some(run)) = (metadata.target(), &looks.run) {
+            let mut settled = Box::pin(run.settled());
+            looks.seen.push((kind, poll_once(&mut settled).is_ready()));
+        }
+    }
+}
+
+impl<S: Subscriber + for<'a> LookupSpan<'a>> tracing_subscriber::Layer<S> for LooksAtRun {
+    fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
+        self.look(event.metadata(), "line");
+    }
+
+    fn on_close(&self, id: Id, context: Context<'_, S>) {
+        let metadata = context.metadata(&id).unwrap();
+        self.look(metadata, metadata.name());
+    }
+}
+
+/// A program that waits until its runs have settled, and then exits, loses no line and no span.
+#[tokio::test(start_paused = true)]
+async fn a_run_settles_after_its_lines_were_written_and_its_spans_have_closed() {
+    let looks = Arc::<Mutex<LooksAt>>::default();
+    let subscriber = tracing_subscriber::registry().with(LooksAtRun(Arc::clone(&looks)));
+    let _set = tracing::subscriber::set_default(subscriber);
+    let named = with_header(request(), "x-run-id", "r");
+    let of_program = Run::open().attach(request());
+    let (opens, clock) = (
+        Stack::default().run(&RunRegistry::new()),
+        Stack::default().ceiling(60),
+    );
+    let retry = Stack::default().retry(1);
+    for (stack, request, seen) in [
+        (opens.clone().ceiling(60), request(), &["line", "call"][..]),
+        (opens.clone().ceiling(60), named, &["line", "call"]),
+        // The first of the layers opens a run, which is the call.
+        (clock.clone(), request(), &["line", "call"]),
+        (retry, request(), &["attempt", "line", "call"]),
+        (opens.retry(1), request(), &["attempt", "line", "call"]),
+        // A run of the program's has a span.
+        (clock, of_program, &["line", "call", "invoke_agent"]),
+    ] {
+        let upstream = Upstream::script(Script::sse().data(chat("a")).never());
+        let service = stack.build(&upstream);
+        let mut body = service.oneshot(request).await.unwrap().into_body();
+        body.token().await;
+        let run = upstream.run();
+        let path = std::iter::successors(Some(run), Run::parent);
+        let run = path.last().unwrap();
+        looks.lock().unwrap().run = Some(run.clone());
+
+        run.end(TerminalReason::Shutdown);
+        drop(body);
+
+        assert!(poll_once(&mut Box::pin(run.settled())).is_ready());
+        let seen: Vec<_> = seen.iter().map(|kind| (*kind, false)).collect();
+        assert_eq!(std::mem::take(&mut *looks.lock().unwrap()).seen, seen);
+    }
+}
+
 /// Panics at each call about a span.
 struct Panics(AtomicU64);
 
@@ -519,7 +597,7 @@ impl Subscriber for Panics {
         self.panic();
     }
     fn record_follows_from(&self, _: &Id, _: &Id) {}
-    fn event(&self, _: &tracing::Event<'_>) {}
+    fn event(&self, _: &Event<'_>) {}
     fn enter(&self, _: &Id) {}
     fn exit(&self, _: &Id) {}
     fn clone_span(&self, id: &Id) -> Id {
@@ -534,8 +612,8 @@ impl Subscriber for Panics {
 
 #[tokio::test(start_paused = true)]
 async fn a_subscriber_that_panics_takes_no_call_down() {
-    let subscriber = std::sync::Arc::new(Panics(AtomicU64::new(0)));
-    let counted = std::sync::Arc::clone(&subscriber);
+    let subscriber = Arc::new(Panics(AtomicU64::new(0)));
+    let counted = Arc::clone(&subscriber);
     let _local = tracing::subscriber::set_default(subscriber);
     let run = Run::open();
     let upstream = Upstream::scripts([failure(500), healthy()]);

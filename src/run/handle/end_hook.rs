@@ -38,7 +38,7 @@ impl EndHook for NodeState {
         }
         if node.is_closed_itself() && node.is_idle() {
             // The node has no work any more, and its waiters wake after the hooks.
-            self.settled(node);
+            self.call_hooks(node);
         }
         if node.kind() == NodeKind::Run {
             node.uncount();
@@ -59,12 +59,7 @@ impl EndHook for NodeState {
     }
 
     fn settled(&self, node: &Node<Self>) {
-        if let Some(rare) = self.call().and_then(CallState::rare_if_any) {
-            CallSummary::report(node, &rare.hooks);
-        }
-    }
-
-    fn woken(&self, node: &Node<Self>) {
+        self.call_hooks(node);
         node.log_settled();
         node.close_span();
     }
@@ -74,6 +69,15 @@ impl EndHook for NodeState {
             if let Some(registration) = self.registration() {
                 registration.refused(node);
             }
+        }
+    }
+}
+
+impl NodeState {
+    /// Calls the program's hooks for the end of a call.
+    fn call_hooks(&self, node: &Node<Self>) {
+        if let Some(rare) = self.call().and_then(CallState::rare_if_any) {
+            CallSummary::report(node, &rare.hooks);
         }
     }
 }

@@ -1,8 +1,8 @@
 //! Logs one line for each call that ended and each run that ended. A run and its only call share
 //! one line if they end together.
 //!
-//! The line is logged without a lock, after the waiters of the node were woken. If no subscriber
-//! wants the line, nothing is read or copied for it.
+//! The line is logged without a lock, after the tasks that wait for the end were woken. If no
+//! subscriber wants the line, nothing is read or copied for it.
 //!
 //! One more line warns of a step window that was too short for a retry.
 
@@ -66,8 +66,7 @@ impl Node<NodeState> {
         );
     }
 
-    /// Logs the end of this call or run once it has no work, unless its end was logged before. The
-    /// waiters have been woken.
+    /// Logs the end of this call or run once it has no work, unless its end was logged before.
     pub(in crate::run) fn log_settled(&self) {
         match self.kind() {
             NodeKind::Call => self.log_call(),

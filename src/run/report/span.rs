@@ -416,7 +416,7 @@ impl Node<NodeState> {
     }
 
     /// Closes the span of this node, which has ended and has no work. A span that the loop of
-    /// attempts closes stays open. The waiters have been woken.
+    /// attempts closes stays open.
     #[inline]
     pub(in crate::run) fn close_span(&self) {
         if self.payload.span_slot().is_some() {

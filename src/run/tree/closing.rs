@@ -171,28 +171,38 @@ impl<P: EndHook> Node<P> {
     pub(crate) fn leave(&self, now: Duration) {
         let mut wakers = Vec::new();
         for node in self.path() {
+            let unless_last = |active| (active > 1).then(|| active - 1);
+            let (order, read) = (Ordering::SeqCst, Ordering::SeqCst);
+            if node.active.fetch_update(order, read, unless_last).is_ok() {
+                continue;
+            }
+            // The hooks run while the node, and the nodes above it, still count the work: a task
+            // that sees one of them idle sees what the hooks did.
+            let was_told = node.tell_settled();
             // The order is `SeqCst`, like that of the drain clock: this thread sees the drain
             // deadline, or `close` sees that no work is left.
-            if node.active.fetch_sub(1, Ordering::SeqCst) != 1 {
+            if node.active.fetch_sub(1, order) != 1 {
                 continue;
             }
             if node.is_closed_itself() {
                 node.drained(now, &mut PendingWakes::new());
             }
-            // The hooks of this node run while the nodes above it still count the work: a task
-            // that sees one of those idle sees what the hooks did.
-            if node.end.get().is_some() {
-                node.payload.settled(node);
+            if was_told || node.tell_settled() {
                 node.lock().waiters.collect(false, &mut wakers);
             } else {
                 node.payload.idle(node);
             }
         }
         wake_all(wakers);
-        let idle = self.path().take_while(|node| node.is_idle());
-        for node in idle.filter(|node| node.end.get().is_some()) {
-            node.payload.woken(node);
+    }
+
+    /// Calls the hook for the last work of an ended node. Returns false if the node has not ended.
+    fn tell_settled(&self) -> bool {
+        let has_ended = self.end.get().is_some();
+        if has_ended {
+            self.payload.settled(self);
         }
+        has_ended
     }
 
     /// Counts a task on this node and on all its ancestors. A task delays their settlement as work

@@ -13,13 +13,22 @@ use crate::run::tree::{
 
 const ROUNDS: usize = 3_000;
 
+/// How often a node was told of its end, and how often that its last work was gone.
 #[derive(Default)]
-struct Told(AtomicUsize);
+struct Told {
+    ended: AtomicUsize,
+    settled: AtomicUsize,
+}
 
 impl EndHook for Told {
     fn ended(&self, node: &Node<Self>, end: &End, _later: &mut PendingWakes<Self>) {
         assert_eq!(node.own_end().map(|own| own.origin), Some(end.origin));
-        self.0.fetch_add(1, Ordering::Relaxed);
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn settled(&self, node: &Node<Self>) {
+        assert!(!node.is_idle());
+        self.settled.fetch_add(1, Ordering::Relaxed);
     }
 }
 
@@ -102,7 +111,7 @@ fn one_of_several_concurrent_ends_wins_and_all_see_it() {
         assert_eq!(also, []);
         assert_eq!(child.own_end().unwrap().reason, winner);
         for node in [root, child] {
-            assert_eq!(node.payload.0.load(Ordering::Relaxed), 1);
+            assert_eq!(node.payload.ended.load(Ordering::Relaxed), 1);
         }
     }
 }
@@ -138,7 +147,7 @@ fn no_child_escapes_a_concurrent_end() {
 
     for node in opened.iter().flatten().flatten() {
         assert_eq!(node.own_end().map(|end| end.origin), Some(0));
-        assert_eq!(node.payload.0.load(Ordering::Relaxed), 1, "told once");
+        assert_eq!(node.payload.ended.load(Ordering::Relaxed), 1, "told once");
     }
 }
 
@@ -166,4 +175,38 @@ fn concurrent_records_and_deadlines_keep_the_extreme() {
         assert_eq!(recorded.last(ResetOn::Step), at(0));
         assert_eq!(tightened.next_deadline(), Some(at(10)));
     }
+}
+
+#[test]
+fn an_ended_node_is_told_of_its_last_work_before_it_is_idle() {
+    let trees: Vec<_> = (0..ROUNDS)
+        .map(|_| {
+            let root = root();
+            let calls = [1, 2].map(|number| open(&root, number));
+            calls.iter().for_each(|call| call.enter());
+            root.end(TerminalReason::Aborted, None, ms(1)).unwrap();
+            (root, calls)
+        })
+        .collect();
+    let gate = Gate::new(3);
+    let leave = |index: usize| {
+        for (round, (_, calls)) in trees.iter().enumerate() {
+            gate.enter(round);
+            calls[index].leave(ms(2));
+        }
+    };
+
+    thread::scope(|scope| {
+        let _leaving = [0, 1].map(|index| scope.spawn(move || leave(index)));
+        for (round, (root, calls)) in trees.iter().enumerate() {
+            gate.enter(round);
+            while !root.is_idle() {
+                thread::yield_now();
+            }
+            for node in calls.iter().chain([root]) {
+                let told = node.payload.settled.load(Ordering::Relaxed);
+                assert_eq!((node.is_idle(), told), (true, 1));
+            }
+        }
+    });
 }
