@@ -21,8 +21,10 @@ const LEGACY_TEXT: u32 = 1 << 4;
 const REASONING: u32 = 1 << 5;
 const REASONING_CONTENT: u32 = 1 << 6;
 const REASONING_DETAILS: u32 = 1 << 7;
-const UNKNOWN: u32 = 1 << 8;
-const ANY_REASONING: u32 = REASONING | REASONING_CONTENT | REASONING_DETAILS;
+/// The thinking in a content that is a list of parts, as Mistral's models send it.
+const THINKING: u32 = 1 << 8;
+const UNKNOWN: u32 = 1 << 9;
+const ANY_REASONING: u32 = REASONING | REASONING_CONTENT | REASONING_DETAILS | THINKING;
 
 /// The values that one chat event has under the known keys.
 ///
@@ -40,6 +42,9 @@ struct Chunk<'a> {
     says_error: bool,
     choices: ChoiceValues<'a>,
     usage: Tokens,
+    /// The value of `x_groq`: Groq's last event has the usage there if the caller did not ask for
+    /// it.
+    groq: Option<&'a [u8]>,
 }
 
 /// The content, stop reason and failure of one chat event, merged over its choices.
@@ -49,6 +54,8 @@ struct ChoiceValues<'a> {
     carried: u32,
     stop: Option<Text<'a>>,
     failed: bool,
+    /// The usage in the last choice that has one: Moonshot states it there.
+    usage: Option<&'a [u8]>,
 }
 
 impl Grammar for OpenAiChat {
@@ -102,6 +109,7 @@ impl<'a> Chunk<'a> {
                 b"object" => self.object = json.text()?,
                 b"type" => self.kind = json.text()?,
                 b"usage" => self.usage = Tokens::read(json, &[Tokens::PROMPT])?,
+                b"x_groq" => self.groq = Some(json.span()?),
                 b"error" => {
                     let error = json.span()?;
                     self.is_error = Scanner::new(error).is_error()?;
@@ -117,6 +125,7 @@ impl<'a> Chunk<'a> {
     fn report(&self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
         stream.choices.merge(self.choices.choices);
         stream.report_tokens(self.usage);
+        self.report_nested_usage(stream);
         if let Some(reason) = self.choices.stop {
             stream.report_stop(&reason.decoded());
         }
@@ -141,6 +150,21 @@ impl<'a> Chunk<'a> {
     }
 }
 
+impl Chunk<'_> {
+    /// Reports the usage that stands in a choice, or in Groq's own object.
+    #[inline]
+    fn report_nested_usage(&self, stream: &mut StreamState) {
+        let names = [Tokens::PROMPT];
+        if let Some(usage) = self.choices.usage {
+            stream
+                .report_tokens(Tokens::read(&mut Scanner::new(usage), &names).unwrap_or_default());
+        }
+        if let Some(groq) = self.groq {
+            stream.report_tokens(Tokens::within(groq, &names).unwrap_or_default());
+        }
+    }
+}
+
 impl<'a> ChoiceValues<'a> {
     #[inline]
     fn read_choice(&mut self, json: &mut Scanner<'a>) -> Scan<()> {
@@ -155,6 +179,10 @@ impl<'a> ChoiceValues<'a> {
                 b"finish_reason" => stop = json.text()?.filter(|text| !text.is_empty()),
                 // The older `completions` API has the text of a choice here.
                 b"text" => carried = if json.filled()? { LEGACY_TEXT } else { 0 },
+                b"usage" => {
+                    let usage = json.span()?;
+                    self.usage = Some(usage).filter(|usage| *usage != b"null").or(self.usage);
+                }
                 _ => json.skip()?,
             }
             Ok(())
@@ -177,6 +205,10 @@ fn read_delta(json: &mut Scanner<'_>) -> Scan<u32> {
     let mut carried = 0;
     json.object(|json, key| {
         let bit = match key {
+            b"content" if json.peek()? == b'[' => {
+                carried = carried & !(CONTENT | THINKING) | read_parts(json)?;
+                return Ok(());
+            }
             b"content" => CONTENT,
             b"role" => return json.skip(),
             b"refusal" => REFUSAL,
@@ -193,6 +225,21 @@ fn read_delta(json: &mut Scanner<'_>) -> Scan<u32> {
         if json.filled()? {
             carried |= bit;
         }
+        Ok(())
+    })?;
+    Ok(carried)
+}
+
+/// Reads the content of a delta that is a list of parts: the model's thinking, or any other content.
+#[cold]
+fn read_parts(json: &mut Scanner<'_>) -> Scan<u32> {
+    let mut carried = 0;
+    json.array(|json| {
+        let [kind] = Scanner::members(json.span()?, [b"type"]).unwrap_or_default();
+        let is_thinking = kind
+            .and_then(Text::of)
+            .is_some_and(|kind| kind.is(b"thinking"));
+        carried |= if is_thinking { THINKING } else { CONTENT };
         Ok(())
     })?;
     Ok(carried)

@@ -240,6 +240,34 @@ fn usage_and_stop_reason_are_kept() {
     assert_eq!(judge.next_sequence(), 0);
 }
 
+/// Groq and Moonshot state it there in the last event, if the caller did not ask for it.
+#[test]
+fn usage_counts_within_a_choice_and_within_groqs_object() {
+    for (event, counts) in [
+        (
+            r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop"}],"x_groq":{"id":"req_1","usage":{"queue_time":0.02,"prompt_tokens":24,"completion_tokens":377}}}"#,
+            Some((24, 377)),
+        ),
+        (
+            r#"{"choices":[{"index":0,"delta":{},"finish_reason":"stop","usage":{"prompt_tokens":19,"completion_tokens":13,"total_tokens":32}}],"usage":null}"#,
+            Some((19, 13)),
+        ),
+        (
+            r#"{"choices":[{"index":0,"usage":{"prompt_tokens":4,"completion_tokens":5}},{"index":1,"usage":null}],"usage":{"prompt_tokens":4,"completion_tokens":6}}"#,
+            Some((4, 6)),
+        ),
+        (
+            r#"{"choices":[{"index":0,"usage":[1]}],"x_groq":{"id":"req_1"}}"#,
+            None,
+        ),
+        (r#"{"choices":[],"x_groq":null}"#, None),
+    ] {
+        let usage = chat(&[event]).usage();
+        let usage = usage.map(|it| (it.input_tokens, it.output_tokens));
+        assert_eq!(usage, counts, "{event}");
+    }
+}
+
 #[test]
 fn a_malformed_event_leaves_no_trace() {
     let judge =
@@ -257,4 +285,23 @@ fn reasoning_commits_but_is_not_text() {
     assert!(judge.commit() < judge.text());
     assert_eq!(judge.text(), Some(judge.position()));
     assert_eq!(judge.progressed(), judge.position());
+}
+
+/// As Mistral's reasoning models send it.
+#[test]
+fn thinking_in_a_list_of_parts_is_reasoning() {
+    let thinking = r#"{"type":"thinking","thinking":[{"type":"text","text":"hm"}]}"#;
+    let of = |parts: &str| format!(r#"{{"choices":[{{"delta":{{"content":[{parts}]}}}}]}}"#);
+    for (parts, is_text) in [
+        (thinking.to_owned(), false),
+        (format!("{thinking},{thinking}"), false),
+        (r#"{"type":"text","text":"x"}"#.to_owned(), true),
+        (format!(r#"{thinking},{{"type":"text","text":"x"}}"#), true),
+        (r#""x""#.to_owned(), true),
+    ] {
+        let judge = chat(&[&of(&parts)]);
+        assert_eq!(judge.commit(), Some(judge.position()), "{parts}");
+        assert_eq!(judge.text().is_some(), is_text, "{parts}");
+    }
+    assert_eq!(chat(&[&of("")]).commit(), None);
 }

@@ -225,8 +225,14 @@ fn event() -> BoxedStrategy<Json> {
         ("output_tokens", scalar().boxed()),
         ("details", anything()),
     ]));
+    let part = or_any(object(vec![
+        ("type", texts(&["text", "thinking"])),
+        ("thinking", anything()),
+    ]));
+    let parts = vec(part, 0..3).prop_map(Json::Array);
     let delta = or_any(object(vec![
         ("content", anything()),
+        ("content", parts.boxed()),
         ("role", scalar().boxed()),
         ("tool_calls", anything()),
         ("function_call", anything()),
@@ -268,7 +274,9 @@ fn event() -> BoxedStrategy<Json> {
         ("finish_reason", texts(&["stop", "error", "", "length"])),
         ("text", scalar().boxed()),
         ("logprobs", anything()),
+        ("usage", usage.clone()),
     ]));
+    let groq = or_any(object(vec![("id", anything()), ("usage", usage.clone())]));
     let choices = or_any(vec(choice, 0..4).prop_map(Json::Array).boxed());
     let details = or_any(object(vec![("reason", texts(&["max_output_tokens"]))]));
     let response = or_any(object(vec![
@@ -302,6 +310,7 @@ fn event() -> BoxedStrategy<Json> {
         ("choices", choices.clone()),
         ("choices", choices.clone()),
         ("usage", usage.clone()),
+        ("x_groq", groq),
         ("object", texts(&["chat.completion.chunk"])),
         ("id", anything()),
     ]);

@@ -41,8 +41,15 @@ pub(super) fn judge(dialect: Dialect, name: &str, data: &str) -> Outcome {
 }
 
 fn chat(event: &Map<String, Value>, outcome: &mut Outcome) -> EventKind {
-    outcome.tokens = tokens(event.get("usage"), "prompt_tokens", "completion_tokens");
     let choices = event.get("choices").and_then(Value::as_array);
+    let of_choices = choices.into_iter().flatten();
+    let of_choices = of_choices.filter_map(|choice| choice.get("usage"));
+    let of_choices = of_choices.filter(|usage| !usage.is_null()).next_back();
+    let of_groq = event.get("x_groq").and_then(|groq| groq.get("usage"));
+    outcome.tokens = [event.get("usage"), of_choices, of_groq]
+        .into_iter()
+        .filter_map(|usage| tokens(usage, "prompt_tokens", "completion_tokens"))
+        .reduce(|one, other| (one.0.max(other.0), one.1.max(other.1)));
     let (mut content, mut text, mut unknown, mut failed) = (false, false, false, false);
     let (mut seen, mut finished) = (Vec::new(), Vec::new());
     for choice in choices.into_iter().flatten().filter_map(Value::as_object) {
@@ -64,6 +71,14 @@ fn chat(event: &Map<String, Value>, outcome: &mut Outcome) -> EventKind {
             let filled = filled(value);
             match &**key {
                 "role" => {}
+                "content" if value.is_array() => {
+                    let parts = value.as_array().into_iter().flatten();
+                    let kinds = parts.map(|part| part.get("type").and_then(Value::as_str));
+                    for is_thinking in kinds.map(|kind| kind == Some("thinking")) {
+                        content |= is_thinking;
+                        text |= !is_thinking;
+                    }
+                }
                 "content" | "refusal" | "tool_calls" | "function_call" => text |= filled,
                 "reasoning" | "reasoning_content" | "reasoning_details" => content |= filled,
                 _ => unknown |= filled,
