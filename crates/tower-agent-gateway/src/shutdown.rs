@@ -56,8 +56,9 @@ pub async fn serve(
         select(served, grace).await;
     }
     if let Some(settled) = settled {
-        // Another task may drop the rest of a cut call, and the log's line about the call comes
-        // after that. The wait ends one second after the runs have ended, at the latest.
+        // Another task may drop the rest of a cut call, write the log's line about the call and
+        // close its spans. The wait for that ends one second after the runs have ended, at the
+        // latest.
         settled.await;
     }
 }

@@ -10,7 +10,7 @@ use http_body::Body;
 
 use super::work::PumpedWork;
 use crate::{
-    run::{Run, TaskGuard},
+    run::{ResetOn, Run, TaskGuard},
     supervise::{TaskTimer, poll_until_end},
 };
 
@@ -85,5 +85,10 @@ fn read_on(work: &mut PumpedWork, discarded: &mut u8, cx: &mut Context<'_>) -> P
 impl Drop for Drain {
     fn drop(&mut self) {
         self.timer.release(&self.run);
+        // The end of a drained call is a step of its run, as that of any other call. So the run
+        // becomes idle now, and not when the upstream fell silent.
+        if let Some(run) = self.run.node().parent() {
+            run.record(ResetOn::Step, self.run.now());
+        }
     }
 }

@@ -3,10 +3,10 @@
 use http::HeaderValue;
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
-use tower_agent::{HardCeilingLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason};
+use tower_agent::{HardCeilingLayer, PumpLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason};
 
 use super::{IDLE, id, us};
-use crate::support::{Script, Upstream, healthy, request, secs};
+use crate::support::{ReadExt, Script, Upstream, chat, healthy, request, secs};
 
 const CEILING: u64 = 20;
 
@@ -152,5 +152,31 @@ async fn a_run_that_was_idle_for_too_long_before_its_ceiling_has_completed() {
         let _tidied = registry.list();
 
         assert_eq!(run.terminal_reason(), Some(reason));
+    }
+}
+
+/// The pump reads a silent upstream on after its caller has left.
+#[tokio::test(start_paused = true)]
+async fn a_run_is_idle_once_its_abandoned_call_was_drained() {
+    const DRAIN: u64 = 60;
+    let registry = RunRegistry::new();
+    let run = registry.open(us(), id("r"));
+    let layer = PumpLayer::new().drain(Some(secs(DRAIN)));
+    let service = layer.layer(Upstream::script(Script::sse().data(chat("a")).never()));
+    let answer = service.oneshot(run.attach(request())).await.unwrap();
+    let mut body = answer.into_body();
+    body.token().await;
+    sleep(IDLE - secs(DRAIN / 2)).await;
+    drop(body);
+    sleep(secs(DRAIN)).await;
+    assert_eq!(run.in_flight(), 0);
+
+    for (after, reason) in [
+        (IDLE - secs(1), None),
+        (secs(1), Some(TerminalReason::Completed)),
+    ] {
+        sleep(after).await;
+        let _tidied = registry.list();
+        assert_eq!(run.terminal_reason(), reason);
     }
 }
