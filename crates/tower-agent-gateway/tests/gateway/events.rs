@@ -10,10 +10,10 @@ use crate::{
 };
 
 /// An event as it came: its name, its number, its data.
-type Event = (String, u64, Value);
+pub(crate) type Event = (String, u64, Value);
 
 /// Reads the answer until this many events are there, or it ends.
-async fn events(stream: &mut Streaming, many: usize) -> Vec<Event> {
+pub(crate) async fn events(stream: &mut Streaming, many: usize) -> Vec<Event> {
     let text = stream
         .read(|text| text.matches("\n\n").count() >= many)
         .await;

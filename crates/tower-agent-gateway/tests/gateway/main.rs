@@ -31,6 +31,7 @@ mod metrics;
 #[path = "../../../../tests/support/net/mod.rs"]
 mod net;
 mod progress;
+mod random_load;
 mod reload;
 mod shutdown;
 mod stop;

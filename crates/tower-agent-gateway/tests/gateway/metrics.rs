@@ -5,7 +5,7 @@ use crate::{
     support::{Config, Gateway},
 };
 
-async fn scrape(gateway: &Gateway) -> String {
+pub(crate) async fn scrape(gateway: &Gateway) -> String {
     let answer = gateway.get("/metrics").ask().await;
     assert_eq!(answer.status, 200);
     let kind = "text/plain; version=0.0.4; charset=utf-8";
