@@ -145,6 +145,39 @@ impl AgentStack<Client> {
     /// Makes a stack for the requests that the program itself sends.
     ///
     /// The program opens its run and [attaches](crate::Run::attach) it to each request.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_agent::BoxError> {
+    /// use std::{convert::Infallible, time::Duration};
+    /// use bytes::Bytes;
+    /// use http::{Request, Response};
+    /// use http_body_util::Full;
+    /// use tower::{ServiceExt, service_fn};
+    /// use tower_agent::{AgentStack, ReplayBody, RetryBudget, Run, TerminalReason};
+    ///
+    /// let model = service_fn(|_: Request<ReplayBody>| async {
+    ///     Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(r#"{"choices":[]}"#)))
+    /// });
+    /// let stack = AgentStack::client()
+    ///     .step(Duration::from_secs(120))
+    ///     .max_turns(2)
+    ///     .retry(RetryBudget::new())
+    ///     .service(model);
+    ///
+    /// // One run for the task, and one call of it for each turn of the agent's loop.
+    /// let run = Run::open();
+    /// for _ in 0..2 {
+    ///     let ask = Request::post("/v1/chat/completions").body(Full::from(r#"{"model":"large"}"#))?;
+    ///     stack.clone().oneshot(run.attach(ask)).await?;
+    /// }
+    /// let ask = Request::post("/v1/chat/completions").body(Full::from(r#"{"model":"large"}"#))?;
+    /// assert!(stack.oneshot(run.attach(ask)).await.is_err());
+    /// assert_eq!(run.terminal_reason(), Some(TerminalReason::TurnCap));
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub const fn client() -> Self {
         Self::new(Client)
