@@ -73,6 +73,7 @@ pub(crate) const SIGNALS: &[(&str, &[&str])] = &[
     (
         "model_gone",
         &[
+            "dedicated_endpoint_not_running",
             "Model Not Exist",
             "No endpoints found for",
             "model_not_available",
@@ -90,6 +91,24 @@ pub(crate) const SIGNALS: &[(&str, &[&str])] = &[
     (
         "context_overflow",
         &[
+            "Cannot truncate prompt with n_keep",
+            "Prompt exceeds max length",
+            "Range of input length should be",
+            "`max_new_tokens` must be <=",
+            "context overflow of the provider",
+            "context window exceeds limit",
+            "does not fit in context length",
+            "exceeded max context length",
+            "exceeded model token limit",
+            "exceeds the maximum allowed input length",
+            "model's maximum context length",
+            "model_max_prompt_tokens_exceeded",
+            "must be less than max_seq_len",
+            "prompt is greater than the context length",
+            "prompt token count of",
+            "too large for model with",
+            "too many tokens: size limit exceeded",
+            "with context length of only",
             "maximum prompt length is",
             "context_length_exceeded",
             "prompt is too long",

@@ -371,7 +371,7 @@ impl<'a> FailureHead<'a> {
             .or_else(|| details.class(status))
             .or_else(|| {
                 let status = status.or_else(|| error_codes::status_of(names));
-                error_codes::find_message(status?, names, message)
+                error_codes::find_message(status, names, message)
             })
             .or_else(|| error_codes::find_code(error_codes::SHARED, names))
             .or_else(|| self.class_of_status(status?, message))

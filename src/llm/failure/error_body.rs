@@ -7,7 +7,7 @@ use http::{HeaderMap, StatusCode, header};
 use memchr::memmem::Finder;
 use serde_json::Value;
 
-use super::{class::FailureClass, retry_after};
+use super::{class::FailureClass, error_codes, retry_after};
 use crate::llm::{dialect::error_in, json_scanner::Scanner};
 
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
@@ -104,6 +104,14 @@ pub(super) struct Details {
     is_moderated: bool,
     /// Whether the error is that of a provider behind OpenRouter.
     is_from_provider: bool,
+    /// Whether the provider behind OpenRouter says that the model's context is too short.
+    is_overflow: bool,
+}
+
+/// Whether an error that a provider sent says that the model's context is too short.
+fn is_overflow(raw: &str) -> bool {
+    let class = error_codes::find_message(None, &[], raw);
+    class == Some(FailureClass::ContextOverflow) || raw.contains("context_length_exceeded")
 }
 
 impl Details {
@@ -117,6 +125,7 @@ impl Details {
         let mut details = Self {
             is_moderated: metadata["reasons"].is_array() || metadata["flagged_input"].is_string(),
             is_from_provider: metadata["provider_name"].is_string(),
+            is_overflow: metadata["raw"].as_str().is_some_and(is_overflow),
             ..Self::default()
         };
         for detail in error["details"].as_array().into_iter().flatten() {
@@ -145,6 +154,9 @@ impl Details {
     pub(super) fn class(&self, status: Option<StatusCode>) -> Option<FailureClass> {
         if self.is_daily {
             return Some(FailureClass::Quota);
+        }
+        if self.is_overflow {
+            return Some(FailureClass::ContextOverflow);
         }
         match status {
             Some(StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE)

@@ -47,11 +47,13 @@ pub(super) const EXACT: &[Code] = &[
     ("model_not_found", ModelGone),
     ("model_decommissioned", ModelGone),
     ("model_not_available", ModelGone),
+    ("dedicated_endpoint_not_running", ModelGone),
     ("DeploymentNotFound", ModelGone),
     ("ResourceNotFound", ModelGone),
     ("context_length_exceeded", ContextOverflow),
     ("model_context_window_exceeded", ContextOverflow),
     ("exceed_context_size_error", ContextOverflow),
+    ("model_max_prompt_tokens_exceeded", ContextOverflow),
     ("request_too_large", TooLarge),
     ("content_filter", ContentFilter),
     ("content_policy_violation", ContentFilter),
@@ -231,6 +233,45 @@ pub(super) const SENTENCES: &[Sentence] = &[
     sentence(ContextOverflow, &[400], "maximum prompt length is"),
     // SGLang and newer versions of vLLM send the next phrase.
     sentence(ContextOverflow, &[400], "model's context length"),
+    // Some hosts with engines of their own send the next phrase.
+    sentence(ContextOverflow, &[400], "model's maximum context length"),
+    // Moonshot, Mistral, MiniMax, Z.ai, Cohere, DashScope, SiliconFlow and Poolside send the next
+    // phrases, in this order.
+    sentence(ContextOverflow, &[400], "exceeded model token limit"),
+    sentence(ContextOverflow, &[400], "too large for model with"),
+    sentence(ContextOverflow, &[400], "context window exceeds limit"),
+    sentence(ContextOverflow, &[400], "prompt exceeds max length"),
+    sentence(
+        ContextOverflow,
+        &[400],
+        "too many tokens: size limit exceeded",
+    ),
+    sentence(ContextOverflow, &[400], "range of input length should be"),
+    sentence(ContextOverflow, &[400], "must be less than max_seq_len"),
+    sentence(
+        ContextOverflow,
+        &[400],
+        "exceeds the maximum allowed input length",
+    ),
+    // Some of GitHub Copilot's answers have this phrase and no code.
+    sentence(ContextOverflow, &[400], "prompt token count of").at_start(),
+    // Ollama sends the next phrase.
+    sentence(ContextOverflow, &[400], "exceeded max context length"),
+    // Versions of LM Studio send the next four phrases.
+    sentence(ContextOverflow, &[400], "with context length of only"),
+    sentence(
+        ContextOverflow,
+        &[400],
+        "prompt is greater than the context length",
+    ),
+    sentence(
+        ContextOverflow,
+        &[400],
+        "cannot truncate prompt with n_keep",
+    ),
+    sentence(ContextOverflow, &[400], "does not fit in context length"),
+    // Text Generation Inference sends the next phrase; Together sends it under 400.
+    sentence(ContextOverflow, &[400, 422], "`max_new_tokens` must be <="),
     // llama.cpp sends the next phrase if the context fills up during the answer.
     sentence(ContextOverflow, &[500], "context size has been exceeded"),
 ];
@@ -256,17 +297,23 @@ impl Sentence {
         self
     }
 
-    fn fits(&self, status: StatusCode, names: &[&str], message: &str) -> bool {
+    /// Whether an error is the one that the phrase reports.
+    ///
+    /// An event of a stream may have no status: then the phrases about the context's length count,
+    /// because a server with a local model sends them without any name.
+    fn fits(&self, status: Option<StatusCode>, names: &[&str], message: &str) -> bool {
         let says = if self.is_start { starts } else { has };
-        self.statuses.contains(&status.as_u16())
-            && (self.name.is_empty() || is_among(self.name, names))
-            && says(message, self.words)
+        let counts = match status {
+            Some(status) => self.statuses.contains(&status.as_u16()),
+            None => self.class == ContextOverflow,
+        };
+        counts && (self.name.is_empty() || is_among(self.name, names)) && says(message, self.words)
     }
 }
 
 /// Finds the class of the first of [`SENTENCES`] that fits the status, names and message.
 pub(super) fn find_message(
-    status: StatusCode,
+    status: Option<StatusCode>,
     names: &[&str],
     message: &str,
 ) -> Option<FailureClass> {

@@ -40,6 +40,19 @@ fn events_are_judged_by_their_names() {
             Caller,
         ),
         (r#"{"error":"the model crashed"}"#, Server),
+        // LM Studio states neither a status nor a name.
+        (
+            r#"{"error":{"message":"Input does not fit in context length."},"message":"x"}"#,
+            ContextOverflow,
+        ),
+        (
+            r#"{"error":{"message":"The model is overloaded."}}"#,
+            Server,
+        ),
+        (
+            r#"{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"{\"code\":\"context_length_exceeded\"}"}},"choices":[]}"#,
+            ContextOverflow,
+        ),
         // Error events of the Responses API.
         (
             r#"{"type":"response.failed","response":{"status":"failed","error":{"code":"server_error","message":"x"}}}"#,
