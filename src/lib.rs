@@ -156,9 +156,9 @@
 //!
 //! A run that ends with its only call, or that was opened for that call, has no separate event: the
 //! event of the call stands for both. Each event is sent after the tasks that wait for the end
-//! have been woken. The event for work that was cut or completed is sent before [`Run::settled`]
-//! resolves for the run. A tracing subscriber that panics does not disturb the call. If no subscriber
-//! is interested in the event, its fields are not read.
+//! have been woken. The event of a call is sent before [`Run::settled`] resolves for the call or for
+//! its run. A tracing subscriber that panics does not disturb the call. If no subscriber is
+//! interested in the event, its fields are not read.
 //!
 //! # Traces
 //!

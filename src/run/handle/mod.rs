@@ -223,9 +223,9 @@ impl Run {
     /// Waits until this node has ended and its work is gone, and resolves with the reason.
     ///
     /// When the future resolves, no call, attempt or tool at or below the node is still being
-    /// dropped, and no task of a pump drops or drains a call. For each of them that is done, the
-    /// hooks of [`on_end`](crate::RunLayer::on_end) have returned, the line of the log is written,
-    /// and the span has closed.
+    /// dropped, and no task of a pump drops or drains a call. Each hook of
+    /// [`on_end`](crate::RunLayer::on_end) of those calls has returned, their lines of the log are
+    /// written, and the spans of that work have closed.
     ///
     /// # Cancel safety
     ///

@@ -1,8 +1,9 @@
 //! Logs one line for each call that ended and each run that ended. A run and its only call share
 //! one line if they end together.
 //!
-//! The line is logged without a lock, after the tasks that wait for the end were woken. If no
-//! subscriber wants the line, nothing is read or copied for it.
+//! The line is logged without a lock, after the tasks that wait for the end were woken. While the
+//! line of a call is logged, the call still counts as work in flight. If no subscriber wants the
+//! line, nothing is read or copied for it.
 //!
 //! One more line warns of a step window that was too short for a retry.
 
