@@ -102,6 +102,8 @@ impl Between {
                 "2 nothing of either request after the end of the run",
                 // A pump reads on what the worker has still to call.
                 "2 nothing starts after the reader left",
+                // It calls for an attempt that is over, when the next one has begun.
+                "5 each candidate gets the caller's request",
                 "6 no clock early",
             ],
             // So does a task, and its answer comes a turn later than the upstream's.
