@@ -142,6 +142,9 @@ impl Between {
                 "5 nothing is tried after the commit",
                 "6 no repeat before the upstream asked for it",
                 "7 an answer is held until its commit",
+                // An answer whose error event it has read is over for the layers inside, and not
+                // for those outside.
+                "8 a ceiling is an end",
                 "11 its summary says why the model stopped",
             ],
             Self::Throttle(_) => &[

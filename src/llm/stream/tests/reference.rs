@@ -43,8 +43,8 @@ pub(super) fn judge(dialect: Dialect, name: &str, data: &str) -> Outcome {
 fn chat(event: &Map<String, Value>, outcome: &mut Outcome) -> EventKind {
     let choices = event.get("choices").and_then(Value::as_array);
     let of_choices = choices.into_iter().flatten();
-    let of_choices = of_choices.filter_map(|choice| choice.get("usage"));
-    let of_choices = of_choices.filter(|usage| !usage.is_null()).next_back();
+    let mut of_choices = of_choices.filter_map(|choice| choice.get("usage"));
+    let of_choices = of_choices.rfind(|usage| !usage.is_null());
     let of_groq = event.get("x_groq").and_then(|groq| groq.get("usage"));
     outcome.tokens = [event.get("usage"), of_choices, of_groq]
         .into_iter()
