@@ -94,6 +94,7 @@ impl Between {
                 "1 it is over before anybody knows it",
                 "1 it is the earliest cause",
                 "8 a ceiling ends every wait for an answer",
+                "2 a call waits until its upstream is healthy",
                 "2 no upstream call starts at the end of its time",
                 "2 no upstream call starts under what is over",
                 "2 nothing after the end",
