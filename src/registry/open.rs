@@ -41,8 +41,9 @@ impl RunRegistry {
     /// Finds or opens the owner's run of this id, as [`open`](Self::open) does, and opens a new run
     /// in this session.
     ///
-    /// An abort of the session also ends a run that was opened in it. A run that exists stays in
-    /// the session in which it was opened, or in none: [`Run::session`] tells which.
+    /// An abort of the session also ends a run that was opened in it. If the run of this id exists
+    /// already, it stays in the session in which it was opened, or in none: [`Run::session`] tells
+    /// which.
     ///
     /// ```
     /// use tower_agent::{Owner, RunRegistry, TerminalReason};

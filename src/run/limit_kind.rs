@@ -33,7 +33,7 @@ pub(crate) enum LimitKind {
     Announced,
     /// The limit is the silence after which the caller gives up.
     Unheard,
-    /// The limit is the time without a byte or heartbeat, on a stream with heartbeats.
+    /// The limit is the time without a byte or heartbeat. Only a stream with heartbeats has it.
     Lifeless,
     /// The limit is this many turns of the run.
     Turns(u32),

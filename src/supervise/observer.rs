@@ -61,7 +61,7 @@ pub(crate) struct Observer {
 enum ObserverMode {
     /// The mode for a body that is no event stream: every byte is progress.
     Bytes,
-    /// The mode of the layer that counts the tokens, for a body that is no event stream.
+    /// The mode for a body that is no event stream, in the layer that counts its tokens.
     Counting(Box<UnaryTokens>),
     /// The mode of the innermost layer that sees an event stream: it classifies each event.
     Classifying(Box<MarkingReader>),

@@ -36,7 +36,7 @@ pub(super) struct Stages {
 /// repeats by now.
 struct Restart;
 
-/// Asks one stage after the other about a run, while the run is live and stuck.
+/// Asks each stage in turn what to do with a run, while the run is live and stuck.
 ///
 /// While the inquiry waits for a stage, it holds only a weak reference to the run.
 pub(super) async fn inquire(run: WeakRun, mut repeats: Option<u32>, stages: Arc<Stages>) {

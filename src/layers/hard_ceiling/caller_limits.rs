@@ -34,8 +34,9 @@ pub(super) struct CallerDeadline {
 #[derive(Debug)]
 struct SilenceLimit {
     longest: Nanos,
-    /// The time of the first `Pending` since the head, the last frame, or the last write of the
-    /// response layer. `None` until that `Pending`: until then the caller causes the delay.
+    /// The time of the first `Pending` after the head, the last frame or the last bytes of a
+    /// [`TerminalResponseLayer`](crate::TerminalResponseLayer), whichever came last. `None` before
+    /// that `Pending`: until then the silence lasts because the caller does not poll.
     since: Option<Nanos>,
     window: Option<Arc<IdleWindow>>,
 }

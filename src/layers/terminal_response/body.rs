@@ -32,7 +32,8 @@ use crate::{
 pin_project! {
     /// The response body of [`TerminalResponse`](crate::layers::terminal_response::TerminalResponse).
     ///
-    /// After an early head the body first drives the call.
+    /// If the layer has sent a head before the call's answer came, the body first drives the call to
+    /// its answer.
     #[derive(Debug)]
     pub struct TerminalResponseBody<F, B> {
         #[pin]

@@ -136,7 +136,8 @@ impl KeepAlive {
         }
     }
 
-    /// Handles the head of the call's answer; its extensions may name a call unknown so far.
+    /// Records that the head of the call's answer has come. If the layer does not know the call yet,
+    /// the extensions of the answer may name it.
     pub(super) fn answered(&mut self, answer: &Extensions) {
         (self.settings.early_head, self.head_at) = (None, None);
         if let (None, Some(call)) = (self.call(), answer.get::<Run>()) {

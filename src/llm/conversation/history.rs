@@ -49,8 +49,8 @@ pub(crate) struct History<'a> {
     /// The places of the request's last messages, at most [`PLACES`], the oldest first.
     /// Empty if the next request must be walked as a whole.
     pub(crate) places: VecDeque<HistoryPlace>,
-    /// The place, of an earlier request, behind which the walk began. `None` if the whole
-    /// conversation was walked.
+    /// The place in an earlier request after which the walk of this request began. `None` if the
+    /// walk began at the first message.
     pub(crate) from: Option<HistoryPlace>,
     /// Whether the request refers by id to an earlier conversation that the provider stores.
     pub(crate) continues: bool,

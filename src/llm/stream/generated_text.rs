@@ -65,7 +65,7 @@ struct Level {
     is_details: bool,
     /// Whether the level's `type` says that its strings are no text of the model.
     is_without_text: bool,
-    /// The bytes that the model generated before the level.
+    /// The number of bytes that the model generated before this object or array.
     before: GeneratedBytes,
 }
 

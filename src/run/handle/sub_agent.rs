@@ -54,7 +54,7 @@ impl Drop for SubAgentLink {
     }
 }
 
-/// A root that follows the run of another tree.
+/// A root, and the run of another tree with which the root ends.
 struct FollowedParent {
     root: Run,
     parent: Run,

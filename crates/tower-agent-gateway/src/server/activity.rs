@@ -17,7 +17,8 @@ use tokio::{
 
 use crate::config::ServerLimits;
 
-/// The longest time of a graceful close after its start, its last byte or its last request.
+/// The longest time of a graceful close. The time counts from its start, from the last written byte
+/// or from the end of the last request, whichever is latest.
 const CLOSING: Duration = Duration::from_secs(5);
 
 /// A connection's requests in flight, and the times that set its deadline.

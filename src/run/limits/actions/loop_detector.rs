@@ -138,7 +138,7 @@ impl LoopDetector {
     fn take(&mut self, shown: ShownLoop<'_>) -> KnownLoop {
         let subject = match shown.pattern {
             LoopPattern::SameCall | LoopPattern::SameTool => shown.call,
-            // A loop of these patterns is the same loop, whichever call was last.
+            // A loop of one of these patterns stays the same loop, whichever of its calls came last.
             LoopPattern::PingPong | LoopPattern::Cycle | LoopPattern::UnknownTool => 0,
         };
         let of = (shown.pattern, subject);
