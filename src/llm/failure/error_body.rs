@@ -8,7 +8,7 @@ use memchr::memmem::Finder;
 use serde_json::Value;
 
 use super::{class::FailureClass, error_codes, retry_after};
-use crate::llm::{dialect::error_in, json_scanner::Scanner};
+use crate::llm::{cut, dialect::error_in, json_scanner::Scanner};
 
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
 
@@ -108,8 +108,12 @@ pub(super) struct Details {
     is_overflow: bool,
 }
 
+/// The most bytes of a provider's error behind OpenRouter that are searched for phrases.
+const MAX_RAW: usize = 4096;
+
 /// Whether an error that a provider sent says that the model's context is too short.
 fn is_overflow(raw: &str) -> bool {
+    let raw = cut(raw, MAX_RAW);
     let class = error_codes::find_message(None, &[], raw);
     class == Some(FailureClass::ContextOverflow) || raw.contains("context_length_exceeded")
 }
