@@ -17,7 +17,7 @@ use crate::{
 const CLIENTS: u64 = 12;
 const REQUESTS: usize = 30;
 
-const SETTINGS: &str = "[run]\nmax_turns = 6\nmax_turn_time = \"600ms\"\nidle = \"300ms\"\n\
+const SETTINGS: &str = "[run]\nmax_turns = 2\nmax_turn_time = \"600ms\"\nidle = \"300ms\"\n\
     [attempt]\nstep_timeout = \"200ms\"\n\
     [retry]\nmax_attempts_per_candidate = 2\nbase_delay = \"1ms\"\nmax_delay = \"5ms\"\n";
 
@@ -157,6 +157,14 @@ fn whatever_clients_do_all_that_is_told_agrees() {
         let ends = told.iter().filter(|(name, ..)| name == "ended");
         let ends = count(ends.map(|(.., data)| data["reason"].as_str().unwrap().to_owned()));
         assert_eq!(metric(&text, "agent_runs_ended_total", "reason"), ends);
+        for reason in [
+            "completed",
+            "upstream_failed",
+            "step_timeout",
+            "turn_cap_reached",
+        ] {
+            assert!(ends.contains_key(reason), "no run ended so: {reason}");
+        }
         let log = gateway.log();
         let calls = log.lines().filter(|line| line.contains("call ended"));
         let calls = count(calls.map(|line| value(line, "reason").unwrap().to_owned()));
