@@ -172,6 +172,7 @@ impl<'a> ChoiceValues<'a> {
         let mut stop = None;
         let mut carried = 0;
         let mut delta = 0;
+        let mut usage = None;
         let is_choice = json.object(|json, key| {
             match key {
                 b"delta" => delta = read_delta(json)?,
@@ -179,10 +180,7 @@ impl<'a> ChoiceValues<'a> {
                 b"finish_reason" => stop = json.text()?.filter(|text| !text.is_empty()),
                 // The older `completions` API has the text of a choice here.
                 b"text" => carried = if json.filled()? { LEGACY_TEXT } else { 0 },
-                b"usage" => {
-                    let usage = json.span()?;
-                    self.usage = Some(usage).filter(|usage| *usage != b"null").or(self.usage);
-                }
+                b"usage" => usage = Some(json.span()?).filter(|usage| *usage != b"null"),
                 _ => json.skip()?,
             }
             Ok(())
@@ -190,6 +188,7 @@ impl<'a> ChoiceValues<'a> {
         if is_choice {
             self.choices.see(index.unwrap_or(0), stop.is_some());
             self.carried |= carried | delta;
+            self.usage = usage.or(self.usage);
             if let Some(stop) = stop {
                 self.failed |= stop.is(b"error");
                 self.stop = Some(stop);
@@ -221,6 +220,9 @@ fn read_delta(json: &mut Scanner<'_>) -> Scan<u32> {
         };
         if bit != UNKNOWN {
             carried &= !bit;
+        }
+        if bit == CONTENT {
+            carried &= !THINKING;
         }
         if json.filled()? {
             carried |= bit;
