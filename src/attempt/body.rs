@@ -16,7 +16,7 @@ use crate::{
     body::HeldPrefix,
     error::BoxError,
     llm::failure::{FailureClass, IncompleteJson},
-    run::{Run, Terminated},
+    run::{Run, TaskGuard, Terminated},
     supervise::SupervisedBody,
 };
 
@@ -45,8 +45,8 @@ impl<B: Body> Drop for AttemptBody<B> {
 }
 
 impl<B: Body> AttemptBody<B> {
-    /// Drops the inner body, which settles the attempt. Then reports the attempt's end, and settles
-    /// the layer's node, if the layer owns it.
+    /// Drops the inner body, which settles the attempt. Then settles the layer's node, if the layer
+    /// owns it, and reports the attempt's end. The node counts the report as work.
     ///
     /// The layer's node settles as aborted if the caller misses held bytes or the held error.
     /// Otherwise [`Ownership::settle`] chooses the reason.
@@ -56,13 +56,16 @@ impl<B: Body> AttemptBody<B> {
             .as_ref()
             .is_none_or(|content| content.held.is_delivered());
         drop(content);
-        if let Some(completion) = self.completion.take() {
-            completion.notify();
-        }
+        let completion = self.completion.take();
+        let reports = completion.as_ref().is_some_and(|it| it.report.is_some());
+        let _counted = reports.then(|| TaskGuard::new(self.own.clone()));
         if let Some(ownership) = self.ownership.take() {
             if is_delivered {
                 ownership.settle();
             }
+        }
+        if let Some(completion) = completion {
+            completion.notify();
         }
     }
 

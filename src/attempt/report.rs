@@ -11,7 +11,7 @@ use http::response::Parts;
 use super::failed_attempts::{Tried, request_id};
 use crate::{
     llm::failure::FailureClass,
-    run::{Run, TerminalReason, is_traced},
+    run::{Run, TerminalReason, guarded, is_traced},
 };
 
 /// The program's hook after each attempt.
@@ -85,7 +85,9 @@ impl Drop for AttemptReport {
         tried.usage = attempt.usage().or(tried.usage);
         let hook = || hook(tried);
         if catch_unwind(AssertUnwindSafe(hook)).is_err() {
-            tracing::error!(target: "tower_agent", run = %attempt.id(), "after_attempt panicked");
+            guarded(|| {
+                tracing::error!(target: "tower_agent", run = %attempt.id(), "after_attempt panicked");
+            });
         }
     }
 }

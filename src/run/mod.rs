@@ -85,7 +85,7 @@ pub(crate) use self::{
         WorkingNotices,
     },
     poll_scope::{PollScope, Role, TaskGuard},
-    report::{OnEnd, is_traced},
+    report::{OnEnd, guarded, is_traced},
     state::{
         Admission, AttemptTarget, EventChannel, Failing, HEARTBEAT, Identity, NodeState, Place,
         Registration, RunGuard, Settlement,

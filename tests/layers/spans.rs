@@ -573,6 +573,45 @@ async fn a_run_settles_after_its_lines_were_written_and_its_spans_have_closed() 
     }
 }
 
+/// A node that was closed ends because its last work leaves.
+#[tokio::test(start_paused = true)]
+async fn a_closed_run_settles_after_its_lines_were_written_and_its_spans_have_closed() {
+    let looks = Arc::<Mutex<LooksAt>>::default();
+    let subscriber = tracing_subscriber::registry().with(LooksAtRun(Arc::clone(&looks)));
+    let _set = tracing::subscriber::set_default(subscriber);
+    let registry = RunRegistry::new();
+    let script = Script::sse().data(chat("a")).wait(1.0).data(DONE);
+    let upstream = Upstream::scripts([healthy(), script.clone(), script]);
+    let named = || with_header(request(), "x-run-id", "r");
+    let service = RunLayer::new(registry.clone()).layer(upstream.clone());
+    let whole = service.clone().oneshot(named()).await.unwrap();
+    whole.into_body().read().await.whole();
+    let mut body = service.oneshot(named()).await.unwrap().into_body();
+    body.token().await;
+    let run = registry.find(&"r".parse().unwrap()).remove(0);
+    looks.lock().unwrap().run = Some(run.clone());
+
+    let drained = registry.drain(secs(60));
+    body.read().await.whole();
+
+    assert_eq!(drained.await, 0);
+    let seen = [("line", false), ("call", false), ("line", false)];
+    assert_eq!(std::mem::take(&mut *looks.lock().unwrap()).seen, seen);
+
+    // The pump opens the run, which is the call, and reads it on for a caller who has left.
+    let pump = PumpLayer::new().drain(Some(secs(60)));
+    let answer = pump.layer(upstream.clone()).oneshot(request()).await;
+    let mut body = answer.unwrap().into_body();
+    body.token().await;
+    let run = upstream.run();
+    looks.lock().unwrap().run = Some(run.clone());
+    drop(body);
+
+    assert_eq!(run.settled().await, TerminalReason::ClientDisconnect);
+    let seen = [("line", false), ("call", false)];
+    assert_eq!(std::mem::take(&mut *looks.lock().unwrap()).seen, seen);
+}
+
 /// Panics at each call about a span.
 struct Panics(AtomicU64);
 

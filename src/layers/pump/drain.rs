@@ -85,8 +85,8 @@ fn read_on(work: &mut PumpedWork, discarded: &mut u8, cx: &mut Context<'_>) -> P
 impl Drop for Drain {
     fn drop(&mut self) {
         self.timer.release(&self.run);
-        // The end of a drained call is a step of its run, as that of any other call. So the run
-        // becomes idle now, and not when the upstream fell silent.
+        // The end of a drained call is a step of its run, as that of any other call. So its
+        // idle time counts from now, and not from the upstream's last frame.
         if let Some(run) = self.run.node().parent() {
             run.record(ResetOn::Step, self.run.now());
         }

@@ -270,8 +270,13 @@ pub(super) const SENTENCES: &[Sentence] = &[
         "cannot truncate prompt with n_keep",
     ),
     sentence(ContextOverflow, &[400], "does not fit in context length"),
-    // Text Generation Inference sends the next phrase; Together sends it under 400.
-    sentence(ContextOverflow, &[400, 422], "`max_new_tokens` must be <="),
+    // Text Generation Inference sends the next two phrases; Together sends them under 400.
+    sentence(ContextOverflow, &[400, 422], "`inputs` must have less than"),
+    sentence(
+        ContextOverflow,
+        &[400, 422],
+        "`inputs` tokens + `max_new_tokens` must be <=",
+    ),
     // llama.cpp sends the next phrase if the context fills up during the answer.
     sentence(ContextOverflow, &[500], "context size has been exceeded"),
 ];
@@ -299,8 +304,8 @@ impl Sentence {
 
     /// Whether an error is the one that the phrase reports.
     ///
-    /// An event of a stream may have no status: then the phrases about the context's length count,
-    /// because a server with a local model sends them without any name.
+    /// An event of a stream may have no status. Then the phrases about the context's length count,
+    /// whatever their statuses, because a server with a local model sends neither status nor name.
     fn fits(&self, status: Option<StatusCode>, names: &[&str], message: &str) -> bool {
         let says = if self.is_start { starts } else { has };
         let counts = match status {

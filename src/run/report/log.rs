@@ -213,7 +213,7 @@ fn is_wanted(level: Level) -> bool {
 /// Calls `log` without letting a panic out of the program's subscriber.
 ///
 /// Calls end where bodies are dropped: a panic there would take unrelated work down.
-pub(super) fn guarded(log: impl FnOnce()) {
+pub(crate) fn guarded(log: impl FnOnce()) {
     // A panic here is a fault of the subscriber, not of the call.
     let _panicked = catch_unwind(AssertUnwindSafe(log));
 }

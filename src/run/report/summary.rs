@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use super::snapshot::millis;
+use super::{log::guarded, snapshot::millis};
 use crate::{
     llm::dialect::Usage,
     lock::Lock,
@@ -136,7 +136,9 @@ impl CallSummary {
         for hook in hooks {
             // A hook runs where bodies are dropped: a panic there would take unrelated work down.
             if catch_unwind(AssertUnwindSafe(|| (hook.0)(&summary))).is_err() {
-                tracing::error!(target: "tower_agent", run = %summary.run, "on_end panicked");
+                guarded(|| {
+                    tracing::error!(target: "tower_agent", run = %summary.run, "on_end panicked");
+                });
             }
         }
     }

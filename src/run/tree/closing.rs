@@ -176,17 +176,17 @@ impl<P: EndHook> Node<P> {
             if node.active.fetch_update(order, read, unless_last).is_ok() {
                 continue;
             }
-            // The hooks run while the node, and the nodes above it, still count the work: a task
-            // that sees one of them idle sees what the hooks did.
+            // If the node has ended or is closing, its end and the hooks come while it and the nodes
+            // above it still count the work: a task that sees one of them idle sees what the hooks
+            // did.
+            node.drain_if_closed(now);
             let was_told = node.tell_settled();
             // The order is `SeqCst`, like that of the drain clock: this thread sees the drain
             // deadline, or `close` sees that no work is left.
             if node.active.fetch_sub(1, order) != 1 {
                 continue;
             }
-            if node.is_closed_itself() {
-                node.drained(now, &mut PendingWakes::new());
-            }
+            node.drain_if_closed(now);
             if was_told || node.tell_settled() {
                 node.lock().waiters.collect(false, &mut wakers);
             } else {
@@ -194,6 +194,13 @@ impl<P: EndHook> Node<P> {
             }
         }
         wake_all(wakers);
+    }
+
+    /// Ends this node, if it was itself closed: its last work is leaving.
+    fn drain_if_closed(&self, now: Duration) {
+        if self.is_closed_itself() {
+            self.drained(now, &mut PendingWakes::new());
+        }
     }
 
     /// Calls the hook for the last work of an ended node. Returns false if the node has not ended.

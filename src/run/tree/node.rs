@@ -380,9 +380,9 @@ pub(crate) trait EndHook: Sized {
     /// Called when the last work at or below the ended node is gone.
     ///
     /// [`leave`](Node::leave) runs the method without a lock, before it wakes the tasks that wait
-    /// for this moment. The node counts the work until the method returns, unless the node ended
-    /// because the work was gone. The method may run several times for a node, and may not run for
-    /// a node that has no work when it ends.
+    /// for this moment. The node counts the work until the method returns, unless another thread
+    /// ends or closes the node meanwhile. The method may run several times for a node, and may not
+    /// run for a node that has no work when it ends.
     fn settled(&self, node: &Node<Self>) {
         let _ = node;
     }

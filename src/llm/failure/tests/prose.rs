@@ -197,6 +197,12 @@ const CASES: &[Case] = &[
     ),
     (
         ContextOverflow,
+        &[400, 422],
+        "",
+        "Input validation error: `inputs` must have less than 2 tokens. Given: 3",
+    ),
+    (
+        ContextOverflow,
         &[500],
         "",
         "Context size has been exceeded.",
