@@ -8,7 +8,10 @@ use memchr::memmem::Finder;
 use serde_json::Value;
 
 use super::{class::FailureClass, error_codes, retry_after};
-use crate::llm::{cut, dialect::error_in, json_scanner::Scanner};
+use crate::llm::{
+    dialect::{StreamFailure, error_in},
+    json_scanner::Scanner,
+};
 
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
 
@@ -108,14 +111,13 @@ pub(super) struct Details {
     is_overflow: bool,
 }
 
-/// The most bytes of a provider's error behind OpenRouter that are searched for phrases.
-const MAX_RAW: usize = 4096;
-
 /// Whether an error that a provider sent says that the model's context is too short.
 fn is_overflow(raw: &str) -> bool {
-    let raw = cut(raw, MAX_RAW);
-    let class = error_codes::find_message(None, &[], raw);
-    class == Some(FailureClass::ContextOverflow) || raw.contains("context_length_exceeded")
+    let error = StreamFailure::read(raw.as_bytes());
+    let names = [&*error.kind, &*error.code];
+    let class = error_codes::find_code(error_codes::EXACT, &names)
+        .or_else(|| error_codes::find_message(None, &names, &error.message));
+    class == Some(FailureClass::ContextOverflow)
 }
 
 impl Details {
@@ -159,15 +161,9 @@ impl Details {
         if self.is_daily {
             return Some(FailureClass::Quota);
         }
-        if self.is_overflow {
-            return Some(FailureClass::ContextOverflow);
-        }
-        match status {
-            Some(StatusCode::BAD_GATEWAY | StatusCode::SERVICE_UNAVAILABLE)
-                if self.is_from_provider =>
-            {
-                Some(FailureClass::Overloaded)
-            }
+        match status.map(|status| status.as_u16()) {
+            None | Some(400 | 413 | 422) if self.is_overflow => Some(FailureClass::ContextOverflow),
+            Some(502 | 503) if self.is_from_provider => Some(FailureClass::Overloaded),
             _ => self.is_moderated.then_some(FailureClass::ContentFilter),
         }
     }

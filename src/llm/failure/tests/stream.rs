@@ -53,6 +53,15 @@ fn events_are_judged_by_their_names() {
             r#"{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"{\"code\":\"context_length_exceeded\"}"}},"choices":[]}"#,
             ContextOverflow,
         ),
+        // What a provider quotes of the request, and what is too much for a rate, is none.
+        (
+            r#"{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"[{\"msg\":\"Field required\",\"input\":\"why is my prompt is too long?\"}]"}}}"#,
+            Caller,
+        ),
+        (
+            r#"{"error":{"message":"Provider returned error","code":429,"metadata":{"raw":"prompt is too long"}}}"#,
+            RateLimit,
+        ),
         // Error events of the Responses API.
         (
             r#"{"type":"response.failed","response":{"status":"failed","error":{"code":"server_error","message":"x"}}}"#,
