@@ -255,7 +255,8 @@ impl AgentStack<Server> {
     #[must_use]
     pub fn layer(&self) -> ServerLayers {
         let side = self.side.clone();
-        let layers = Stack::new(side.runs, side.responses);
+        let runs = side.runs.idle_below(self.ceiling.earliest());
+        let layers = Stack::new(runs, side.responses);
         let layers = Stack::new(side.pump, layers);
         let layers = Stack::new(ClientDisconnectLayer::new(), layers);
         let layers = Stack::new(self.run_limits(), layers);

@@ -27,7 +27,7 @@ use crate::{
 };
 
 /// A time that is longer than any limit that a configuration can set.
-const NEVER: Duration = Duration::from_secs(365 * 24 * 3600);
+const NEVER: Duration = RunRegistry::NEVER_IDLE;
 
 impl AgentConfig {
     /// Makes the candidates; `env` looks up the variables that hold their keys.

@@ -34,7 +34,8 @@ impl AgentLimits {
     /// The keys of a run stand in the table at the path `of_run`, those of its repeats in the table
     /// at `of_retry`.
     fn or(self, absent: &Self, of_run: &[&str], of_retry: &[&str]) -> Result<Self, ConfigError> {
-        let run = self.run.or(absent.run);
+        let mut run = self.run.or(absent.run);
+        run.idle = run.idle.or(Some(usual_idle(run)));
         check_run(of_run, self.run, run)?;
         check_retry(of_retry, self.retry, self.retry.or(absent.retry))?;
         Ok(Self {
@@ -119,6 +120,8 @@ impl AgentConfig {
         let defaults = set.or(&absent(repeats, recommended), &["run"], &["retry"])?;
         let of_agent = |(name, table): (String, AgentTable)| {
             let mut absent = defaults;
+            // Half of this agent's own ceiling, unless the file says how long.
+            absent.run.idle = set.run.idle;
             if table.retry_budget.is_some() {
                 // A `retryBudget` turns repeats on, as `[retry]` does, but for this agent alone.
                 let attempts = set.retry.max_attempts_per_candidate;
@@ -219,10 +222,7 @@ fn below_defaults(
 /// The values of absent retry keys. Without a table and a preset, nothing is repeated or counted.
 fn absent(repeats: bool, recommended: bool) -> AgentLimits {
     let attempts = if repeats || recommended { 2 } else { 1 };
-    let mut run = RunTable {
-        idle: Some(Time(RunRegistry::IDLE)),
-        ..RunTable::default()
-    };
+    let mut run = RunTable::default();
     let mut retry = RetryTable {
         max_attempts_per_candidate: Some(BoundedCount(attempts)),
         base_delay: Some(millis(500)),
@@ -247,6 +247,14 @@ fn absent(repeats: bool, recommended: bool) -> AgentLimits {
         retry,
         notify_after: None,
     }
+}
+
+/// The idle limit of runs with these limits, where the configuration sets none.
+fn usual_idle(run: RunTable) -> Time {
+    let limits = [run.max_turn_time, run.timeout].into_iter().flatten();
+    let ceiling = limits.filter_map(Time::limit).min();
+    let ceiling = ceiling.filter(|_| run.observe != Some(true));
+    Time(ceiling.map_or(RunRegistry::IDLE, RunRegistry::idle_below))
 }
 
 /// Fills in the absent keys of a table from `absent`.

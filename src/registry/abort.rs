@@ -5,7 +5,7 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::{RunRegistry, owner_caps::Owner};
-use crate::run::{Run, RunId, TaskId, TerminalReason};
+use crate::run::{Run, RunId, TerminalReason};
 
 impl RunRegistry {
     /// Ends the owner's run of this id as aborted. Returns whether this call ended it.
@@ -85,5 +85,5 @@ impl RunRegistry {
 /// run first. An ended run stays unchanged: `reason` does not become one of its late reasons.
 pub(super) fn end(run: &Run, reason: TerminalReason, now: Duration) -> bool {
     let node = run.node();
-    node.check(now, TaskId::NONE).is_ok() && node.end(reason, None, now).is_ok()
+    node.check_from_outside(now).is_ok() && node.end(reason, None, now).is_ok()
 }

@@ -13,6 +13,10 @@ use tokio::time::Instant;
 use super::{RunRegistry, eviction::idle_until, key::EntryKey};
 use crate::run::{Identity, Node, NodeState, Place, Run, RunId, TerminalReason};
 
+/// How often at most a use of the registry looks at a run that is done but still has work. The end
+/// of that work completes the run; a pause that ends does not.
+const DONE_RUN_CHECKS: Duration = Duration::from_secs(1);
+
 /// One shard of the registry's runs, behind a lock. No run is ended under the lock.
 #[derive(Debug, Default)]
 pub(crate) struct Entries {
@@ -182,6 +186,17 @@ impl Entries {
         true
     }
 
+    /// Lets the run of this entry complete as soon as it has no work.
+    pub(crate) fn complete_when_idle(&mut self, place: Place, now: Instant) {
+        let Some(entry) = self.entry_mut(place) else {
+            return;
+        };
+        if entry.expires.is_none() {
+            entry.idle = Some(Duration::ZERO);
+            self.check_at(place, now, false);
+        }
+    }
+
     /// The idle limit of the run of this entry; `None` if idleness does not end it.
     pub(crate) fn idle(&self, place: Place) -> Option<Duration> {
         self.entry(place)?.idle
@@ -269,8 +284,9 @@ impl Entries {
                         suspects.push(entry.run.clone());
                         // The entry gets another time, because new work of the run may begin before
                         // the caller checks the run.
-                        now.checked_add(limit)
+                        now.checked_add(limit.max(DONE_RUN_CHECKS))
                     }
+                    at if limit.is_zero() => Some(at + DONE_RUN_CHECKS),
                     at => Some(at),
                 },
                 (None, None) => None,

@@ -38,9 +38,10 @@ pub(super) fn idle_until(node: &Node<NodeState>, limit: Duration, now: Instant) 
     let last = Duration::from_nanos(last).max(node.opened());
     // Work that was over long ago and was never dropped does not keep a run from being idle.
     let has_work = !node.is_idle() && !node.is_left_over(before);
-    let since = match !has_work && !node.holds_pause() {
-        true => epoch.checked_add(last).unwrap_or(now),
-        false => now,
+    let until = match !has_work && !node.holds_pause() {
+        true => epoch.checked_add(last).unwrap_or(now).checked_add(limit),
+        // Later than `now`, also for a run that completes as soon as it is idle.
+        false => now.checked_add(limit.max(Duration::from_nanos(1))),
     };
-    since.checked_add(limit).unwrap_or(now + RunRegistry::IDLE)
+    until.unwrap_or(now + RunRegistry::IDLE)
 }

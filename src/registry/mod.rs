@@ -122,6 +122,15 @@ impl RunRegistry {
     /// of life, unless [`RunLayer::idle`](crate::RunLayer::idle) sets another limit.
     pub const IDLE: Duration = Duration::from_secs(1800);
 
+    /// The usual idle limit of runs that end at `ceiling`: half of the ceiling, and at most
+    /// [`IDLE`](Self::IDLE).
+    pub(crate) fn idle_below(ceiling: Duration) -> Duration {
+        (ceiling / 2).clamp(Duration::from_nanos(1), Self::IDLE)
+    }
+
+    /// The idle limit from which on a run never completes for being idle.
+    pub(crate) const NEVER_IDLE: Duration = Duration::from_secs(365 * 24 * 3600);
+
     /// The number of events that an observer of a registry may lag behind before it loses some.
     pub const EVENTS: usize = 1024;
 

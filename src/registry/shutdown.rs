@@ -11,7 +11,7 @@ use std::{
 use tokio::time::{Instant, timeout_at};
 
 use super::{RunRegistry, abort::end};
-use crate::run::{Run, TaskId, TerminalReason};
+use crate::run::{Run, TerminalReason};
 
 impl RunRegistry {
     /// Ends every live run as [`Shutdown`](TerminalReason::Shutdown), and admits none from now
@@ -105,7 +105,7 @@ async fn drain(mut left: Vec<Run>, limit: Option<Instant>) -> usize {
             until = limit.and_then(|limit| limit.checked_add(GRACE));
             let now = Instant::now();
             for run in &left {
-                drop(run.node().check(run.at(now), TaskId::NONE));
+                drop(run.node().check_from_outside(run.at(now)));
             }
         } else {
             break;

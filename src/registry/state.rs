@@ -342,6 +342,22 @@ impl Registration for RegistryState {
         None
     }
 
+    fn complete(&self, node: &Node<NodeState>, now: Instant) {
+        let Some(place) = node.payload.identity().map(|known| known.place) else {
+            return;
+        };
+        self.with_entry(place, |entries| entries.complete_when_idle(place, now));
+        // The mark is set before the run's work is looked at: the thread with the last piece of
+        // work sees the mark, or this thread sees that no work is left.
+        node.run_state().set_done();
+        let _later = self.idle(node, now);
+    }
+
+    fn completes_when_idle(&self, node: &Node<NodeState>) -> bool {
+        let limit = node.payload.identity().and_then(|own| self.idle_limit(own));
+        limit.is_some_and(|limit| limit < RunRegistry::NEVER_IDLE)
+    }
+
     fn refused(&self, node: &Node<NodeState>) {
         let Some(place) = node.payload.identity().map(|known| known.place) else {
             return;

@@ -13,6 +13,13 @@ pub(crate) struct LimitHit {
 }
 
 impl LimitHit {
+    /// The time from the node's opening to its absolute deadline; `None` if the limit is no such
+    /// deadline. For an end as `StepTimeout` the time is a window of silence instead.
+    pub(crate) fn absolute(self) -> Option<Duration> {
+        let is_absolute = matches!(self.measure, LimitKind::Set | LimitKind::Announced);
+        self.limit.filter(|_| is_absolute)
+    }
+
     /// The reason of an end by this cap of an owner.
     pub(crate) const fn owner_reason(self) -> TerminalReason {
         match self.measure {

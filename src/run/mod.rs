@@ -59,7 +59,7 @@ mod step;
 mod tree;
 
 pub use self::{
-    handle::{Ended, InScope, PauseGuard, Run, RunWait, Scope, Settled},
+    handle::{Ended, InScope, PauseGuard, Run, RunCompletion, RunWait, Scope, Settled},
     id::{InvalidRunId, RunId},
     limits::{
         ErrorAllowance, ErrorCounts, ErrorKey, LoopPattern, LoopVerdict, Price, ProgressNotices,

@@ -117,9 +117,15 @@ type Set = fn(AgentStack<Server>) -> AgentStack<Server>;
 fn each_key_is_a_setting_of_the_stack() {
     let keys: [(&str, Set); 39] = [
         ("[run]\nstep_timeout = 7", |stack| stack.run_step(secs(7))),
-        ("[run]\nmax_turn_time = 7", |stack| stack.ceiling(secs(7))),
+        ("[run]\nmax_turn_time = 7", |stack| {
+            let half = Duration::from_millis(3_500);
+            stack.ceiling(secs(7)).runs(|runs| runs.idle(half))
+        }),
         ("[run]\ntimeout = 7", |stack| {
-            stack.ceiling(HardCeilingLayer::optional(None).timeout(Some(secs(7))))
+            let half = Duration::from_millis(3_500);
+            stack
+                .ceiling(HardCeilingLayer::optional(None).timeout(Some(secs(7))))
+                .runs(|runs| runs.idle(half))
         }),
         ("[run]\ntimeout = 7\nobserve = true", |stack| {
             let ceiling = HardCeilingLayer::optional(None).timeout(Some(secs(7)));

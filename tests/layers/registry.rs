@@ -2,6 +2,7 @@ mod anew;
 mod asked;
 mod drain;
 mod expiry;
+mod idle_ceilings;
 mod pages;
 mod refused;
 mod scale;

@@ -12,7 +12,9 @@ use axum::{
 };
 use futures_util::future::join_all;
 use serde_json::json;
-use tower_agent::{Cooldowns, Run, RunId, RunRegistry, RunSnapshot, TerminalReason};
+use tower_agent::{
+    Cooldowns, Run, RunId, RunRegistry, RunSnapshot, TerminalReason, run::RunCompletion,
+};
 
 use crate::access::Caller;
 
@@ -65,6 +67,15 @@ pub(crate) async fn abort(
     Ok(Json(json!({ "aborted": !ended.is_empty() })).into_response())
 }
 
+/// Completes the runs of this id, of all owners, because their work is done; 404 if there are none.
+pub(crate) async fn complete(
+    State(registry): State<RunRegistry>,
+    Path(id): Path<String>,
+) -> ControlResult {
+    let runs = known(&registry, &id)?;
+    Ok(completed(&runs))
+}
+
 /// Ends the live runs of this session, of all owners.
 pub(crate) async fn abort_session(
     State(registry): State<RunRegistry>,
@@ -93,6 +104,17 @@ pub(crate) async fn abort_own(
 ) -> ControlResult {
     let aborted = registry.abort(caller.owner, &parse(&id)?);
     Ok(Json(json!({ "aborted": aborted })).into_response())
+}
+
+/// Completes the caller's run of this id, because its work is done; 404 if the caller has none.
+pub(crate) async fn complete_own(
+    State(registry): State<RunRegistry>,
+    Extension(caller): Extension<Caller>,
+    Path(id): Path<String>,
+) -> ControlResult {
+    let run = registry.get(caller.owner, &parse(&id)?);
+    let run = run.ok_or_else(|| unknown(&id))?;
+    Ok(completed(&[run]))
 }
 
 /// Ends the live runs of the caller's session.
@@ -134,6 +156,30 @@ fn end(runs: Vec<Run>) -> Vec<RunId> {
         run.terminal_reason().is_none() && run.end(TerminalReason::Aborted)
     });
     ended.map(|run| run.id()).collect()
+}
+
+/// Completes each of `runs`, and says whether all have completed: 200 if they have now or had
+/// before, 202 with the work in flight of those that complete after it, and 200 with the reason of
+/// one that had ended otherwise.
+fn completed(runs: &[Run]) -> Response {
+    let (mut in_flight, mut ended) = (0, None);
+    for run in runs {
+        match run.complete() {
+            RunCompletion::Completed => {}
+            RunCompletion::Ended(reason) => ended = Some(reason),
+            // Work that has ended since completes the run in this moment.
+            _ => in_flight += run.in_flight().max(1),
+        }
+    }
+    if let Some(reason) = ended {
+        let answer = json!({ "completed": false, "reason": reason.as_str() });
+        return Json(answer).into_response();
+    }
+    if in_flight > 0 {
+        let answer = json!({ "completed": false, "in_flight": in_flight });
+        return (StatusCode::ACCEPTED, Json(answer)).into_response();
+    }
+    Json(json!({ "completed": true })).into_response()
 }
 
 /// Finds the runs of this id, of all owners; 404 if there are none.

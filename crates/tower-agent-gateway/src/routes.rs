@@ -94,6 +94,7 @@ fn caller_routes(gateway: Gateway, registry: &RunRegistry, config: &Config) -> R
         let own = Router::new()
             .route("/v1/runs/{id}", get(control::show_own))
             .route("/v1/runs/{id}/abort", post(control::abort_own))
+            .route("/v1/runs/{id}/complete", post(control::complete_own))
             .route("/v1/sessions/{id}/abort", post(control::abort_own_session));
         app = app.merge(own.with_state(registry.clone()));
         app = app.layer(CheckLayer(Callers::new(auth)));
@@ -118,6 +119,7 @@ fn operator_routes(watched: Watched, operator: Operator) -> Router {
         .route("/runs/{id}", get(control::show))
         .route("/runs/{id}/wait", get(control::wait))
         .route("/runs/{id}/abort", post(control::abort))
+        .route("/runs/{id}/complete", post(control::complete))
         .route("/sessions/{id}/abort", post(control::abort_session))
         .route("/metrics", get(metrics::metrics))
         .with_state(registry)

@@ -17,7 +17,8 @@ pub struct RunLayer {
     pub(super) id: KeySource,
     pub(super) session: KeySource,
     pub(super) owner: OwnerSource,
-    pub(super) idle: Duration,
+    /// The idle limit of the layer's runs; `None` if the program has set none.
+    pub(super) idle: Option<Duration>,
     pub(super) on_end: Option<OnEnd>,
     pub(super) keep_partial: usize,
     pub(super) keep_excerpts: usize,
@@ -35,7 +36,7 @@ impl RunLayer {
             id: KeySource::Header(X_RUN_ID),
             session: KeySource::Header(X_SESSION_ID),
             owner: OwnerSource::Credential,
-            idle: RunRegistry::IDLE,
+            idle: None,
             on_end: None,
             keep_partial: 0,
             keep_excerpts: 0,
@@ -93,7 +94,12 @@ impl RunLayer {
     /// Sets how long a run with a given id may be idle before it ends as completed.
     ///
     /// A run is idle while it has no work in progress, no pause and no sign of life. The default is
-    /// 30 minutes.
+    /// 30 minutes. In an [`AgentStack`](crate::AgentStack) with a ceiling it is half of the ceiling,
+    /// if that is less.
+    ///
+    /// A ceiling or timeout of the run that passes while the run is idle ends nothing by itself. If
+    /// a request of the run comes within `idle`, that request hears it; if none comes, the run
+    /// completes.
     ///
     /// # Panics
     ///
@@ -104,7 +110,13 @@ impl RunLayer {
             !idle.is_zero(),
             "a run must be allowed to be idle for a while"
         );
-        self.idle = idle;
+        self.idle = Some(idle);
+        self
+    }
+
+    /// Sets the idle limit of a stack whose runs end at `ceiling`, unless the program has set one.
+    pub(crate) fn idle_below(mut self, ceiling: Option<Duration>) -> Self {
+        self.idle = self.idle.or_else(|| ceiling.map(RunRegistry::idle_below));
         self
     }
 

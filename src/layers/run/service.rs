@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::BoxError,
     headers::X_RUN_ID,
-    registry::{Finder, Owner, Uncounted},
+    registry::{Finder, Owner, RunRegistry, Uncounted},
     run::{CallSlot, InvalidRunId, NodeKind, Run, RunId, Settlement, TerminalReason, Terminated},
     supervise::{
         Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture, SupervisedService,
@@ -105,7 +105,8 @@ impl RunLayer {
             session,
             parent,
         } = named;
-        let (registry, idle) = (&self.registry, self.idle);
+        let registry = &self.registry;
+        let idle = self.idle.unwrap_or(RunRegistry::IDLE);
         let adopt =
             |run: &Run, id| registry.adopt(run, owner, id, session.clone(), idle, Finder::Request);
         let here = |run: Run| Resolved {

@@ -1,5 +1,7 @@
 //! The effects of a node's end on the rest of its run.
 
+use tokio::time::Instant;
+
 use crate::run::{
     reason::TerminalReason,
     report::CallSummary,
@@ -64,8 +66,18 @@ impl EndHook for NodeState {
         node.close_span();
     }
 
+    fn completes_when_idle(&self, node: &Node<Self>) -> bool {
+        let registration = self.registration();
+        !self.settlement.ends_with_call()
+            && registration.is_some_and(|registry| registry.completes_when_idle(node))
+    }
+
     fn idle(&self, node: &Node<Self>) {
-        if self.run().is_some_and(RunState::is_unused) {
+        if self.run().is_some_and(RunState::is_done) {
+            if let Some(registration) = self.registration() {
+                let _later = registration.idle(node, Instant::now());
+            }
+        } else if self.run().is_some_and(RunState::is_unused) {
             if let Some(registration) = self.registration() {
                 registration.refused(node);
             }

@@ -1,7 +1,7 @@
 //! The handle on a node, for the program and for the layers.
 //!
 //! [`Run`] has many methods, and one file for each part of them: `open` (nodes and requests),
-//! `settle` (how a node with work ends), `error_counts` (the failures that a run counts),
+//! `settle` (how a node with work ends), `complete` (a run that is done), `error_counts` (the failures that a run counts),
 //! `actions` (loops, repetition), `attempts`, `turns` and `tool_windows`, `events` (observers,
 //! notices, shadow mode), `usage` (what upstreams report), `tokens` (their count and caps),
 //! `partial_text`, `current` (the run of a task), `sub_agent` and `wait`. `end_hook` has the
@@ -11,6 +11,7 @@
 
 mod actions;
 mod attempts;
+mod complete;
 mod current;
 mod end_hook;
 mod error_counts;
@@ -26,6 +27,7 @@ mod usage;
 mod wait;
 
 pub use self::{
+    complete::RunCompletion,
     current::InScope,
     wait::{Ended, RunWait, Settled},
 };
@@ -117,7 +119,7 @@ impl Run {
     ///
     /// The method returns whether `reason` became the stored reason. If an absolute deadline of
     /// this node or of an ancestor has passed by now, the method first ends the outermost node with
-    /// such a deadline. A node that was itself ended keeps the first eight later reasons, for
+    /// such a deadline; not a run of a registry that is idle, which may be done. A node that was itself ended keeps the first eight later reasons, for
     /// [`Terminated::also`].
     #[allow(
         clippy::must_use_candidate,
@@ -126,7 +128,7 @@ impl Run {
     pub fn end(&self, reason: TerminalReason) -> bool {
         let now = self.now();
         // An end that this check stores makes `end` fail.
-        let _over = self.0.check(now, TaskId::NONE);
+        let _over = self.0.check_from_outside(now);
         self.0.end(reason, None, now).is_ok()
     }
 
@@ -292,13 +294,11 @@ impl Run {
     }
 
     /// The time since this node was opened, or how long it lasted if it has ended.
+    ///
+    /// A run that a passed deadline ended lasted until that deadline, also if it was found later.
     #[must_use]
     pub fn elapsed(&self) -> Duration {
-        let until = self
-            .0
-            .nearest_end()
-            .map_or_else(|| self.now(), |end| end.at());
-        until.saturating_sub(self.0.opened())
+        self.0.elapsed(self.now())
     }
 
     /// The nearest node of kind Run, at or above this one.

@@ -15,7 +15,7 @@ use crate::run::{
     reason::TerminalReason,
     report::RunSnapshot,
     state::{NodeState, Settlement},
-    tree::{Node, TaskId},
+    tree::Node,
 };
 
 /// A future that resolves with the snapshot of an ended run: see [`Run::wait`].
@@ -75,8 +75,9 @@ impl Run {
     fn check_deadlines(&self, now: Instant) -> Option<Instant> {
         let call = self.sole_call();
         let last = call.as_ref().unwrap_or_else(|| self.node());
-        let _over = last.check(self.at(now), TaskId::NONE);
-        let clock = last.next_deadline().map(Duration::from_nanos);
+        let _over = last.check_from_outside(self.at(now));
+        // A deadline that the check has left alone is one of an idle run: that run completes.
+        let clock = last.next_deadline_after(self.at(now));
         let clock = clock.and_then(|at| self.instant(at));
         let above = self.node().path();
         let idle = above.filter_map(|node| node.payload.registration()?.idle(node, now));

@@ -221,7 +221,10 @@ impl RunSnapshot {
             message: terminated
                 .filter(|end| end.reason != TerminalReason::Completed)
                 .map(Terminated::message),
-            elapsed: until.saturating_sub(node.opened()),
+            elapsed: end.map_or_else(
+                || until.saturating_sub(node.opened()),
+                |_| node.elapsed(until),
+            ),
             in_flight: node.active(),
             last_step: run.run_state().step(),
             alive: end.is_none() && node.is_alive(now),

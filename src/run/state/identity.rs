@@ -132,6 +132,12 @@ pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
     /// forgotten it.
     fn idle(&self, node: &Node<NodeState>, now: Instant) -> Option<Instant>;
 
+    /// Completes the run if it has no work; else it completes when its work is done.
+    fn complete(&self, node: &Node<NodeState>, now: Instant);
+
+    /// Whether the registry will complete the run once it was idle for long enough.
+    fn completes_when_idle(&self, node: &Node<NodeState>) -> bool;
+
     /// Completes the run if it has no work and is still marked as unused.
     fn refused(&self, node: &Node<NodeState>);
 

@@ -25,6 +25,8 @@ pub(crate) struct RunState {
     rare: OnceLock<Box<RareRunState>>,
     /// Whether the run is unused. The registry completes such a run as soon as it has no work.
     unused: AtomicBool,
+    /// Whether the run completes as soon as it has no work, because it is done.
+    done: AtomicBool,
     /// Which nodes were opened right below the run, attempts aside: none, one call alone, or
     /// others.
     opened: AtomicU8,
@@ -91,6 +93,15 @@ impl RunState {
 
     pub(crate) fn is_unused(&self) -> bool {
         self.unused.load(Ordering::Acquire)
+    }
+
+    /// Marks the run as done: it completes as soon as it has no work.
+    pub(crate) fn set_done(&self) {
+        self.done.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_done(&self) -> bool {
+        self.done.load(Ordering::SeqCst)
     }
 
     /// Records that a node of this kind was opened right below the run; attempts do not count.

@@ -37,7 +37,17 @@ impl<P: EndHook> Node<P> {
     /// The error is the stored end of this node, or else of its nearest ended ancestor. The end may
     /// come from this check or from before.
     pub(crate) fn check(&self, now: Duration, task: TaskId) -> Result<(), End> {
-        self.check_path(now, task);
+        self.check_path(now, task, true);
+        self.nearest_end().map_or(Ok(()), |end| Err(end.clone()))
+    }
+
+    /// Checks as [`check`](Self::check) does with `TaskId::NONE`, for a caller that neither does
+    /// work of this node nor is about to start some.
+    ///
+    /// A deadline that has passed on an [idle run](Self::is_only_idle) ends nothing here. The next
+    /// work of that run hears it.
+    pub(crate) fn check_from_outside(&self, now: Duration) -> Result<(), End> {
+        self.check_path(now, TaskId::NONE, false);
         self.nearest_end().map_or(Ok(()), |end| Err(end.clone()))
     }
 
@@ -48,20 +58,42 @@ impl<P: EndHook> Node<P> {
 
     /// Ends the outermost node on the path with a clock that has passed. A node below an ended
     /// node is skipped.
-    fn check_path(&self, now: Duration, task: TaskId) {
+    fn check_path(&self, now: Duration, task: TaskId, works: bool) {
         let mut outermost = None;
         // The walk goes upwards, and not by recursion: a chain of sub-agents may be deep.
         for node in self.path() {
             if node.end.get().is_some() {
                 outermost = None;
             } else if let Some(passed) = node.passed(now, task) {
-                outermost = Some((node, passed));
+                if works || !node.is_only_idle() {
+                    outermost = Some((node, passed));
+                }
             }
         }
         if let Some((node, (reason, passed))) = outermost {
             // `end` fails only if the node is over already.
             drop(node.end(reason, passed, now));
         }
+    }
+
+    /// Whether this node is a run without work that its registry completes once it was idle for
+    /// long enough.
+    ///
+    /// Such a run may be done, and then no limit has cut it. So a ceiling or timeout that passes
+    /// ends the run only if work of it is in flight, or starts before the run completes.
+    fn is_only_idle(&self) -> bool {
+        self.kind == NodeKind::Run
+            && !self.refuses_work()
+            && !self.holds_pause()
+            && (self.is_idle() || self.is_left_over(self.limit_of_own()))
+            && self.payload.completes_when_idle(self)
+    }
+
+    /// The time at which the earliest absolute deadline of this very node passes.
+    fn limit_of_own(&self) -> Duration {
+        self.clocks
+            .next()
+            .map_or(Duration::ZERO, Duration::from_nanos)
     }
 
     /// The reason and the limit of the clock of this node that has passed. `None` if none has.
@@ -126,6 +158,12 @@ impl<P: EndHook> Node<P> {
     /// The earliest absolute deadline on the path from the root to this node.
     pub(crate) fn next_deadline(&self) -> Option<Nanos> {
         self.path().filter_map(|node| node.clocks.next()).min()
+    }
+
+    /// The earliest absolute deadline later than `now`, on the path from the root to this node.
+    pub(crate) fn next_deadline_after(&self, now: Duration) -> Option<Duration> {
+        let clocks = self.path().flat_map(|node| node.clocks.all());
+        clocks.filter(|at| *at > now).min()
     }
 
     /// The earliest deadline of this clock on the path from the root to this node.
@@ -243,11 +281,11 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Runs the [`check`](Self::check) of this node and of every node below, with `TaskId::NONE`.
+    /// Checks this node and every node below [from outside](Self::check_from_outside).
     pub(crate) fn check_below(&self, now: Duration) {
-        let _over = self.check(now, TaskId::NONE);
+        let _over = self.check_from_outside(now);
         self.descend(|node| {
-            let _over = node.check(now, TaskId::NONE);
+            let _over = node.check_from_outside(now);
             true
         });
     }

@@ -227,6 +227,18 @@ impl Clocks {
         duration(at.saturating_add(extension))
     }
 
+    /// The absolute deadlines of the node that are set, in no order.
+    pub(super) fn all(&self) -> impl Iterator<Item = Duration> {
+        let clocks = [
+            Clock::Ceiling,
+            Clock::Timeout,
+            Clock::Share,
+            Clock::Announced,
+            Clock::Drain,
+        ];
+        clocks.into_iter().filter_map(|clock| self.get(clock))
+    }
+
     /// The length of time by which the program moved the ceiling and the timeout; 0 before.
     pub(crate) fn extension(&self) -> Nanos {
         self.rare_if_any().map_or(0, RareClocks::extension)

@@ -235,6 +235,15 @@ impl<P: EndHook> Node<P> {
         std::iter::successors(Some(self), |node| node.parent().map(|node| &**node))
     }
 
+    /// The time since this node was opened, or how long it lasted if it has ended.
+    pub(crate) fn elapsed(&self, now: Duration) -> Duration {
+        match self.nearest_end() {
+            None => now.saturating_sub(self.opened()),
+            Some(end) if self.kind == NodeKind::Run && end.origin == self.number => end.lasted(),
+            Some(end) => end.at().saturating_sub(self.opened()),
+        }
+    }
+
     /// The end that is stored in this node: its own or an inherited one.
     pub(crate) fn own_end(&self) -> Option<&End> {
         self.end.get()
@@ -385,6 +394,12 @@ pub(crate) trait EndHook: Sized {
     /// run for a node that has no work when it ends.
     fn settled(&self, node: &Node<Self>) {
         let _ = node;
+    }
+
+    /// Whether the node is a run that completes when it was without work for long enough.
+    fn completes_when_idle(&self, node: &Node<Self>) -> bool {
+        let _ = node;
+        false
     }
 
     /// Called when the last work at or below a live node is gone.

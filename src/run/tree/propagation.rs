@@ -78,6 +78,15 @@ impl<P: EndHook> Node<P> {
             Some(end) => end.clone(),
             None => {
                 let lasted = now.saturating_sub(self.opened());
+                // A check may find an absolute deadline late, for example at the next request.
+                let lasted = match (&reason, passed.and_then(LimitHit::absolute)) {
+                    (TerminalReason::HardCeiling | TerminalReason::CallerDeadline, Some(limit))
+                        if !settled =>
+                    {
+                        limit.min(lasted)
+                    }
+                    _ => lasted,
+                };
                 let origin = (self.number, self.kind);
                 End::new(reason.clone(), origin, now, lasted, passed)
             }

@@ -106,8 +106,8 @@ pub(crate) fn knows(plan: &Plan) -> bool {
     frames && tool && !plan.is_early() && (whole || !plan.layers.iter().any(callers))
 }
 
-/// Why a run that outlived its call is over for whoever looks at `at`.
-pub(crate) fn looked_at(plan: &Plan, at: u64) -> Option<TerminalReason> {
+/// Why a run that outlived its call is over for a request that comes at `at`.
+pub(crate) fn heard_at(plan: &Plan, at: u64) -> Option<TerminalReason> {
     let clocks = &Model::new(plan).clocks[RUN];
     let has = |clock: Option<u64>| clock.is_some_and(|passes| passes <= at);
     let ceiling = has(clocks.ceiling).then_some(TerminalReason::HardCeiling);

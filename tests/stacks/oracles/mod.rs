@@ -167,9 +167,9 @@ fn earliest_cause(plan: &Plan, story: &Story) -> Result<(), String> {
     if at != Some(expected.at) {
         return fail(format!("at {at:?} in place of {expected:?}"));
     }
-    let looked_at = model::looked_at(plan, quarters(story.last().at));
+    // Whoever lists the runs ends none that has no work, whatever of its limits has passed.
     let run = match expected.node {
-        Node::Call if plan.outlives() => looked_at.as_ref(),
+        Node::Call if plan.outlives() => None,
         _ => Some(&expected.reason),
     };
     // A run that goes on may be ended later, also for what its calls failed.
@@ -184,12 +184,24 @@ fn earliest_cause(plan: &Plan, story: &Story) -> Result<(), String> {
             reasons[1]
         ));
     }
-    Ok(())
+    // The next request of such a run hears of the limit.
+    let hears = model::heard_at(plan, quarters(story.last().at));
+    match story.turns.first().map(|turn| &turn.run) {
+        // A second limit may pass while that request waits.
+        Some([None, heard]) if hears.is_some() && !heard.as_ref().is_some_and(is_limit) => fail(
+            format!("the next request heard {heard:?}, and not {hears:?}"),
+        ),
+        _ => Ok(()),
+    }
 }
 
 /// The model counts neither tokens nor what an owner has.
 fn is_cap(reason: &TerminalReason) -> bool {
     [TerminalReason::TokenCap, TerminalReason::TurnCap].contains(reason)
+}
+
+fn is_limit(reason: &TerminalReason) -> bool {
+    [TerminalReason::HardCeiling, TerminalReason::CallerDeadline].contains(reason)
 }
 
 fn reason_at(story: &Story, node: Node) -> Option<Duration> {

@@ -8,11 +8,12 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 /// Every route of the operator's.
-const ROUTES: [(Method, &str); 9] = [
+const ROUTES: [(Method, &str); 10] = [
     (Method::GET, "/runs"),
     (Method::GET, "/runs/r-1"),
     (Method::GET, "/runs/r-1/wait"),
     (Method::POST, "/runs/r-1/abort"),
+    (Method::POST, "/runs/r-1/complete"),
     (Method::POST, "/sessions/s-1/abort"),
     (Method::GET, "/events"),
     (Method::GET, "/metrics"),

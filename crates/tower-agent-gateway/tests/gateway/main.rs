@@ -12,6 +12,7 @@ mod auth;
 mod caller_deadline;
 mod clocks;
 mod command_line;
+mod completed;
 mod configuration;
 mod connections;
 mod control;

@@ -128,7 +128,8 @@ impl Model {
             let known = &self.all[n];
             let idle = (known.active == 0).then(|| known.last + known.idle);
             let idle = idle.filter(|at| *at <= now);
-            if known.ceiling.is_some_and(|at| at <= idle.unwrap_or(now)) {
+            // A ceiling ends no run that has no work.
+            if known.active > 0 && known.ceiling.is_some_and(|at| at <= now) {
                 self.ended(n, TerminalReason::HardCeiling);
             } else if idle.is_some() {
                 self.ended(n, TerminalReason::Completed);

@@ -44,6 +44,11 @@ impl Model {
         known.idle = known.idle.min(limit);
         known.last = self.now;
         known.active += usize::from(enters);
+        let has_passed = known.ceiling.is_some_and(|at| at <= self.now);
+        if !enters && has_passed && known.reason.is_none() {
+            // The program is about to work on it.
+            self.ended(n, TerminalReason::HardCeiling);
+        }
     }
 
     pub(super) fn leave(&mut self) {

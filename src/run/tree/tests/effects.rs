@@ -54,6 +54,18 @@ impl Model {
         limits: Vec<Duration>,
         settled: bool,
     ) {
+        self.end_of(node, reason, limits, settled, self.now);
+    }
+
+    /// The end of a node that lasted until `until`.
+    fn end_of(
+        &mut self,
+        node: usize,
+        reason: TerminalReason,
+        limits: Vec<Duration>,
+        settled: bool,
+        until: Duration,
+    ) {
         if self.nodes[node].end.is_some() {
             let also = &mut self.nodes[node].also;
             if !settled && also.len() < 8 && !also.contains(&reason) {
@@ -66,7 +78,7 @@ impl Model {
             origin: node,
             kind: self.nodes[node].kind,
             at: self.now,
-            lasted: self.now - self.nodes[node].opened,
+            lasted: until.saturating_sub(self.nodes[node].opened),
             limits,
         };
         self.spread(node, &end, settled);
@@ -176,8 +188,8 @@ impl Model {
             if self.nodes[node].end.is_some() {
                 return;
             }
-            if let Some((reason, limits)) = self.passed(node, task) {
-                return self.end(node, reason, limits, false);
+            if let Some((reason, limits, until)) = self.passed(node, task) {
+                return self.end_of(node, reason, limits, false, until);
             }
         }
     }

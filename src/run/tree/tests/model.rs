@@ -154,21 +154,21 @@ impl Model {
         &self,
         node: usize,
         task: Option<usize>,
-    ) -> Option<(TerminalReason, Vec<Duration>)> {
+    ) -> Option<(TerminalReason, Vec<Duration>, Duration)> {
         let spec = &self.nodes[node];
         let limit = |at: Duration| vec![at.saturating_sub(spec.opened)];
         if let Some(at) = spec.ceiling.filter(|at| self.now >= *at) {
-            return Some((TerminalReason::HardCeiling, limit(at)));
+            return Some((TerminalReason::HardCeiling, limit(at), at));
         }
         if let Some(at) = spec.share.filter(|at| self.now >= *at) {
-            return Some((TerminalReason::HardCeiling, limit(at)));
+            return Some((TerminalReason::HardCeiling, limit(at), at));
         }
         let silent = match self.is_paused(node) {
             true => None,
             false => self.silent(node, task, false),
         };
         if let Some((_, limits)) = silent {
-            return Some((TerminalReason::StepTimeout, limits));
+            return Some((TerminalReason::StepTimeout, limits, self.now));
         }
         let clocks = [spec.timeout, spec.announced].into_iter().flatten();
         let clocks = clocks.filter(|at| self.now >= *at);
@@ -176,12 +176,15 @@ impl Model {
         let callers: Vec<_> = callers.chain(self.silent(node, task, true)).collect();
         // The earliest wins.
         if let Some(first) = callers.iter().map(|(at, _)| *at).min() {
-            let first = callers.into_iter().filter(|(at, _)| *at == first);
-            let limits = first.flat_map(|(_, limits)| limits).collect();
-            return Some((TerminalReason::CallerDeadline, limits));
+            // A silence is found by the task that waits, a deadline by any check, perhaps late.
+            let is_deadline = [spec.timeout, spec.announced].contains(&Some(first));
+            let first_ones = callers.into_iter().filter(|(at, _)| *at == first);
+            let limits = first_ones.flat_map(|(_, limits)| limits).collect();
+            let until = if is_deadline { first } else { self.now };
+            return Some((TerminalReason::CallerDeadline, limits, until));
         }
         spec.drain.filter(|at| self.now >= *at)?;
-        Some((spec.closing.clone()?, Vec::new()))
+        Some((spec.closing.clone()?, Vec::new(), self.now))
     }
 
     /// When the earliest of the step windows, or of the callers', passed, and
