@@ -20,8 +20,10 @@ use http_body_util::StreamBody;
 use tokio::time::{Instant, advance};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
-    BoxError, ClientDisconnectLayer, HardCeilingLayer, NodeKind, PumpLayer, Run, RunLayer,
-    RunRegistry, Scope, StepTimeoutLayer, TerminalReason, TerminalResponseLayer, Terminated,
+    BoxError, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
+    ModelFallbackLayer, NodeKind, PumpLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run,
+    RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
+    Terminated, TokenCapLayer, TokenCaps, TurnCapLayer,
 };
 
 use crate::support::{
@@ -858,4 +860,100 @@ async fn a_sign_of_life_counts_when_the_upstream_gives_it_not_when_a_layer_hands
 
     assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
     assert_eq!(start.elapsed(), WINDOW);
+}
+
+/// covers: C4
+#[tokio::test(start_paused = true)]
+async fn a_stored_end_beats_a_ready_frame_in_each_wrapper() {
+    let registry = RunRegistry::new();
+    let probe = || service_fn(|()| std::future::ready(Ok::<_, BoxError>(true)));
+    type Wrap = Box<dyn Fn(StackService) -> StackService>;
+    let wraps: [(&str, Wrap); 10] = [
+        (
+            "run",
+            Box::new(move |inner| StackService::new(RunLayer::new(registry.clone()).layer(inner))),
+        ),
+        (
+            "disconnect",
+            Box::new(|inner| StackService::new(ClientDisconnectLayer::new().layer(inner))),
+        ),
+        (
+            "ceiling",
+            Box::new(|inner| StackService::new(HardCeilingLayer::new(secs(60)).layer(inner))),
+        ),
+        (
+            "step",
+            Box::new(|inner| StackService::new(StepTimeoutLayer::new(secs(60)).layer(inner))),
+        ),
+        (
+            "turns",
+            Box::new(|inner| StackService::new(TurnCapLayer::new(9).layer(inner))),
+        ),
+        (
+            "tokens",
+            Box::new(|inner| {
+                let caps = TokenCaps::new().max_output_tokens(1000);
+                StackService::new(TokenCapLayer::new(caps).layer(inner))
+            }),
+        ),
+        (
+            "loops",
+            Box::new(|inner| StackService::new(LoopGuardLayer::new().layer(inner))),
+        ),
+        (
+            "fallback",
+            Box::new(|inner| StackService::new(ModelFallbackLayer::new([]).layer(inner))),
+        ),
+        (
+            "retry",
+            Box::new(|inner| {
+                StackService::new(RetryBudgetLayer::new(RetryBudget::new()).layer(inner))
+            }),
+        ),
+        (
+            "gate",
+            Box::new(move |inner| StackService::new(HealthGateLayer::new(probe()).layer(inner))),
+        ),
+    ];
+    // What is ready after the end: a frame, the end of the body, an error.
+    let begun = || Script::sse().data(chat("a"));
+    let scripts = [
+        ("frame", begun().data(chat("b")).data(DONE)),
+        ("end", begun()),
+        ("error", begun().fail("reset")),
+    ];
+    for ((name, wrap), (ready, script)) in wraps
+        .iter()
+        .flat_map(|wrap| scripts.iter().map(move |script| (wrap, script)))
+    {
+        let upstream = Upstream::script(script.clone());
+        let service = wrap(StackService::new(upstream.clone()));
+        let body = r#"{"model":"m","stream":true,"messages":[{"role":"user","content":"go"}]}"#;
+        let request = Request::post("/v1/chat/completions").body(ReplayBody::from(body));
+        let answer = service.oneshot(request.unwrap()).await.unwrap();
+        let run = answer.extensions().get::<Run>().cloned().unwrap();
+        let mut body = answer.into_body();
+        assert!(
+            matches!(poll_body(&mut body), Poll::Ready(Some(Ok(_)))),
+            "{name}"
+        );
+        let (frames, polls) = (upstream.frames(), upstream.polls());
+
+        run.run().end(TerminalReason::Aborted);
+
+        let Poll::Ready(Some(Err(error))) = poll_body(&mut body) else {
+            panic!("{name}: the {ready} came after the end")
+        };
+        assert_eq!(
+            reason_of(&error),
+            Some(TerminalReason::Aborted),
+            "{name} {ready}"
+        );
+        let polled = (upstream.frames(), upstream.polls());
+        assert_eq!(
+            polled,
+            (frames, polls),
+            "{name}: the upstream was asked for its {ready}"
+        );
+    }
 }

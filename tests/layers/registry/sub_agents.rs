@@ -307,3 +307,35 @@ async fn a_parent_that_is_only_closing_asks_nobody_yet() {
     run.end(CAP);
     assert!(child.check().is_err());
 }
+
+/// The task of the grandchild sleeps: only a wake tells it.
+///
+/// covers: C9, H17
+#[tokio::test(start_paused = true)]
+async fn an_end_wakes_and_drops_the_work_of_grandchildren() {
+    for levels in [2, 5] {
+        let registry = RunRegistry::new();
+        let root = registry.open(us(), id("r"));
+        let mut last = root.clone();
+        for _ in 0..levels {
+            last = last.child();
+        }
+        let upstream = Upstream::script(Script::before_head().never());
+        let layer = HardCeilingLayer::new(secs(600));
+        let call = layer
+            .layer(upstream.clone())
+            .oneshot(last.attach(request()));
+        let call = tokio::spawn(call);
+        tokio::task::yield_now().await;
+        assert_eq!(upstream.calls(), 1);
+        let began = tokio::time::Instant::now();
+
+        registry.abort(us(), &id("r"));
+
+        let error = call.await.unwrap().unwrap_err();
+        assert_eq!(began.elapsed(), secs(0), "at level {levels}");
+        assert_eq!(reason_of(&error), Some(TerminalReason::Aborted));
+        assert_eq!(upstream.dropped().reason, Some(TerminalReason::Aborted));
+        assert_eq!(root.in_flight(), 0);
+    }
+}
