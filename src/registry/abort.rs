@@ -46,11 +46,16 @@ impl RunRegistry {
         self.abort_but(owner, session, None)
     }
 
-    /// The latest run with this id [prefix](RunId::prefix) in the owner's session, if that run
-    /// lives.
+    /// The latest run with this id [prefix](RunId::prefix) in the owner's session. It lives, or has
+    /// ended and is remembered.
     pub(crate) fn latest_in(&self, owner: Owner, session: &str, prefix: &str) -> Option<Run> {
-        let run = self.state.sessions.lock().latest(session, owner.0, prefix);
-        run.filter(|run| run.terminal_reason().is_none())
+        let latest = self
+            .state
+            .sessions
+            .lock()
+            .latest(session, owner.0, prefix)?;
+        // A look-up by its id makes the registry remember an ended run for longer.
+        self.get(owner, &latest)
     }
 
     /// Ends the other live runs of this run's session as aborted, and returns their ids.

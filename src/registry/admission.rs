@@ -64,7 +64,7 @@ impl RunRegistry {
                 return;
             }
             Some(Err((cap, true))) => {
-                self.state.leave_session(identity);
+                self.state.leave_session(identity, false);
                 (cap, &run, None)
             }
             Some(Err((cap, false))) => (cap, call, Some(call)),
@@ -96,7 +96,7 @@ impl RunRegistry {
         };
         let withdraw = |entries: &mut Entries| entries.withdraw(identity.place);
         if self.state.with_entry(identity.place, withdraw) {
-            self.state.leave_session(identity);
+            self.state.leave_session(identity, false);
         }
     }
 

@@ -78,9 +78,10 @@ pub(crate) use self::{
 };
 
 use std::{
+    collections::HashSet,
     fmt,
     future::Future,
-    sync::{Arc, Weak},
+    sync::{Arc, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -259,11 +260,19 @@ impl RunRegistry {
     /// Finds runs with `find`, and checks the clocks of each before it returns them.
     fn find_checked(&self, find: impl FnOnce(&Self) -> Vec<Run>) -> Vec<Run> {
         self.state.tidy();
-        let (runs, now) = (find(self), Instant::now());
-        for run in &runs {
-            run.node().check_below(run.at(now));
-        }
+        let runs = find(self);
+        check_trees(&runs, Instant::now());
         runs
+    }
+}
+
+/// Checks the clocks of the trees of these runs, each tree once and from its root.
+pub(super) fn check_trees<'a>(runs: impl IntoIterator<Item = &'a Run>, now: Instant) {
+    let mut checked = HashSet::new();
+    for run in runs {
+        if checked.insert(run.seed()) {
+            run.root().check_below(run.at(now));
+        }
     }
 }
 
@@ -290,6 +299,11 @@ pub(crate) struct WeakRegistry(Weak<RegistryState>);
 impl RunRegistry {
     pub(crate) fn downgrade(&self) -> WeakRegistry {
         WeakRegistry(Arc::downgrade(&self.state))
+    }
+
+    /// Whether no request has built a too deep chain of sub-agents before. True once.
+    pub(crate) fn is_first_deep_chain(&self) -> bool {
+        !self.state.deep_chain.swap(true, Ordering::Relaxed)
     }
 
     /// All live and remembered runs of the registry, in no order.

@@ -2,7 +2,7 @@ use std::{error::Error, fmt, str::FromStr};
 
 use tokio::time::Instant;
 
-use super::RunRegistry;
+use super::{RunRegistry, check_trees};
 use crate::run::{Run, RunSnapshot};
 
 /// A part of a registry's runs: see [`RunRegistry::page`].
@@ -84,10 +84,7 @@ impl RunRegistry {
         let mut runs = self.state.newest(before, limit.saturating_add(1));
         let is_last = runs.len() <= limit;
         runs.truncate(limit);
-        let now = Instant::now();
-        for (_, run) in &runs {
-            run.node().check_below(run.at(now));
-        }
+        check_trees(runs.iter().map(|(_, run)| run), Instant::now());
         let last = runs.last().map_or(before, |(serial, _)| *serial);
         RunPage {
             runs: runs.iter().map(|(_, run)| Run::snapshot(run)).collect(),

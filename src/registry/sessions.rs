@@ -21,9 +21,10 @@ pub(super) struct Sessions(HashMap<Arc<str>, BTreeMap<u128, OwnerRuns>>);
 struct OwnerRuns {
     /// The runs with their serial numbers.
     runs: Slab<(u64, Run)>,
-    /// The slot of the latest run of each [prefix](RunId::prefix), while that run lives. A caller
-    /// may open any number of runs in a session, so the cost of a search would have no bound.
-    latest: HashMap<Box<str>, usize>,
+    /// The latest run of each [prefix](RunId::prefix): its id and serial number. It lives, or it
+    /// ended other than as completed and is remembered. A caller may open any number of runs in a
+    /// session, so the cost of a search would have no bound.
+    latest: HashMap<Box<str>, (RunId, u64)>,
 }
 
 impl Sessions {
@@ -40,34 +41,53 @@ impl Sessions {
         let of_owner = owners.entry(owner).or_default();
         let slot = of_owner.runs.insert((serial, run));
         if let Some(prefix) = id.prefix() {
-            of_owner.latest.insert(prefix.into(), slot);
+            of_owner.latest.insert(prefix.into(), (id.clone(), serial));
         }
         slot
     }
 
-    /// Removes a run from its session. The caller drops the returned run without the lock.
+    /// Removes a run from its session, because it has ended. The caller drops the returned run
+    /// without the lock. A `lasting` end stays known as that of the latest run.
     pub(super) fn remove(
         &mut self,
         name: &str,
         owner: u128,
         id: &RunId,
         slot: usize,
+        lasting: bool,
     ) -> Option<Run> {
-        let owners = self.0.get_mut(name)?;
-        let of_owner = owners.get_mut(&owner)?;
-        let run = of_owner.runs.try_remove(slot).map(|(_, run)| run);
-        if let Some(prefix) = id.prefix() {
-            if of_owner.latest.get(prefix) == Some(&slot) {
+        let of_owner = self.0.get_mut(name)?.get_mut(&owner)?;
+        let removed = of_owner.runs.try_remove(slot);
+        match &removed {
+            Some((serial, _)) if !lasting => self.forget(name, owner, id, *serial),
+            _ => self.tidy(name, owner),
+        }
+        removed.map(|(_, run)| run)
+    }
+
+    /// Forgets that the run of this number was the latest with its prefix.
+    pub(super) fn forget(&mut self, name: &str, owner: u128, id: &RunId, serial: u64) {
+        let of_owner = self.0.get_mut(name).and_then(|all| all.get_mut(&owner));
+        if let (Some(of_owner), Some(prefix)) = (of_owner, id.prefix()) {
+            if of_owner.latest.get(prefix).is_some_and(|it| it.1 == serial) {
                 of_owner.latest.remove(prefix);
             }
         }
-        if of_owner.runs.is_empty() {
+        self.tidy(name, owner);
+    }
+
+    /// Removes what is empty.
+    fn tidy(&mut self, name: &str, owner: u128) {
+        let Some(owners) = self.0.get_mut(name) else {
+            return;
+        };
+        let is_empty = |all: &OwnerRuns| all.runs.is_empty() && all.latest.is_empty();
+        if owners.get(&owner).is_some_and(is_empty) {
             owners.remove(&owner);
             if owners.is_empty() {
                 self.0.remove(name);
             }
         }
-        run
     }
 
     /// The live runs in the session, of one owner or of all, oldest first.
@@ -84,12 +104,10 @@ impl Sessions {
         runs.into_iter().map(|(_, run)| run.clone()).collect()
     }
 
-    /// The owner's latest run with this id [prefix](RunId::prefix) in the session, if that run
-    /// lives.
-    pub(super) fn latest(&self, name: &str, owner: u128, prefix: &str) -> Option<Run> {
+    /// The id of the owner's latest run with this [prefix](RunId::prefix) in the session.
+    pub(super) fn latest(&self, name: &str, owner: u128, prefix: &str) -> Option<RunId> {
         let of_owner = self.0.get(name)?.get(&owner)?;
-        let slot = of_owner.latest.get(prefix)?;
-        of_owner.runs.get(*slot).map(|(_, run)| run.clone())
+        of_owner.latest.get(prefix).map(|(id, _)| id.clone())
     }
 
     #[cfg(test)]

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::{Instant, timeout_at};
 
-use super::{RunRegistry, abort::end};
+use super::{RunRegistry, abort::end, check_trees};
 use crate::run::{Run, TerminalReason};
 
 impl RunRegistry {
@@ -42,12 +42,14 @@ impl RunRegistry {
     ///
     /// The drain has begun when this method returns; dropping the future does not stop the drain.
     pub fn drain(&self, limit: Duration) -> RunDrain {
-        let live = self.close();
+        let mut live = self.close();
         let now = Instant::now();
+        check_trees(&live, now);
+        // From the roots down: the closing of a run reaches all nodes below it in one walk.
+        live.sort_by_cached_key(|run| run.node().ancestors().count());
         for run in &live {
             let began = run.at(now);
             let until = began.saturating_add(limit);
-            run.node().check_below(began);
             let node = run.node();
             node.close(&TerminalReason::Shutdown, until, began);
             // A run at its turn cap may be held open for a last call, which a drain does not admit.

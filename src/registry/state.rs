@@ -15,8 +15,9 @@ use tokio::{sync::broadcast, time::Instant};
 use super::{
     RunRegistry,
     admission::Finder,
+    check_trees,
     entries::Entries,
-    eviction::{idle_until, rank},
+    eviction::rank,
     key::EntryKey,
     owner_caps::{Owner, Owners},
     sessions::Sessions,
@@ -64,6 +65,8 @@ pub(crate) struct RegistryState {
     /// node completed later.
     would_have_ended: AtomicU64,
     completed: AtomicU64,
+    /// Whether the log has told of a chain of sub-agents that was too deep.
+    pub(super) deep_chain: AtomicBool,
 }
 
 impl fmt::Debug for RegistryState {
@@ -93,6 +96,7 @@ impl Default for RegistryState {
             owners: OnceLock::new(),
             would_have_ended: AtomicU64::new(0),
             completed: AtomicU64::new(0),
+            deep_chain: AtomicBool::new(false),
         }
     }
 }
@@ -155,14 +159,10 @@ impl RegistryState {
         self.next.store(Nanos::MAX, Ordering::Release);
         for shard in 0..SHARDS {
             let suspects = self.with_shard(shard, |entries| entries.due(now));
+            // No deadline ends a run that was idle for too long: that run completes.
+            check_trees(&suspects, now);
             for run in suspects {
-                let node = run.node();
-                let limit = node.payload.identity().and_then(|own| self.idle_limit(own));
-                // A run completes once it has been idle for too long. So the clocks are checked as of
-                // that time: a deadline that has passed since does not end the run.
-                let until = limit.map_or(now, |limit| idle_until(node, limit, now).min(now));
-                node.check_below(run.at(until));
-                let _later = self.idle(node, now);
+                let _later = self.idle(run.node(), now);
             }
         }
     }
@@ -181,13 +181,27 @@ impl RegistryState {
         self.with_entry(place, |entries| entries.idle(place))
     }
 
-    /// Removes the run from the live runs of its session.
-    pub(super) fn leave_session(&self, identity: &Identity) {
+    /// Removes the run from the live runs of its session. A `lasting` end of the session's latest
+    /// run stays known until the registry forgets that run.
+    pub(super) fn leave_session(&self, identity: &Identity, lasting: bool) {
         if let (Some(name), Some(slot)) = (&identity.session, identity.session_slot.get()) {
             let mut sessions = self.sessions.lock();
-            let run = sessions.remove(name, identity.owner, &identity.id, *slot);
+            let run = sessions.remove(name, identity.owner, &identity.id, *slot, lasting);
             drop(sessions);
             drop(run);
+        }
+    }
+
+    /// Forgets that this run, which the registry no longer knows, was the latest of its session.
+    fn forget_latest(&self, run: &Run) {
+        let Some(identity) = run.node().payload.identity() else {
+            return;
+        };
+        if let (Some(name), Some(_)) = (&identity.session, identity.id.prefix()) {
+            let (owner, serial) = (identity.owner, identity.place.serial);
+            self.sessions
+                .lock()
+                .forget(name, owner, &identity.id, serial);
         }
     }
 
@@ -210,6 +224,7 @@ impl RegistryState {
         let removed = entries.take_removed();
         // A dropped run may call the registry, so it is dropped without the lock.
         drop(entries);
+        removed.iter().for_each(|run| self.forget_latest(run));
         drop(removed);
         result
     }
@@ -224,7 +239,9 @@ impl RegistryState {
         while self.remembered.load(Ordering::Acquire) > RunRegistry::ENDED {
             let oldest = evictions.iter_mut().find_map(VecDeque::pop_front);
             let Some(oldest) = oldest else { break };
-            forgotten.extend(self.with_entry(oldest, |entries| entries.forget(oldest)));
+            let run = self.with_entry(oldest, |entries| entries.forget(oldest));
+            run.iter().for_each(|run| self.forget_latest(run));
+            forgotten.extend(run);
         }
         if evictions.iter().map(VecDeque::len).sum::<usize>() > 2 * RunRegistry::ENDED {
             let known = |place: &Place| self.with_entry(*place, |entries| entries.knows(*place));
@@ -273,7 +290,11 @@ impl Registration for RegistryState {
         let Some(named) = self.with_entry(place, |entries| entries.mark_ended(place, now)) else {
             return;
         };
-        self.leave_session(identity);
+        let end = node.nearest_end();
+        self.leave_session(
+            identity,
+            end.is_some_and(|end| end.reason != TerminalReason::Completed),
+        );
         self.remember(place, node.nearest_end(), named);
         // The event, with its snapshot, is mostly made before the lock of `sequence`.
         let event = (self.events.receiver_count() > 0).then(|| RunEvent::ended(node));

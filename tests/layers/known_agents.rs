@@ -248,14 +248,87 @@ async fn a_sub_agent_is_a_child_of_the_latest_turn() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn without_a_living_parent_a_sub_agent_has_a_run_of_its_own() {
+async fn with_an_unknown_or_completed_parent_a_sub_agent_has_a_run_of_its_own() {
     let (registry, mut service, _upstream) = stack();
     let orphan = send(&mut service, Some("a"), "part").await.unwrap();
     assert_eq!(get(&registry, &orphan).snapshot().parent, None);
     let first = send(&mut service, None, "one").await.unwrap();
-    get(&registry, &first).end(TerminalReason::Aborted);
+    get(&registry, &first).end(TerminalReason::Completed);
     let late = send(&mut service, Some("b"), "part").await.unwrap();
     assert_eq!(get(&registry, &late).snapshot().parent, None);
+}
+
+fn reason(refused: &BoxError) -> TerminalReason {
+    TerminalReason::find(&**refused).unwrap().clone()
+}
+
+/// covers: H17
+#[tokio::test(start_paused = true)]
+async fn a_sub_agent_that_begins_after_its_parents_end_hears_the_parents_reason() {
+    for ended in [
+        TerminalReason::Aborted,
+        TerminalReason::TurnCap,
+        TerminalReason::HardCeiling,
+    ] {
+        let (registry, mut service, upstream) = stack();
+        let turn = send(&mut service, None, "one").await.unwrap();
+        get(&registry, &turn).end(ended.clone());
+        for agent in ["a", "b", "a"] {
+            let refused = send(&mut service, Some(agent), "part").await.unwrap_err();
+            assert_eq!(reason(&refused), ended);
+        }
+        // A sub-agent of such a sub-agent, and one whose parent sent nothing yet.
+        for parent in ["b", "unknown"] {
+            let headers = [
+                ("x-claude-code-session-id", "s-1"),
+                ("x-claude-code-agent-id", "c"),
+                ("x-claude-code-parent-agent-id", parent),
+            ];
+            let run = KnownAgents::new().run_of(&parts(&headers), said(parent).as_bytes());
+            let mut request = request();
+            request.extensions_mut().insert(run.unwrap());
+            let refused = service.clone().oneshot(request).await.unwrap_err();
+            assert_eq!(reason(&refused), ended, "{parent}");
+        }
+        assert_eq!(upstream.calls(), 1);
+
+        // The user's next message is another matter, and so are its sub-agents.
+        let next = send(&mut service, None, "two").await.unwrap();
+        let child = send(&mut service, Some("d"), "part").await.unwrap();
+        assert_eq!(get(&registry, &child).snapshot().parent, Some(next));
+    }
+}
+
+/// covers: H17
+#[tokio::test(start_paused = true)]
+async fn an_end_is_remembered_for_sub_agents_as_long_as_for_its_own_id() {
+    let (registry, mut service, _upstream) = stack();
+    let turn = send(&mut service, None, "one").await.unwrap();
+    get(&registry, &turn).end(TerminalReason::Aborted);
+    for _ in 0..3 {
+        tokio::time::advance(RunRegistry::REMEMBERED * 9 / 10).await;
+        let refused = send(&mut service, Some("a"), "part").await.unwrap_err();
+        assert_eq!(reason(&refused), TerminalReason::Aborted);
+    }
+
+    tokio::time::advance(RunRegistry::REMEMBERED).await;
+
+    let late = send(&mut service, Some("b"), "part").await.unwrap();
+    assert_eq!(get(&registry, &late).snapshot().parent, None);
+}
+
+/// covers: H17
+#[tokio::test(start_paused = true)]
+async fn the_end_of_another_owners_turn_is_none_of_a_sub_agents() {
+    let (registry, mut service, _upstream) = stack();
+    let other = registry.open_in(
+        Owner::of(b"other"),
+        "s-1:x".parse().unwrap(),
+        "s-1".parse().unwrap(),
+    );
+    other.end(TerminalReason::Aborted);
+
+    send(&mut service, Some("a"), "part").await.unwrap();
 }
 
 /// Its first run completed, so the id begins a new generation, which needs a parent as well.
@@ -283,8 +356,8 @@ async fn the_turn_before_an_ended_one_is_no_parent() {
     send(&mut service, None, "one").await.unwrap();
     let second = send(&mut service, None, "two").await.unwrap();
     get(&registry, &second).end(TerminalReason::Aborted);
-    let late = send(&mut service, Some("a"), "part").await.unwrap();
-    assert_eq!(get(&registry, &late).snapshot().parent, None);
+    let late = send(&mut service, Some("a"), "part").await.unwrap_err();
+    assert_eq!(reason(&late), TerminalReason::Aborted);
 }
 
 /// While a sub-agent works its parent is not idle.

@@ -1,5 +1,6 @@
 mod anew;
 mod asked;
+mod deep;
 mod drain;
 mod expiry;
 mod idle_ceilings;

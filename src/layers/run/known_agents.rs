@@ -14,8 +14,9 @@ use crate::{
 /// Finds the run of a request from an agent that knows nothing of this crate.
 ///
 /// A run is one turn of the user: all model calls between one message of the user and the next. A
-/// sub-agent's run is a child of its parent's run, if that run is known and live, and then ends
-/// with that run.
+/// sub-agent's run is a child of its parent's run, and ends with that run. If the parent ended other
+/// than as completed, the sub-agent's run is over from its birth, with the parent's reason. A
+/// sub-agent with an unknown parent belongs to the main agent.
 ///
 /// | agent | session | user turn | sub-agent |
 /// |---|---|---|---|
@@ -239,11 +240,11 @@ impl AgentHeaders {
         let of = |name: &Option<HeaderName>| text(parts, name.as_ref()?);
         let agent = of(&self.agent);
         let found = run(session, agent, turn);
-        let parent = agent.map(|_| prefix(session, of(&self.parent)));
-        RequestRun {
-            parent: parent.map(ParentRun::LatestAfter),
-            ..found
-        }
+        let parent = agent.map(|_| ParentRun::Latest {
+            of: of(&self.parent).map(|parent| prefix(session, Some(parent))),
+            main: prefix(session, None),
+        });
+        RequestRun { parent, ..found }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::{
     registry::{Owner, RunRegistry},
-    run::{Run, RunId},
+    run::{Run, RunId, TerminalReason},
 };
 
 /// An extension that names the run of a request without a run id.
@@ -48,9 +48,11 @@ pub struct RequestRun {
 pub(super) enum ParentRun {
     /// The parent is the run of this id.
     Run(RunId),
-    /// The parent is the session's latest run with an id that consists of this text and a turn. The
-    /// text ends with a colon; the turn has no colon.
-    LatestAfter(String),
+    /// The parent is the session's latest run of the sub-agent `of`, or else of the main agent.
+    ///
+    /// Each is the beginning of an id that a turn completes. It ends with a colon; the turn has no
+    /// colon.
+    Latest { of: Option<String>, main: String },
 }
 
 impl RequestRun {
@@ -73,8 +75,12 @@ impl RequestRun {
 
     /// Makes a new run the [child](Run::child) of the owner's run of this id.
     ///
-    /// If the parent is unknown or over, the new run has no parent. A run that lives already, or
-    /// ended other than as completed, keeps the parent with which it was opened.
+    /// If the parent is unknown or completed, the new run has no parent. If the parent ended
+    /// otherwise, the new run is over from its birth, with the parent's reason. A run that lives
+    /// already, or ended other than as completed, keeps the parent with which it was opened.
+    ///
+    /// Requests build at most 16 levels of runs. A run with a parent further down is a child of the
+    /// parent's ancestor on level 16.
     #[must_use]
     pub fn child_of(mut self, parent: RunId) -> Self {
         self.parent = Some(ParentRun::Run(parent));
@@ -89,7 +95,7 @@ impl RequestRun {
 }
 
 impl ParentRun {
-    /// Finds the parent's run; `None` if it is unknown or over.
+    /// Finds the parent's run, which may have ended; `None` if it is unknown or completed.
     pub(super) fn find(
         &self,
         registry: &RunRegistry,
@@ -97,11 +103,12 @@ impl ParentRun {
         session: Option<&str>,
     ) -> Option<Run> {
         match self {
-            Self::Run(id) => {
-                let run = registry.get(owner, id);
-                run.filter(|run| run.terminal_reason().is_none())
+            Self::Run(id) => registry.get(owner, id),
+            Self::Latest { of, main } => {
+                let latest = |prefix: &String| registry.latest_in(owner, session?, prefix);
+                of.as_ref().and_then(latest).or_else(|| latest(main))
             }
-            Self::LatestAfter(prefix) => registry.latest_in(owner, session?, prefix),
         }
+        .filter(|run| run.terminal_reason() != Some(TerminalReason::Completed))
     }
 }

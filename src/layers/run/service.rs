@@ -13,7 +13,10 @@ use crate::{
     error::BoxError,
     headers::X_RUN_ID,
     registry::{Finder, Owner, RunRegistry, Uncounted},
-    run::{CallSlot, InvalidRunId, NodeKind, Run, RunId, Settlement, TerminalReason, Terminated},
+    run::{
+        CallSlot, InvalidRunId, Node, NodeKind, NodeState, Run, RunId, Settlement, TerminalReason,
+        Terminated,
+    },
     supervise::{
         Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture, SupervisedService,
         SupervisesCalls,
@@ -37,6 +40,10 @@ struct NamedRun {
     /// The run of which a new run is the child.
     parent: Option<ParentRun>,
 }
+
+/// The most levels of runs that requests build. What walks a tree upwards must stay cheap whatever
+/// a caller sends.
+const LEVELS: usize = 16;
 
 /// The run that a request belongs to, and how it was found.
 struct Resolved<'a> {
@@ -95,6 +102,28 @@ impl RunLayer {
         call
     }
 
+    /// The run below which a sub-agent of `parent` is opened: `parent`, or its ancestor on the last
+    /// of the [`LEVELS`].
+    fn within_levels(&self, parent: Run) -> Run {
+        let is_run = |node: &&Node<NodeState>| node.kind() == NodeKind::Run;
+        let level = parent.node().path().filter(is_run).count();
+        let Some(too_deep) = level.checked_sub(LEVELS + 1) else {
+            return parent;
+        };
+        if self.registry.is_first_deep_chain() {
+            tracing::warn!(
+                target: "tower_agent",
+                run = %parent.id(),
+                levels = LEVELS,
+                "a chain of sub-agents is deeper than requests may build: the deeper ones belong to \
+                 their ancestor on the last level; said once"
+            );
+        }
+        let runs = std::iter::successors(Some(parent.clone()), Run::parent);
+        let mut runs = runs.filter(|run| run.kind() == NodeKind::Run);
+        runs.nth(too_deep + 1).unwrap_or(parent)
+    }
+
     /// Finds the run of a request by its id, or opens one.
     ///
     /// A run in the request's extensions gets the id, if it has no identity and the id is free.
@@ -138,7 +167,9 @@ impl RunLayer {
                 });
                 let parent =
                     parent.and_then(|parent| parent.find(registry, owner, session.as_deref()));
-                // The child gets no span: each of its calls belongs to the trace of its caller.
+                // The child gets no span: each of its calls belongs to the trace of its caller. Below a
+                // parent that has ended, the child is over from its birth.
+                let parent = parent.map(|parent| self.within_levels(parent));
                 if let Some(child) = parent.map(|parent| parent.open_below(NodeKind::Run)) {
                     if adopt(&child, Some(id.clone())) {
                         return here(child);

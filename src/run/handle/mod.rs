@@ -424,6 +424,11 @@ impl Run {
         WeakRun(Arc::downgrade(self.node()))
     }
 
+    /// The root of this node's tree.
+    pub(crate) fn root(&self) -> &Node<NodeState> {
+        self.0.path().last().unwrap_or(&self.0)
+    }
+
     /// The number of this node, which no other node has.
     pub(crate) fn number(&self) -> u64 {
         self.node().number()

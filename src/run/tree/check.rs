@@ -281,12 +281,23 @@ impl<P: EndHook> Node<P> {
         }
     }
 
-    /// Checks this node and every node below [from outside](Self::check_from_outside).
+    /// Checks this node and every node below [from outside](Self::check_from_outside), in one walk
+    /// down.
     pub(crate) fn check_below(&self, now: Duration) {
-        let _over = self.check_from_outside(now);
+        if self.check_from_outside(now).is_err() {
+            return;
+        }
+        // All nodes above a visited one are live, and no clock of theirs has passed.
         self.descend(|node| {
-            let _over = node.check_from_outside(now);
-            true
+            if node.end.get().is_some() {
+                return false;
+            }
+            let passed = node.passed(now, TaskId::NONE);
+            let Some((reason, limit)) = passed.filter(|_| !node.is_only_idle()) else {
+                return true;
+            };
+            drop(node.end(reason, limit, now));
+            false
         });
     }
 

@@ -10,6 +10,7 @@ use std::{
 };
 
 use super::{
+    clocks::Clock,
     end::Closing,
     node::{EndHook, Node, PendingWakes},
     node_kind::NodeKind,
@@ -51,7 +52,9 @@ impl<P: EndHook> Node<P> {
         if self.nearest_end().is_some() {
             return;
         }
-        let sooner = self.clocks.drain(until);
+        // Below a node that ends by then, no task has to wake for an earlier deadline.
+        let ends_before = |node: &Self| node.clocks.get(Clock::Drain).is_some_and(|at| at <= until);
+        let sooner = self.clocks.drain(until) && !self.ancestors().any(ends_before);
         let mut wakers = Vec::new();
         let mut below = Vec::new();
         let closing = Arc::new(Closing {

@@ -36,6 +36,7 @@ mod random_load;
 mod reload;
 mod shutdown;
 mod stop;
+mod sub_agents;
 mod support;
 mod traces;
 mod turns;
