@@ -7,12 +7,39 @@ use tokio::time::Instant;
 use super::{RunRegistry, owner_caps::Owner};
 use crate::run::{Run, RunId, TerminalReason};
 
-impl RunRegistry {
-    /// Ends the owner's run of this id as aborted. Returns whether this call ended it.
+/// The outcome of an abort by id: see [`RunRegistry::abort`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AbortOutcome {
+    /// This abort ended the run.
+    Ended,
+    /// The run had ended before, and keeps its reason.
     ///
-    /// The result is false, without any effect, if the id is unknown, another owner's, or its run
-    /// has ended. A deadline of the run that has passed by now ends the run first: then the result
-    /// is false, too. Runs of requests without a credential are those of [`Owner::anonymous`].
+    /// A deadline that has passed by now counts as an end before the abort.
+    AlreadyOver,
+    /// The registry knows no run of this id, or it is another owner's.
+    ///
+    /// A run that a request without a credential opened is one of [`Owner::anonymous`], and not of
+    /// the program, which is [`Owner::default`].
+    Unknown,
+}
+
+impl RunRegistry {
+    /// Ends the owner's run of this id as aborted, unless it has ended or is unknown.
+    ///
+    /// Runs of requests without a credential are those of [`Owner::anonymous`].
+    ///
+    /// ```
+    /// use tower_agent::{Owner, RunRegistry, registry::AbortOutcome};
+    ///
+    /// let (registry, id) = (RunRegistry::new(), "r-1".parse()?);
+    /// // As a request without a credential opens it.
+    /// let _run = registry.open(Owner::anonymous(), "r-1".parse()?);
+    ///
+    /// assert_eq!(registry.abort(Owner::default(), &id), AbortOutcome::Unknown);
+    /// assert_eq!(registry.abort(Owner::anonymous(), &id), AbortOutcome::Ended);
+    /// assert_eq!(registry.abort(Owner::anonymous(), &id), AbortOutcome::AlreadyOver);
+    /// # Ok::<_, tower_agent::InvalidRunId>(())
+    /// ```
     ///
     /// Observers have received the end before any waiter of the run wakes; by then the run has also
     /// left the live runs.
@@ -20,9 +47,14 @@ impl RunRegistry {
         clippy::must_use_candidate,
         reason = "most callers need not know who won"
     )]
-    pub fn abort(&self, owner: Owner, id: &RunId) -> bool {
-        let run = self.get(owner, id);
-        run.is_some_and(|run| end(&run, TerminalReason::Aborted, run.now()))
+    pub fn abort(&self, owner: Owner, id: &RunId) -> AbortOutcome {
+        let Some(run) = self.get(owner, id) else {
+            return AbortOutcome::Unknown;
+        };
+        match end(&run, TerminalReason::Aborted, run.now()) {
+            true => AbortOutcome::Ended,
+            false => AbortOutcome::AlreadyOver,
+        }
     }
 
     /// Ends all live runs of this owner's session as aborted, each as [`abort`](Self::abort)

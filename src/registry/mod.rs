@@ -39,13 +39,13 @@
 //! # Examples
 //!
 //! ```
-//! use tower_agent::{Owner, RunRegistry, TerminalReason};
+//! use tower_agent::{Owner, RunRegistry, TerminalReason, registry::AbortOutcome};
 //!
 //! let registry = RunRegistry::new();
 //! let run = registry.open(Owner::default(), "nightly".parse()?);
 //!
-//! assert!(registry.abort(Owner::default(), &"nightly".parse()?));
-//! assert!(!registry.abort(Owner::default(), &"nightly".parse()?), "once");
+//! assert_eq!(registry.abort(Owner::default(), &run.id()), AbortOutcome::Ended);
+//! assert_eq!(registry.abort(Owner::default(), &run.id()), AbortOutcome::AlreadyOver);
 //!
 //! let again = registry.open(Owner::default(), "nightly".parse()?);
 //! assert_eq!(again.terminal_reason(), Some(TerminalReason::Aborted));
@@ -67,6 +67,7 @@ mod state;
 mod tests;
 
 pub use self::{
+    abort::AbortOutcome,
     owner_caps::{Owner, OwnerCaps},
     page::{InvalidRunCursor, RunCursor, RunPage},
     shutdown::RunDrain,

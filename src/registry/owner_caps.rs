@@ -33,12 +33,12 @@ static KEYS: LazyLock<[RandomState; 3]> =
 ///
 /// ```
 /// # use tower_agent::{RunRegistry, TerminalReason};
-/// use tower_agent::Owner;
+/// use tower_agent::{Owner, registry::AbortOutcome};
 ///
 /// # let registry = RunRegistry::new();
 /// # let _run = registry.open(Owner::anonymous(), "r-1".parse()?);
 /// // A run that a request without a key opened.
-/// assert!(registry.abort(Owner::anonymous(), &"r-1".parse()?));
+/// assert_eq!(registry.abort(Owner::anonymous(), &"r-1".parse()?), AbortOutcome::Ended);
 ///
 /// let (one, two) = (Owner::of(b"sk-one"), Owner::of(b"sk-two"));
 /// assert!(one.to_string().starts_with("owner-"));

@@ -9,7 +9,7 @@ use http::Request;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
     Owner, Run, RunEvent, RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason,
-    registry::WaitOutcome,
+    registry::{AbortOutcome, WaitOutcome},
 };
 
 use crate::support::{
@@ -261,7 +261,10 @@ async fn every_end_says_run_session_number_reason_and_message() {
             panic!("it was opened")
         };
 
-        assert!(registry.abort(Owner::anonymous(), &"r-1".parse().unwrap()));
+        assert_eq!(
+            registry.abort(Owner::anonymous(), &"r-1".parse().unwrap()),
+            AbortOutcome::Ended
+        );
         drop(body);
 
         let event = serde_json::to_value(events.next().await.unwrap()).unwrap();

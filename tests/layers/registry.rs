@@ -19,7 +19,8 @@ use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
     Owner, Run, RunEvent, RunEvents, RunId, RunLayer, RunRegistry, RunSnapshot, StepTimeoutLayer,
-    TerminalReason, registry::WaitOutcome,
+    TerminalReason,
+    registry::{AbortOutcome, WaitOutcome},
 };
 
 use crate::support::{DONE, ReadExt, Script, Stack, Upstream, request, secs};
@@ -72,17 +73,37 @@ async fn an_id_is_one_run_for_its_owner_and_another_for_another() {
 
 /// covers: C4
 #[tokio::test(start_paused = true)]
-async fn abort_answers_true_once_and_false_for_what_it_does_not_know() {
+async fn abort_tells_an_ended_run_from_an_unknown_one() {
     let registry = RunRegistry::new();
     let run = registry.open(us(), id("r"));
 
-    assert!(!registry.abort(us(), &id("other")));
-    assert!(!registry.abort(Owner::of(b"key"), &id("r")));
+    assert_eq!(registry.abort(us(), &id("other")), AbortOutcome::Unknown);
+    let theirs = registry.abort(Owner::of(b"key"), &id("r"));
+    assert_eq!(theirs, AbortOutcome::Unknown);
     assert_eq!(run.terminal_reason(), None, "nothing was touched");
-    assert!(registry.abort(us(), &id("r")));
-    assert!(!registry.abort(us(), &id("r")));
+    assert_eq!(registry.abort(us(), &id("r")), AbortOutcome::Ended);
+    assert_eq!(registry.abort(us(), &id("r")), AbortOutcome::AlreadyOver);
 
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Aborted));
+}
+
+/// The run of a server without keys is no run of the program, which an abort says.
+/// covers: C4
+#[tokio::test(start_paused = true)]
+async fn abort_by_the_program_says_that_a_request_without_a_key_has_another_owner() {
+    let registry = RunRegistry::new();
+    let service = RunLayer::new(registry.clone()).layer(Upstream::script(Script::sse().never()));
+    let mut asked = request();
+    asked.headers_mut().insert("x-run-id", "r".parse().unwrap());
+    let _open = service.oneshot(asked).await.unwrap();
+
+    let of_program = registry.abort(Owner::default(), &id("r"));
+    assert_eq!(of_program, AbortOutcome::Unknown);
+    assert_eq!(registry.open_runs(), 1, "nothing was touched");
+    let of_request = registry.abort(Owner::anonymous(), &id("r"));
+    assert_eq!(of_request, AbortOutcome::Ended);
+    let again = registry.abort(Owner::anonymous(), &id("r"));
+    assert_eq!(again, AbortOutcome::AlreadyOver);
 }
 
 #[tokio::test(start_paused = true)]

@@ -6,6 +6,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
     BoxError, ClientDisconnectLayer, HardCeilingLayer, InvalidRunId, NodeKind, Owner, Run,
     RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason, layers::run::CallFailed,
+    registry::AbortOutcome,
 };
 
 use crate::support::{
@@ -57,7 +58,10 @@ async fn an_id_is_made_up_echoed_and_known() {
     let id = answer.headers()["x-run-id"].to_str().unwrap().to_owned();
     assert!(id.starts_with("run-") && id.len() == 20, "{id}");
     assert_eq!(upstream.run().id().to_string(), id);
-    assert!(registry.abort(Owner::anonymous(), &id.parse().unwrap()));
+    assert_eq!(
+        registry.abort(Owner::anonymous(), &id.parse().unwrap()),
+        AbortOutcome::Ended
+    );
     let read = answer.into_body().read().await;
     assert_eq!(read.reason(), Some(TerminalReason::Aborted));
 }
@@ -124,7 +128,10 @@ async fn the_same_id_of_another_credential_is_another_run() {
         let ours = service.clone().oneshot(with("one")).await.unwrap();
         let theirs = service.oneshot(with("two")).await.unwrap();
 
-        assert!(registry.abort(Owner::of(b"one"), &"r".parse().unwrap()));
+        assert_eq!(
+            registry.abort(Owner::of(b"one"), &"r".parse().unwrap()),
+            AbortOutcome::Ended
+        );
 
         assert_eq!(
             ours.into_body().read().await.reason(),
@@ -268,7 +275,10 @@ async fn a_run_that_an_outer_layer_opened_is_given_the_id() {
     assert_eq!(answer.headers()["x-run-id"], "r");
     let outer = answer.extensions().get::<Run>().unwrap().run();
     assert_eq!(outer.id().to_string(), "r");
-    assert!(registry.abort(Owner::anonymous(), &"r".parse().unwrap()));
+    assert_eq!(
+        registry.abort(Owner::anonymous(), &"r".parse().unwrap()),
+        AbortOutcome::Ended
+    );
     assert_eq!(outer.terminal_reason(), Some(TerminalReason::Aborted));
     assert_eq!(
         upstream.run().terminal_reason(),
@@ -550,7 +560,10 @@ async fn callers_without_a_credential_are_not_the_program() {
     let _answer = service.oneshot(named("r")).await.unwrap();
 
     assert_eq!(ours.in_flight(), 0);
-    assert!(registry.abort(Owner::anonymous(), &"r".parse().unwrap()));
+    assert_eq!(
+        registry.abort(Owner::anonymous(), &"r".parse().unwrap()),
+        AbortOutcome::Ended
+    );
     assert_eq!(ours.terminal_reason(), None);
 }
 

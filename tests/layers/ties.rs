@@ -23,7 +23,7 @@ use tower_agent::{
     BoxError, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
     ModelFallbackLayer, NodeKind, PumpLayer, ReplayBody, RetryBudget, RetryBudgetLayer, Run,
     RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
-    Terminated, TokenCapLayer, TokenCaps, TurnCapLayer,
+    Terminated, TokenCapLayer, TokenCaps, TurnCapLayer, registry::AbortOutcome,
 };
 
 use crate::support::{
@@ -436,7 +436,7 @@ async fn an_abort_by_id_reaches_a_call_whose_driver_has_another_run() {
     let _end = body.next().await;
     let aborted = stop.await.unwrap();
 
-    assert!(aborted);
+    assert_eq!(aborted, AbortOutcome::Ended);
     assert_eq!(upstream.dropped().at, start + secs(3));
 }
 

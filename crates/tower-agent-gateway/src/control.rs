@@ -11,14 +11,18 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::future::join_all;
-use serde_json::json;
+use serde_json::{Value, json};
 use tower_agent::{
-    Cooldowns, Run, RunId, RunRegistry, RunSnapshot, TerminalReason, run::RunCompletion,
+    Cooldowns, Run, RunId, RunRegistry, RunSnapshot, TerminalReason, registry::AbortOutcome,
+    run::RunCompletion,
 };
 
 use crate::access::Caller;
 
-type ControlResult = Result<Response, (StatusCode, String)>;
+type ControlResult = Result<Response, Refusal>;
+
+/// A status of 4xx, and the error as JSON.
+type Refusal = (StatusCode, Json<Value>);
 
 /// Lists a page of all runs, newest first; `next` is the next page's cursor.
 pub(crate) async fn list(
@@ -58,12 +62,12 @@ pub(crate) async fn wait(
     Ok(ends.map_or_else(on, shown))
 }
 
-/// Ends the runs of this id, of all owners.
+/// Ends the runs of this id, of all owners; 404 if there are none.
 pub(crate) async fn abort(
     State(registry): State<RunRegistry>,
     Path(id): Path<String>,
 ) -> ControlResult {
-    let ended = end(registry.find(&parse(&id)?));
+    let ended = end(known(&registry, &id)?);
     Ok(Json(json!({ "aborted": !ended.is_empty() })).into_response())
 }
 
@@ -77,6 +81,8 @@ pub(crate) async fn complete(
 }
 
 /// Ends the live runs of this session, of all owners.
+///
+/// The registry knows sessions by their live runs, so an unknown session is one without such runs.
 pub(crate) async fn abort_session(
     State(registry): State<RunRegistry>,
     Path(session): Path<String>,
@@ -96,13 +102,17 @@ pub(crate) async fn show_own(
     Ok(Json(run.snapshot()).into_response())
 }
 
-/// Ends the caller's run of this id.
+/// Ends the caller's run of this id; 404 if the caller has none.
 pub(crate) async fn abort_own(
     State(registry): State<RunRegistry>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> ControlResult {
-    let aborted = registry.abort(caller.owner, &parse(&id)?);
+    let aborted = match registry.abort(caller.owner, &parse(&id)?) {
+        AbortOutcome::Ended => true,
+        AbortOutcome::AlreadyOver => false,
+        AbortOutcome::Unknown => return Err(unknown(&id)),
+    };
     Ok(Json(json!({ "aborted": aborted })).into_response())
 }
 
@@ -183,7 +193,7 @@ fn completed(runs: &[Run]) -> Response {
 }
 
 /// Finds the runs of this id, of all owners; 404 if there are none.
-fn known(registry: &RunRegistry, id: &str) -> Result<Vec<Run>, (StatusCode, String)> {
+fn known(registry: &RunRegistry, id: &str) -> Result<Vec<Run>, Refusal> {
     let runs = registry.find(&parse(id)?);
     match runs.is_empty() {
         true => Err(unknown(id)),
@@ -202,14 +212,24 @@ fn shown(mut runs: Vec<RunSnapshot>) -> Response {
     }
 }
 
-fn unknown(id: &str) -> (StatusCode, String) {
-    (StatusCode::NOT_FOUND, format!("no run {id}\n"))
+fn unknown(id: &str) -> Refusal {
+    let message = format!("no run {id} is known; an ended run is known for ten minutes");
+    refusal(StatusCode::NOT_FOUND, "run_not_found", &message)
 }
 
-fn parse(id: &str) -> Result<RunId, (StatusCode, String)> {
+fn parse(id: &str) -> Result<RunId, Refusal> {
     id.parse().map_err(bad)
 }
 
-fn bad(error: impl std::fmt::Display) -> (StatusCode, String) {
-    (StatusCode::BAD_REQUEST, format!("{error}\n"))
+fn bad(error: impl std::fmt::Display) -> Refusal {
+    refusal(
+        StatusCode::BAD_REQUEST,
+        "invalid_request_error",
+        &error.to_string(),
+    )
+}
+
+fn refusal(status: StatusCode, code: &str, message: &str) -> Refusal {
+    let error = json!({ "message": message, "type": "invalid_request_error", "code": code });
+    (status, Json(json!({ "error": error })))
 }

@@ -3,7 +3,10 @@
 use http::HeaderValue;
 use tokio::time::sleep;
 use tower::{Layer, ServiceExt};
-use tower_agent::{HardCeilingLayer, PumpLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason};
+use tower_agent::{
+    HardCeilingLayer, PumpLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason,
+    registry::AbortOutcome,
+};
 
 use super::{IDLE, id, us};
 use crate::support::{ReadExt, Script, Upstream, chat, healthy, request, secs};
@@ -61,7 +64,8 @@ async fn a_run_is_looked_at_when_it_is_asked_for() {
         let found = registry.get(us(), &run.id()).unwrap();
 
         assert_eq!(found.terminal_reason(), Some(TerminalReason::HardCeiling));
-        assert!(!registry.abort(us(), &run.id()), "it was over before");
+        let aborted = registry.abort(us(), &run.id());
+        assert_eq!(aborted, AbortOutcome::AlreadyOver);
     }
 }
 
@@ -71,7 +75,7 @@ async fn a_deadline_that_has_passed_wins_over_an_end_from_outside() {
     type End = fn(&RunRegistry, &Run) -> bool;
     let ends: [End; 2] = [
         |_, run| run.end(TerminalReason::Aborted),
-        |registry, run| registry.abort(us(), &run.id()),
+        |registry, run| registry.abort(us(), &run.id()) == AbortOutcome::Ended,
     ];
     for end in ends {
         let registry = RunRegistry::new();

@@ -13,7 +13,9 @@ use tokio::time::{Instant, sleep};
 use tower::{Layer, ServiceExt};
 use tower_agent::{
     AgentStack, HardCeilingLayer, Run, RunLayer, RunRegistry, Scope, TerminalReason, Terminated,
-    Trajectory, registry::WaitOutcome, run::RunCompletion,
+    Trajectory,
+    registry::{AbortOutcome, WaitOutcome},
+    run::RunCompletion,
 };
 
 use super::{id, us};
@@ -184,7 +186,7 @@ async fn an_idle_run_behind_its_ceiling_ends_as_who_ends_it_says() {
             TerminalReason::Completed,
         ),
         (
-            |registry, _| assert!(registry.abort(us(), &id("r"))),
+            |registry, _| assert_eq!(registry.abort(us(), &id("r")), AbortOutcome::Ended),
             TerminalReason::Aborted,
         ),
         (

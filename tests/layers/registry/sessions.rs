@@ -1,7 +1,9 @@
 //! covers: C4
 
 use tower::{Layer, ServiceExt};
-use tower_agent::{Owner, Run, RunEvent, RunLayer, RunNotice, RunRegistry, TerminalReason};
+use tower_agent::{
+    Owner, Run, RunEvent, RunLayer, RunNotice, RunRegistry, TerminalReason, registry::AbortOutcome,
+};
 
 use super::{id, opened, us};
 use crate::support::{DONE, ReadExt, Script, Upstream, request};
@@ -91,9 +93,9 @@ async fn an_abort_is_told_and_no_longer_lives_when_the_first_is_woken() {
     });
     tokio::task::yield_now().await;
 
-    assert!(registry.abort(us(), &id("r")));
+    assert_eq!(registry.abort(us(), &id("r")), AbortOutcome::Ended);
 
-    assert_eq!(watching.await.unwrap(), (0, false));
+    assert_eq!(watching.await.unwrap(), (0, AbortOutcome::AlreadyOver));
     let opened = events.next().await;
     let is_opened = |event| matches!(event, Some(RunEvent::Notice { notice, .. }) if notice == RunNotice::Opened);
     assert!(is_opened(opened));
@@ -165,5 +167,8 @@ async fn a_request_without_a_key_does_not_reach_the_programs_runs() {
     assert_eq!(registry.find(&id("r")).len(), 2);
     assert_eq!(registry.abort_session(Owner::anonymous(), "s"), [id("r")]);
     assert_eq!(ours.terminal_reason(), None);
-    assert!(registry.abort(Owner::default(), &id("r")));
+    assert_eq!(
+        registry.abort(Owner::default(), &id("r")),
+        AbortOutcome::Ended
+    );
 }

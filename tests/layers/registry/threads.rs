@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-use tower_agent::{RunEvent, RunRegistry, TerminalReason};
+use tower_agent::{RunEvent, RunRegistry, TerminalReason, registry::AbortOutcome};
 
 use super::{id, us};
 
@@ -42,7 +42,7 @@ fn an_abort_an_end_and_a_wait_agree_on_one_end() {
         let run = registry.open(us(), id("r"));
         let won = std::sync::atomic::AtomicUsize::new(0);
         let abort = || {
-            let ours = registry.abort(us(), &id("r"));
+            let ours = registry.abort(us(), &id("r")) == AbortOutcome::Ended;
             won.fetch_add(usize::from(ours), std::sync::atomic::Ordering::SeqCst);
         };
         let end = || {

@@ -138,13 +138,26 @@ fn a_call_that_waits_is_answered_499_when_its_run_is_aborted() {
     });
 }
 
+/// covers: C4
 #[test]
 fn an_unknown_run_is_not_found_and_not_aborted() {
     run(async {
         let gateway = Gateway::embedded().await;
-        assert_eq!(status(&gateway, &ROUTES[1], &[]).await, 404);
-        assert!(!gateway.abort("r-1").await);
+        for route in &ROUTES[1..4] {
+            let answer = gateway.request(route.0.clone(), route.1).ask().await;
+            assert_eq!(answer.status, 404, "{}", route.1);
+            let error = &answer.json()["error"];
+            assert_eq!(error["code"], "run_not_found", "{error}");
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains("no run r-1"), "{message}");
+        }
         assert_eq!(gateway.json("/runs").await, json!({"runs": []}));
+        // Without live runs a session is as one that never was.
+        let session = gateway.post("/sessions/s-1/abort", "").ask().await;
+        assert_eq!(
+            (session.status.as_u16(), session.json()),
+            (200, json!({"runs": []}))
+        );
         let bad = (Method::GET, "/runs/a%20b");
         assert_eq!(status(&gateway, &bad, &[]).await, 400);
     });
@@ -321,10 +334,10 @@ fn runs_are_listed_page_by_page_newest_first() {
             ("limt=1", "\"limt\""),
         ] {
             let answer = gateway.get(&format!("/runs?{query}")).ask().await;
-            let answer = answer;
             assert_eq!(answer.status, 400, "{query}");
-            let told = answer.text();
-            assert!(told.contains(named), "{told}");
+            let error = &answer.json()["error"];
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains(named), "{message}");
         }
     });
 }

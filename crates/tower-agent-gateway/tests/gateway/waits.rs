@@ -58,8 +58,9 @@ fn a_wait_for_nothing_or_without_sense_is_refused() {
         ] {
             let answer = gateway.get(path).ask().await;
             assert_eq!(answer.status, status, "{path}");
-            let text = answer.text();
-            assert!(text.contains(told), "{path}: {text}");
+            let error = &answer.json()["error"];
+            let message = error["message"].as_str().unwrap();
+            assert!(message.contains(told), "{path}: {message}");
         }
     });
 }

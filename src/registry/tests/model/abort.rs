@@ -4,7 +4,7 @@ use tokio::time::advance;
 
 use super::{Known, Model, SESSIONS};
 use crate::{
-    registry::{RunRegistry, owner_caps::Owner},
+    registry::{AbortOutcome, RunRegistry, owner_caps::Owner},
     run::{RunEvent, RunEvents, RunNotice, TerminalReason},
 };
 
@@ -33,8 +33,14 @@ impl Model {
     pub(super) fn abort(&mut self) {
         let name = self.any_name();
         let ours = self.registry.abort(self.owners[name.0], &name.1);
-        let live = self.hit(&name).filter(|n| self.all[*n].reason.is_none());
-        assert_eq!(ours, live.is_some());
+        let known = self.hit(&name);
+        let live = known.filter(|n| self.all[*n].reason.is_none());
+        let expected = match (known, live) {
+            (None, _) => AbortOutcome::Unknown,
+            (_, Some(_)) => AbortOutcome::Ended,
+            _ => AbortOutcome::AlreadyOver,
+        };
+        assert_eq!(ours, expected);
         if let Some(n) = live {
             self.ended(n, TerminalReason::Aborted);
         }

@@ -123,9 +123,10 @@ impl Gateway {
         answer.json()
     }
 
-    /// Aborts the runs of an id, as an operator: whether there were any.
+    /// Aborts the runs of a known id, as an operator, and returns whether one was live.
     pub(crate) async fn abort(&self, id: &str) -> bool {
         let answer = self.post(&format!("/runs/{id}/abort"), "").ask().await;
+        assert_eq!(answer.status, 200, "{id}");
         answer.json()["aborted"].as_bool().unwrap()
     }
 
