@@ -71,8 +71,12 @@ fn main() -> ExitCode {
         let said = String::from_utf8(agent.stderr).unwrap();
         let line = said.strip_suffix('\n').unwrap();
         assert!(!line.contains(char::is_control), "{said:?}");
+        let what = match reason {
+            TerminalReason::Completed => "completed",
+            _ => "was stopped",
+        };
         assert!(
-            line.starts_with(&format!("{reason}: The run was stopped after")),
+            line.starts_with(&format!("{reason}: The run {what} after")),
             "{said:?}"
         );
         assert!(

@@ -180,7 +180,7 @@ async fn the_message_of_each_clock_says_limit_duration_last_step_and_what_to_try
 
 /// What each reason that the program or a cap stores says, and advises.
 const SAID: [(&str, &str, &str); 16] = [
-    ("completed", "it had finished", "Start a new run to go on"),
+    ("completed", "", "Start a new run to go on"),
     (
         "upstream_failed",
         "the upstream failed",
@@ -288,12 +288,13 @@ async fn the_message_of_every_reason_says_what_how_long_the_last_step_and_what_t
             advance(secs(125)).await;
             run.end(reason.clone());
 
+            let what = match reason {
+                TerminalReason::Completed => "completed after 2m 5s".to_owned(),
+                _ => format!("was stopped after 2m 5s: {cause} ({name})"),
+            };
             assert_eq!(
                 run.terminated().unwrap().message(),
-                format!(
-                    "The run was stopped after 2m 5s: {cause} ({name}). \
-                     Last step: {last}. {advice}."
-                )
+                format!("The run {what}. Last step: {last}. {advice}.")
             );
         }
     }

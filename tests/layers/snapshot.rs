@@ -6,11 +6,14 @@ use std::time::Duration;
 
 use tokio::time::{advance, sleep};
 use tower::{Layer, ServiceBuilder, ServiceExt};
-use tower_agent::{HardCeilingLayer, Run, Scope, Step, StepKind, StepTimeoutLayer, TerminalReason};
+use tower_agent::{
+    Candidate, FailureClass, HardCeilingLayer, ModelFallbackLayer, Run, RunEvent, RunEvents,
+    RunLayer, RunRegistry, RunSnapshot, Scope, Step, StepKind, StepTimeoutLayer, TerminalReason,
+};
 
 use crate::support::{
-    DONE, PING, PRELUDE, ReadExt, Script, Upstream, call_of, chat, poll_body, poll_once,
-    request_of, secs,
+    DONE, PING, PRELUDE, ReadExt, Script, Upstream, call_of, chat, failure, poll_body, poll_once,
+    prompt, request_of, secs,
 };
 
 fn last_change(run: &Run) -> Option<String> {
@@ -188,4 +191,54 @@ async fn each_deadline_is_there_as_the_time_that_is_left() {
 
     run.end(TerminalReason::Aborted);
     assert_eq!(left(&call), [None; 3]);
+}
+
+/// The snapshot in the event of a run's end.
+async fn at_end(events: &mut RunEvents) -> RunSnapshot {
+    loop {
+        match events.next().await.unwrap() {
+            RunEvent::Ended { snapshot, .. } => return RunSnapshot::clone(&snapshot),
+            _ => continue,
+        }
+    }
+}
+
+/// covers: C3
+#[tokio::test(start_paused = true)]
+async fn the_call_that_ends_its_run_is_not_in_flight_at_the_end() {
+    let served = Script::sse().data(chat("a")).data(DONE);
+    for (script, reason) in [
+        (served, TerminalReason::Completed),
+        (failure(500), TerminalReason::Failed(FailureClass::Server)),
+    ] {
+        let registry = RunRegistry::new();
+        let mut events = registry.subscribe();
+        let service = ServiceBuilder::new()
+            .layer(RunLayer::new(registry.clone()))
+            .layer(StepTimeoutLayer::new(secs(60)))
+            .layer(ModelFallbackLayer::new([Candidate::new("m")]))
+            .service(Upstream::script(script));
+        let answer = service.oneshot(prompt("m")).await.unwrap();
+        let mut body = answer.into_body();
+        while body.next().await.is_some() {}
+
+        let snapshot = at_end(&mut events).await;
+        assert_eq!(snapshot.reason, Some(reason));
+        assert_eq!(snapshot.in_flight, 0, "{:?}", snapshot.reason);
+        assert_eq!(registry.list()[0].in_flight, 0);
+    }
+}
+
+/// An end from outside does not stop a tool at once, so the tool is still in flight then.
+#[tokio::test(start_paused = true)]
+async fn work_that_a_completion_cuts_is_in_flight_until_it_is_dropped() {
+    let run = Run::open();
+    let mut events = run.subscribe();
+    let mut tool = Box::pin(run.tool("search").watch(std::future::pending::<()>()));
+    assert!(futures_util::poll!(&mut tool).is_pending());
+    run.end(TerminalReason::Completed);
+
+    assert_eq!(at_end(&mut events).await.in_flight, 1);
+    drop(tool);
+    assert_eq!(run.snapshot().in_flight, 0);
 }

@@ -16,6 +16,7 @@ use tower_agent::{
     RunRegistry, TerminalReason, adapter::reqwest::ReqwestService, layers::health_gate::HttpProbe,
     stack::Server,
 };
+use tracing::Level;
 
 use crate::{
     access::Caller,
@@ -142,12 +143,15 @@ fn runs(layer: RunLayer, config: &Config) -> RunLayer {
 }
 
 /// Logs each call that completed, for the operator's bill; the library logs the others.
+///
+/// The library logs these at DEBUG. If a subscriber takes that level, the library's line is the one.
 fn log(call: &CallSummary) {
-    if call.reason != TerminalReason::Completed {
+    let is_logged = || tracing::event_enabled!(target: "tower_agent", Level::DEBUG);
+    if call.reason != TerminalReason::Completed || is_logged() {
         return;
     }
     tracing::info!(
-        target: "tower_agent_gateway",
+        target: "tower_agent",
         reason = call.reason.as_str(),
         run = %call.run,
         session = call.session.as_deref(),

@@ -13,7 +13,7 @@ use crate::{
         reason::TerminalReason,
         state::{HEARTBEAT, NodeState},
         step::{ResetOn, Step, StepKind},
-        tree::{Clock, Node, NodeKind},
+        tree::{Clock, End, Node, NodeKind},
     },
 };
 
@@ -44,6 +44,9 @@ pub struct RunSnapshot {
     #[serde(rename = "elapsed_ms", serialize_with = "millis")]
     pub elapsed: Duration,
     /// The number of calls, attempts and tools in flight at or below the node.
+    ///
+    /// Once the node has ended, work that completed or failed by itself no longer counts, such as
+    /// the call that ended its run. Work that the end cut counts until it is dropped.
     pub in_flight: usize,
     /// The last step of the run; `None` if no step was reported.
     pub last_step: Option<Step>,
@@ -225,7 +228,10 @@ impl RunSnapshot {
                 || until.saturating_sub(node.opened()),
                 |_| node.elapsed(until),
             ),
-            in_flight: node.active(),
+            in_flight: match end {
+                Some(_) => node.in_flight_after_end(),
+                None => node.active(),
+            },
             last_step: run.run_state().step(),
             alive: end.is_none() && node.is_alive(now),
             stuck: run.is_stuck(),
@@ -278,6 +284,38 @@ impl Node<NodeState> {
         // run hangs.
         silent < interval.saturating_mul(2)
             || self.has_leaf(|work| !work.pings.load(Ordering::Acquire))
+    }
+
+    /// The work at or below this ended node that the end cut, and that is not yet dropped.
+    ///
+    /// The work that ended its node by itself is uncounted only after that node's hooks, which may
+    /// take a snapshot.
+    fn in_flight_after_end(&self) -> usize {
+        let active = self.active();
+        if active == 0 {
+            return 0;
+        }
+        let mut finished = self.finished_work();
+        self.descend(|node| {
+            finished += node.finished_work();
+            node.active() > 0
+        });
+        active.saturating_sub(finished)
+    }
+
+    /// The work of this node itself that completed or failed, and is still counted.
+    fn finished_work(&self) -> usize {
+        let is_finished = |end: &End| end.origin == self.number() && !end.reason.is_cut();
+        if !self.own_end().is_some_and(is_finished) {
+            return 0;
+        }
+        let is_below = |child: &Arc<Self>| {
+            let parent = child.parent();
+            parent.is_some_and(|parent| parent.number() == self.number())
+        };
+        let children = self.children().into_iter().filter(is_below);
+        let below: usize = children.map(|child| child.active()).sum();
+        self.active().saturating_sub(below)
     }
 
     fn last_check(&self, now: Duration) -> Option<RunCheck> {

@@ -325,14 +325,16 @@ fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
         }
         _ => {}
     }
-    write!(
-        f,
-        "The {subject} was stopped after {}: ",
-        HumanDuration(end.elapsed)
-    )?;
+    let elapsed = HumanDuration(end.elapsed);
     let (cause, advice) = cause_and_advice(&end.reason);
-    write_cause(f, end, cause)?;
-    write!(f, " ({name}). Last step: ")?;
+    if end.reason == TerminalReason::Completed {
+        write!(f, "The {subject} {cause} after {elapsed}")?;
+    } else {
+        write!(f, "The {subject} was stopped after {elapsed}: ")?;
+        write_cause(f, end, cause)?;
+        write!(f, " ({name})")?;
+    }
+    f.write_str(". Last step: ")?;
     match &end.last_step {
         Some(step) => write!(f, "{step}")?,
         None => f.write_str("unknown")?,
@@ -400,7 +402,7 @@ const fn cause_and_advice(reason: &TerminalReason) -> (&'static str, &'static st
     const STUCK: &str = "It may be stuck: retry, or simplify the request";
     const LARGER: &str = "Try a simpler request, or a larger limit";
     match reason {
-        TerminalReason::Completed => ("it had finished", ANEW),
+        TerminalReason::Completed => ("completed", ANEW),
         TerminalReason::Failed(_) => ("the upstream failed", AGAIN),
         TerminalReason::StepTimeout => ("nothing happened for too long", STUCK),
         TerminalReason::HardCeiling => ("it reached its time limit", LARGER),

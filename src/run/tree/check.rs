@@ -329,7 +329,7 @@ impl<P: EndHook> Node<P> {
     /// Visits the nodes below this one, without recursion: a chain of sub-agents may be deep.
     ///
     /// The nodes below a visited one follow only if `visit` returns true.
-    pub(super) fn descend(&self, mut visit: impl FnMut(&Self) -> bool) {
+    pub(in crate::run) fn descend(&self, mut visit: impl FnMut(&Self) -> bool) {
         let mut below = self.children();
         while let Some(node) = below.pop() {
             if visit(&node) {

@@ -41,7 +41,10 @@ fn each_end_is_one_line_of_its_level() {
 
         for lines in [&whole, &cut] {
             assert_eq!(lines.len(), 1, "{lines:?}");
-            assert!(lines[0].contains("INFO") && lines[0].contains("call ended"));
+            assert!(
+                lines[0].contains(" INFO tower_agent: call ended "),
+                "{lines:?}"
+            );
             assert!(lines[0].contains("candidate=\"m\" attempts=1 "));
         }
         // The call that the cap refused, and the run that it ended.
