@@ -9,6 +9,8 @@ use bytes::Bytes;
 use http_body::{Body, Frame, SizeHint};
 
 use super::{
+    denial::Denial,
+    failed_attempts::Tries,
     peek::{HeldBody, HeldBodyProj},
     settle::{Completion, Ownership},
 };
@@ -88,10 +90,23 @@ impl<B: Body> AttemptBody<B> {
     fn broke<T>(&mut self, polled: Polled<T>) -> Polled<T> {
         let polled = polled.map_err(|error| match self.own.node().is_over() {
             true => self.own.end_error(error),
-            false => error,
+            false => Self::explain(&self.own, error),
         });
         self.close();
         polled
+    }
+
+    /// Stores that no attempt follows a failure after the commit, unless another reason is stored,
+    /// and gives the error that reason. Does nothing if the layer's node has ended: then the failure
+    /// is no attempt's.
+    fn explain(own: &Run, error: BoxError) -> BoxError {
+        if own.node().is_over() {
+            return error;
+        }
+        if Tries::of(own).is_none_or(|tries| tries.denied().next().is_none()) {
+            Tries::deny(own, Denial::Committed, false);
+        }
+        Tries::explain(own, error)
     }
 
     /// Fails the attempt and returns an error if `polled` is the end of an incomplete JSON
@@ -170,14 +185,16 @@ where
             Poll::Ready(None) => {
                 if let Some(end) = end() {
                     *held = HeldPrefix::default();
+                    let error = Self::explain(&this.own, end.into());
                     this.close();
-                    return Poll::Ready(Some(Err(end.into())));
+                    return Poll::Ready(Some(Err(error)));
                 }
             }
         }
         if let Some(cut) = this.cut(&polled) {
+            let error = Self::explain(&this.own, cut.into());
             this.close();
-            return Poll::Ready(Some(Err(cut.into())));
+            return Poll::Ready(Some(Err(error)));
         }
         if matches!(polled, Poll::Ready(None)) {
             // A node that this layer settles is settled now and not at the drop of the body.

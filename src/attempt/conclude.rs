@@ -176,6 +176,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         let reason = reason.unwrap_or(TerminalReason::Failed(failure.class));
         drop(attempt.node().settle(reason, now));
         self.last_error = failed.into_error();
+        Tries::allow(&self.own);
         tracing::debug!(
             target: "tower_agent",
             run = %self.own.id(),
@@ -204,6 +205,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         failed: FailedAttempt<B>,
         attempt: &Run,
     ) -> Next<B> {
+        Tries::deny(&self.own, denied, C::MOVES);
         let ends_run = denied == Denial::Idle && self.policy.settings().budget.ends_idle_runs();
         // The event is logged before a node ends by the denial. If the layer's node is an attempt,
         // this layer logs no event unless it ends the run: a layer further out may still go on.
@@ -215,10 +217,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             return self.give_up(failed);
         }
         #[cfg(feature = "metrics")]
-        if let Some(budget) = denied
-            .budget(C::MOVES)
-            .filter(|_| attempt.failing().is_none())
-        {
+        if let Some(budget) = denied.budget().filter(|_| attempt.failing().is_none()) {
             crate::metrics::repeat_denied(budget);
         }
         let key = self.policy.key(&failure);
@@ -253,7 +252,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                 });
                 // `note` has listed the attempts of a layer further in.
                 let (_, error) = Tries::unwrap(error);
-                Next::Done(Err(error))
+                Next::Done(Err(Tries::explain(&self.own, error)))
             }
         }
     }
@@ -261,12 +260,15 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     fn log_denial(&mut self, denied: Denial, failure: &Failure) {
         let own = &self.own;
         let tries = Tries::of(own).unwrap_or_default();
+        // A layer further in decides on repeats, and the event of a fallback layer tells of both.
+        let not_repeated = tries.not_repeated().map(Denial::as_str);
         macro_rules! event {
             ($level:ident) => {
                 tracing::$level!(
                     target: "tower_agent",
                     run = %own.id(),
                     denied = denied.as_str(),
+                    not_repeated,
                     class = failure.class.as_str(),
                     attempts = own.attempt_count(),
                     tried = %tries.listed(),

@@ -5,6 +5,13 @@
 pub enum Denial {
     /// The failure allows no further attempt by this layer, for example by its class.
     Class,
+    /// The attempt was silent, and its answer would not have been a stream: the upstream may be at
+    /// work, so the same candidate is not asked again.
+    UnarySilence,
+    /// The candidate was silent again after its one repeat.
+    RepeatedSilence,
+    /// The failure came after the commit: a part of the answer was delivered.
+    Committed,
     /// The call is marked as one with effects that must not happen twice: see
     /// [`SideEffects`](super::SideEffects).
     SideEffects,
@@ -15,8 +22,10 @@ pub enum Denial {
     RetryAfter,
     /// Too little time is left for the wait and an attempt.
     TimeLeft,
-    /// No attempt, or no suitable candidate, is left.
+    /// The attempts that the budget allows at the candidate are used up.
     Spent,
+    /// No suitable candidate is left.
+    NoCandidate,
     /// All suitable candidates are in a cooldown.
     Cooldown,
     /// The program's hook refused.
@@ -30,15 +39,19 @@ pub enum Denial {
 }
 
 impl Denial {
-    /// The denial as one word, for logs and metrics.
+    /// The denial as one word, for events, logs and metrics.
     pub(crate) const fn as_str(self) -> &'static str {
         match self {
             Self::Class => "class",
+            Self::UnarySilence => "unary_silence",
+            Self::RepeatedSilence => "repeated_silence",
+            Self::Committed => "committed",
             Self::SideEffects => "side_effects",
             Self::Idle => "idle",
             Self::RetryAfter => "retry_after",
             Self::TimeLeft => "time_left",
             Self::Spent => "spent",
+            Self::NoCandidate => "no_candidate",
             Self::Cooldown => "cooldown",
             Self::Hook => "hook",
             Self::Bucket => "bucket",
@@ -47,12 +60,33 @@ impl Denial {
         }
     }
 
-    /// The budget that refused another attempt; `None` if no budget did. For a layer that `moves`
-    /// to other candidates, [`Spent`](Self::Spent) is no budget: no suitable candidate is left.
-    #[cfg(feature = "metrics")]
-    pub(crate) const fn budget(self, moves: bool) -> Option<&'static str> {
+    /// The denial as a clause of a message for people.
+    ///
+    /// Callers read it, so it names neither candidates nor settings.
+    pub(super) const fn clause(self) -> &'static str {
         match self {
-            Self::Spent if moves => None,
+            Self::Class => "its failure allows none",
+            Self::UnarySilence => "a silent answer that does not stream is not asked for again",
+            Self::RepeatedSilence => "a silent model is asked again once only",
+            Self::Committed => "a part of the answer was delivered",
+            Self::SideEffects => "the request has effects that must not happen twice",
+            Self::Idle => "too many attempts in a row were silent",
+            Self::RetryAfter => "the upstream asked for too long a wait",
+            Self::TimeLeft => "too little time was left",
+            Self::Spent => "its attempts were used up",
+            Self::NoCandidate => "no other model was left",
+            Self::Cooldown => "every other model rests after failures",
+            Self::Hook => "the program refused one",
+            Self::Bucket => "the shared budget of repeats was used up",
+            Self::Key => "the error came too often in the run",
+            Self::Run => "the run made too many errors",
+        }
+    }
+
+    /// The budget that refused another attempt; `None` if no budget did.
+    #[cfg(feature = "metrics")]
+    pub(crate) const fn budget(self) -> Option<&'static str> {
+        match self {
             Self::Spent | Self::Bucket | Self::Key | Self::Run => Some(self.as_str()),
             _ => None,
         }

@@ -1,9 +1,10 @@
 //! The failed attempts of a call: as a list, in the error of the call, and in the log.
 
-use std::{error::Error, fmt, sync::Arc, time::Duration};
+use std::{any::Any, error::Error, fmt, sync::Arc, time::Duration};
 
 use http::{HeaderMap, StatusCode, response::Parts};
 
+use super::denial::Denial;
 use crate::{
     error::{BoxError, chain},
     llm::{
@@ -11,7 +12,7 @@ use crate::{
         dialect::Usage,
         failure::{Failure, FailureClass},
     },
-    run::{Run, TerminalReason, Terminated},
+    run::{FailedAttemptList, Run, TerminalReason, Terminated},
     supervise::ResponseMarks,
 };
 
@@ -126,6 +127,8 @@ pub(super) fn request_id(headers: &HeaderMap) -> Option<Arc<str>> {
 pub struct Tries {
     tried: Vec<Tried>,
     soonest: Option<Duration>,
+    /// Why no attempt followed the last one: no repeat, and no move to another candidate.
+    denied: [Option<Denial>; 2],
     /// The number of the call's node.
     call: u64,
 }
@@ -137,10 +140,9 @@ impl Tries {
     #[must_use]
     pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         let of_end = || {
-            Terminated::find(error)?
-                .failed_attempts
-                .as_deref()?
-                .downcast_ref()
+            let list = Terminated::find(error)?.failed_attempts.as_deref()?;
+            let tries: &Self = list.as_any().downcast_ref()?;
+            Some(tries).filter(|tries| !tries.tried.is_empty())
         };
         Self::of_layer(error).or_else(of_end)
     }
@@ -152,18 +154,47 @@ impl Tries {
 
     /// The failed attempts so far of the call that `own` belongs to; `None` if none has failed.
     pub(super) fn of(own: &Run) -> Option<Self> {
-        own.failed_attempts()?.downcast_ref().cloned()
+        let list = own.failed_attempts()?;
+        list.as_any().downcast_ref().cloned()
     }
 
     /// Adds failed attempts to those of the call that `own` belongs to.
     pub(super) fn add(own: &Run, tried: &[Tried]) {
-        own.with_failed_attempts(|list| {
-            let known = list.as_ref().and_then(|list| list.downcast_ref::<Self>());
-            let mut tries = known.cloned().unwrap_or_default();
-            tries.call = own.call_node().number();
+        Self::update(own, |tries| {
             tries.tried.extend_from_slice(tried);
+            tries.denied = [None; 2];
+        });
+    }
+
+    /// Stores why a layer makes no attempt after the last failed one; `moves` tells a layer that
+    /// moves to other candidates from one that repeats.
+    pub(super) fn deny(own: &Run, denied: Denial, moves: bool) {
+        Self::update(own, |tries| tries.denied[usize::from(moves)] = Some(denied));
+    }
+
+    /// Forgets why layers further in made no other attempt: another one follows.
+    pub(super) fn allow(own: &Run) {
+        if Self::of(own).is_some_and(|tries| tries.denied != [None; 2]) {
+            Self::update(own, |tries| tries.denied = [None; 2]);
+        }
+    }
+
+    fn update(own: &Run, change: impl FnOnce(&mut Self)) {
+        own.with_failed_attempts(|list| {
+            let known = list.as_ref().and_then(|list| list.as_any().downcast_ref());
+            let mut tries: Self = known.cloned().unwrap_or_default();
+            tries.call = own.call_node().number();
+            change(&mut tries);
             *list = Some(Arc::new(tries));
         });
+    }
+
+    /// Gives the end of an attempt, as the error of its call, the reasons why no other followed.
+    pub(super) fn explain(own: &Run, mut error: BoxError) -> BoxError {
+        if let Some(end) = error.downcast_mut::<Terminated>() {
+            end.failed_attempts = own.failed_attempts();
+        }
+        error
     }
 
     /// Adds these attempts to those of the call of `own`, if another call made them.
@@ -180,6 +211,33 @@ impl Tries {
     #[must_use]
     pub fn all(&self) -> &[Tried] {
         &self.tried
+    }
+
+    /// Why no other attempt followed the last one, in the words that the event `chain_stopped` has
+    /// for it: why it was not repeated, then why no other candidate was asked.
+    ///
+    /// Empty while another attempt may follow, and if the call was ended meanwhile.
+    pub fn denied(&self) -> impl Iterator<Item = &'static str> + '_ {
+        self.denials().map(Denial::as_str)
+    }
+
+    /// The same in clauses for people; `None` if nothing denied another attempt.
+    pub(crate) fn why_none_followed(&self) -> Option<String> {
+        let clauses: Vec<_> = self.denials().map(Denial::clause).collect();
+        (!clauses.is_empty()).then(|| clauses.join(", and "))
+    }
+
+    /// Why the last attempt was not repeated, if another reason denied a move after that.
+    pub(super) fn not_repeated(&self) -> Option<Denial> {
+        let mut denials = self.denials();
+        let repeat = denials.next();
+        repeat.filter(|_| denials.next().is_some())
+    }
+
+    fn denials(&self) -> impl Iterator<Item = Denial> + '_ {
+        let [repeat, other] = self.denied;
+        let repeat = repeat.filter(|_| repeat != other);
+        repeat.into_iter().chain(other)
     }
 
     /// The time from the failed answer until the first cooldown of a suitable candidate ends.
@@ -234,6 +292,21 @@ impl Tries {
     }
 }
 
+impl FailedAttemptList for Tries {
+    fn as_any(&self) -> &dyn Any {
+        self
+    }
+
+    fn denied_words(&self) -> Option<String> {
+        let words: Vec<_> = self.denied().collect();
+        (!words.is_empty()).then(|| words.join(", "))
+    }
+
+    fn why_none_followed(&self) -> Option<String> {
+        Self::why_none_followed(self)
+    }
+}
+
 /// The error of a call in which at least one attempt failed.
 ///
 /// The source is the error of the last attempt, or the end of the call; [`Tries::find`] finds the
@@ -254,7 +327,11 @@ pub(crate) fn is_logged(error: &(dyn Error + 'static)) -> bool {
 
 impl fmt::Display for AttemptsFailed {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "failed attempts: {}", self.tries.listed())
+        write!(f, "failed attempts: {}", self.tries.listed())?;
+        match self.tries.denied_words() {
+            Some(denied) => write!(f, "; none followed: {denied}"),
+            None => Ok(()),
+        }
     }
 }
 

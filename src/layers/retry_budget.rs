@@ -382,7 +382,13 @@ impl AttemptPolicy for RetryPolicy {
             FailureClass::Overloaded | FailureClass::StepTimeout
         );
         let has_others = || own_is(Run::has_others);
-        if !failure.is_worth_repeating() || is_used_up || yields && has_others() {
+        if failure.is_slow {
+            return Err(Denial::UnarySilence);
+        }
+        if is_used_up {
+            return Err(Denial::RepeatedSilence);
+        }
+        if !failure.is_worth_repeating() || yields && has_others() {
             return Err(Denial::Class);
         }
         let settings = self.settings.budget.settings();

@@ -87,8 +87,8 @@ pub(crate) use self::{
     poll_scope::{PollScope, Role, TaskGuard},
     report::{OnEnd, guarded, is_traced},
     state::{
-        Admission, AttemptTarget, EventChannel, Failing, HEARTBEAT, Identity, NodeState, Place,
-        Registration, RunGuard, Settlement,
+        Admission, AttemptTarget, EventChannel, FailedAttemptList, Failing, HEARTBEAT, Identity,
+        NodeState, Place, Registration, RunGuard, Settlement,
     },
     tree::{Announcement, Clock, End, IdleWindow, NEVER, Nanos, Node, TaskId, WindowKind, nanos},
 };

@@ -3,6 +3,7 @@
 mod after_attempt;
 mod classifier;
 mod cooldowns;
+mod denied;
 mod effects;
 mod error_count;
 mod idle;

@@ -197,7 +197,7 @@ impl AttemptPolicy for FallbackPolicy {
         match (next, self.following().next()) {
             (Some(_), _) => Ok(()),
             (None, Some(_)) => Err(Denial::Cooldown),
-            (None, None) => Err(Denial::Spent),
+            (None, None) => Err(Denial::NoCandidate),
         }
     }
 
@@ -214,7 +214,7 @@ impl AttemptPolicy for FallbackPolicy {
         ) {
             return Err(Denial::Run);
         }
-        let next = self.next.take().ok_or(Denial::Spent)?;
+        let next = self.next.take().ok_or(Denial::NoCandidate)?;
         self.report(self.current, next, failure.class.as_str());
         self.current = next;
         Ok(None)

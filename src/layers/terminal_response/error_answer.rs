@@ -72,7 +72,10 @@ impl ErrorAnswer {
             };
         }
         let cooling = chain(&**error).find_map(|error| error.downcast_ref::<CoolingDown>());
-        let (status, code, message) = describe(error, is_unready);
+        let (status, code, mut message) = describe(error, is_unready);
+        if let Some(why) = tries.as_ref().and_then(Tries::why_none_followed) {
+            message = format!("{message} No other attempt followed: {why}.");
+        }
         // The log gets the causes and the caller does not, as they may name hosts.
         tracing::warn!(
             target: "tower_agent",

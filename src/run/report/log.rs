@@ -32,6 +32,9 @@ struct LogLine {
     ended: NodeKind,
     /// The last step of the run; `None` for a completed node, or if no step was reported.
     last_step: Option<Step>,
+    /// Why no attempt followed the last failed one; `None` for a completed node, or if nothing
+    /// denied one.
+    denied: Option<String>,
     /// The number of the run's turns; `None` in the line of a call.
     turns: Option<u32>,
     summary: CallSummary,
@@ -141,6 +144,11 @@ impl LogLine {
                 TerminalReason::Completed => None,
                 _ => node.run_state().step(),
             },
+            denied: node
+                .payload
+                .call()
+                .filter(|_| end.reason != TerminalReason::Completed)
+                .and_then(|call| call.failed_attempts()?.denied_words()),
             turns,
             summary: CallSummary::of(node, end),
         }
@@ -165,6 +173,7 @@ impl LogLine {
                     session = summary.session.as_deref(),
                     candidate = call.and_then(|call| call.candidate.as_deref()),
                     attempts = call.map(|call| call.attempts),
+                    denied = self.denied.as_deref(),
                     turns,
                     step = step.map(|step| step.kind().as_str()),
                     description = step.and_then(Step::description),

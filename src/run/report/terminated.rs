@@ -65,7 +65,7 @@ impl Terminated {
     /// The message about this end, for people.
     ///
     /// The message names the cause, the time the node ran, the last step of its run, and the next
-    /// thing to try. If a cap of an owner on open runs or on turns refused the request, the message
+    /// thing to try. If attempts of the call failed, it says why no other followed. If a cap of an owner on open runs or on turns refused the request, the message
     /// names only the cap and the next thing to try.
     ///
     /// ```
@@ -338,6 +338,10 @@ fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
     match &end.last_step {
         Some(step) => write!(f, "{step}")?,
         None => f.write_str("unknown")?,
+    }
+    let failed = end.failed_attempts.as_ref();
+    if let Some(why) = failed.and_then(|failed| failed.why_none_followed()) {
+        write!(f, ". No other attempt followed: {why}")?;
     }
     let advice = match end.measure {
         LimitKind::Tokens(limit) if limit.of_owner => "Wait before the next request",

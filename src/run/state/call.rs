@@ -44,8 +44,20 @@ pub(crate) struct CallState {
     pub(in crate::run) metrics: crate::run::report::CallMetrics,
 }
 
-/// A list of failed attempts. Only the module that set the list knows its type.
-pub(crate) type FailedAttempts = Arc<dyn Any + Send + Sync>;
+/// The failed attempts of a call. Only the module that set the list knows its type.
+pub(crate) type FailedAttempts = Arc<dyn FailedAttemptList>;
+
+/// A list of failed attempts, and why no attempt followed the last of them.
+pub(crate) trait FailedAttemptList: Any + Send + Sync + std::fmt::Debug {
+    /// The list as `Any`: the module that set it knows its type.
+    fn as_any(&self) -> &dyn Any;
+
+    /// Why no other attempt followed, as words for the log; `None` if nothing denied one.
+    fn denied_words(&self) -> Option<String>;
+
+    /// Why no other attempt followed, as clauses for people; `None` if nothing denied one.
+    fn why_none_followed(&self) -> Option<String>;
+}
 
 /// The state that few calls have, allocated when the call first needs it.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ mod rare_state;
 mod run;
 
 pub(crate) use self::{
-    call::{AttemptTarget, CallState, FailedAttempts, TargetState},
+    call::{AttemptTarget, CallState, FailedAttemptList, FailedAttempts, TargetState},
     identity::{Admission, Identity, Place, Registration, RunGuard},
     rare_state::{EVENTS, EventChannel, HEARTBEAT, RareRunState},
     run::RunState,

@@ -303,7 +303,8 @@ async fn the_error_of_a_call_without_an_answer_carries_them_once() {
     assert_eq!(names, ["a", "b", "b"]);
     assert_eq!(told[2][1..3], ["-", "reset by peer"]);
     let text = error.to_string();
-    let expected = "failed attempts: \"a\" model_gone 410, \"b\" transport, \"b\" transport";
+    let expected = "failed attempts: \"a\" model_gone 410, \"b\" transport, \"b\" transport; \
+                    none followed: spent, no_candidate";
     assert_eq!(text, expected);
     let source = error.source().unwrap();
     assert_eq!(source.to_string(), "reset by peer");

@@ -121,7 +121,7 @@ async fn a_repeat_is_none() {
 
     assert_eq!(upstream.calls(), 9);
     assert_eq!(steps(&heard), [["a", "b", "server"]]);
-    assert_eq!(denials(&heard), ["spent"; 2], "once a call");
+    assert_eq!(denials(&heard), ["spent", "no_candidate"], "once a call");
 }
 
 #[tokio::test(start_paused = true)]
