@@ -43,9 +43,17 @@ class Gateway:
             return json.load(answer)
 
     def runs(self):
-        """All runs, the oldest first."""
-        listed = self.ask("/runs")
-        return list(reversed(listed["runs"] if "runs" in listed else listed))
+        """The runs of turns and sub-agents, the oldest first.
+
+        A call that belongs to no turn, such as OpenCode's for a title, is a run with an id that the
+        gateway made.
+        """
+        runs = self.ask("/runs")["runs"]
+        return [run for run in reversed(runs) if not run["run"].startswith("run-")]
+
+    def sessions(self):
+        """The sessions of all runs."""
+        return {run["session"] for run in self.ask("/runs")["runs"]}
 
     def __enter__(self):
         return self
@@ -60,8 +68,12 @@ class Gateway:
 class Agent:
     """An agent with a home of its own."""
 
+    # Whether sub-agents work in the session of their parent.
+    shares_session = True
+
     def __init__(self, home, url):
         self.home, self.url = home, url
+        self.said = []
         self.env = {"PATH": os.environ["PATH"], "HOME": home, "NO_PROXY": "127.0.0.1"}
 
     def start(self, words, resumes=False):
@@ -77,6 +89,7 @@ class Agent:
 
     def turn(self, words, resumes=False):
         """One turn of the user; answers what the agent prints."""
+        self.said.append((words, resumes))
         process = self.start(words, resumes)
         try:
             printed, _ = process.communicate(timeout=PATIENCE)
@@ -128,12 +141,42 @@ class Codex(Agent):
         ]
 
 
+class OpenCode(Agent):
+    """OpenCode with a provider that its user named."""
+
+    name = "opencode"
+    shares_session = False
+
+    def __init__(self, home, url, modules, node):
+        super().__init__(home, url)
+        # The first one, by its name, is the baseline build: it runs on every x86-64.
+        self.program = sorted(glob.glob(f"{modules}/opencode-*/bin/opencode"))[0]
+        self.env |= {"OPENCODE_DISABLE_AUTOUPDATE": "1", "OPENCODE_DISABLE_MODELS_FETCH": "1"}
+        provider = {
+            "npm": "@ai-sdk/openai-compatible",
+            "options": {"baseURL": f"{url}/v1", "apiKey": "dummy"},
+            "models": {"m": {"name": "m", "tool_call": True}},
+        }
+        config = {
+            "$schema": "https://opencode.ai/config.json",
+            "provider": {"mine": provider},
+            "model": "mine/m",
+            "permission": {"bash": "allow", "task": "allow"},
+            "share": "disabled",
+        }
+        Path(home, "opencode.json").write_text(json.dumps(config))
+
+    def command(self, words, resumes):
+        resume = ["--continue"] if resumes else []
+        return [self.program, "run", *resume, words]
+
+
 def a_user_turn_is_a_run(world):
     with world.of(calls=2, limits="[run]\nmax_turns = 100") as (model, gateway, agent):
         agent.turn("count to two")
         agent.turn("again", resumes=True)
         turns = [run["turns"] for run in gateway.runs()]
-        sessions = {run["session"] for run in gateway.runs()}
+        sessions = gateway.sessions()
         assert turns == [3, 3], gateway.runs()
         assert len(sessions) == 1 and None not in sessions, sessions
         world.keep(agent, model, "turns")
@@ -142,32 +185,32 @@ def a_user_turn_is_a_run(world):
 def the_fourth_call_is_refused_and_the_agent_stops(world):
     with world.of(calls=50, limits="[run]\nmax_turns = 3") as (model, gateway, agent):
         printed = agent.turn("count to fifty")
-        assert len(model.requests) == 3, (len(model.requests), printed[-1500:])
+        assert len(model.turns()) == 3, (len(model.turns()), printed[-1500:])
         assert gateway.runs()[0]["reason"] == "turn_cap_reached", gateway.runs()
         model.calls = 1
         printed = agent.turn("only to one", resumes=True)
         assert "It is done." in printed, printed[-1500:]
-        assert len(model.requests) > 3, len(model.requests)
+        assert len(model.turns()) > 3, len(model.turns())
 
 
 def an_abort_of_the_session_stops_the_agent(world):
     with world.of(calls=100000) as (model, gateway, agent):
         process = agent.start("count for ever")
-        while len(model.requests) < 3:
+        while len(model.turns()) < 3:
             assert process.poll() is None, process.stdout.read()[-1500:]
             time.sleep(0.02)
         session = gateway.runs()[0]["session"]
         gateway.ask(f"/sessions/{session}/abort", "POST")
-        before = len(model.requests)
+        before = len(model.turns())
         printed, _ = process.communicate(timeout=PATIENCE)
-        sent = len(model.requests)
+        sent = len(model.turns())
         # The model may not have read yet what was sent before the abort.
         assert sent <= before + 1, (before, sent, printed[-1500:])
         assert gateway.runs()[0]["reason"] == "aborted", gateway.runs()
         model.calls = 1
         printed = agent.turn("only to one", resumes=True)
         assert "It is done." in printed, printed[-1500:]
-        assert len(model.requests) > sent, (sent, len(model.requests))
+        assert len(model.turns()) > sent, (sent, len(model.turns()))
 
 
 def a_sub_agent_is_a_child(world):
@@ -176,7 +219,8 @@ def a_sub_agent_is_a_child(world):
         agent.turn("DELEGATE the count")
         main, child = gateway.runs()
         assert child["parent"] == main["run"], (main, child)
-        assert main["session"] == child["session"], (main, child)
+        is_shared = main["session"] == child["session"]
+        assert is_shared == agent.shares_session, (main, child)
         world.keep(agent, model, "delegates")
 
 
@@ -198,9 +242,21 @@ class World:
         return Case(self, calls, limits)
 
     def keep(self, agent, model, name):
-        """Writes what the agent sent as a fixture, without what anybody said in it."""
+        """Writes what the agent sends as a fixture, without what anybody said in it.
+
+        The agent says the same to a model once more: the gateway takes headers away and adds some.
+        """
         if self.options.fixtures:
-            sent = [fixture(*request) for request in model.requests]
+            direct = Model(model.calls)
+            direct.delegates = model.delegates
+            home = tempfile.mkdtemp()
+            options = self.options
+            again = self.kind(home, direct.url, options.modules, options.node)
+            for words, resumes in agent.said:
+                again.turn(words, resumes)
+            shutil.rmtree(home, ignore_errors=True)
+            direct.server.shutdown()
+            sent = [fixture(*request) for request in direct.requests]
             path = Path(self.options.fixtures, f"{agent.name}-{name}.json")
             path.write_text(json.dumps(sent, indent=1) + "\n")
 
@@ -225,13 +281,23 @@ class Case:
 
 def fixture(path, headers, body):
     """A request by which a replay recognises the agent: no prompt, nothing of this machine."""
-    kept = re.compile(r"x-(codex-turn|claude)|session-id|thread-id|x-app|content-type|anthropic-version", re.I)
+    kept = re.compile(r"x-(codex-turn|claude|session|parent-session)|session-id|thread-id|x-app|content-type|anthropic-version", re.I)
     headers = {name.lower(): anonymous(value) for name, value in headers.items() if kept.match(name)}
     names = ("model", "stream", "prompt_cache_key", "metadata", "messages", "input")
+    tools = [tool_name(tool) for tool in body.get("tools", [])]
     body = {name: without_words(body[name]) if name in ("messages", "input") else body[name] for name in names if name in body}
     if "user_id" in (body.get("metadata") or {}):
         body["metadata"] = {"user_id": anonymous(body["metadata"]["user_id"])}
+    if tools:
+        body["tools"] = tools
     return {"path": path, "headers": headers, "body": body}
+
+
+def tool_name(tool):
+    """A declaration of a tool, without what it is for."""
+    name = {name: tool[name] for name in ("type", "name") if name in tool}
+    function = {"function": {"name": tool["function"]["name"]}} if "function" in tool else {}
+    return {**name, **function}
 
 
 def anonymous(text):
@@ -272,7 +338,7 @@ def main():
     for name in ("gateway", "modules", "node"):
         setattr(options, name, os.path.abspath(getattr(options, name)))
     failed = 0
-    for kind in (ClaudeCode, Codex):
+    for kind in (ClaudeCode, Codex, OpenCode):
         for case in CASES:
             name = f"{kind.name}: {case.__name__}"
             if options.words and not any(word in name for word in options.words):

@@ -1,6 +1,7 @@
 """A scripted model for agents: it calls a shell tool some times, then says that it is done.
 
-It speaks Anthropic's messages and OpenAI's Responses, as streams, and keeps each request.
+It speaks Anthropic's messages, OpenAI's Responses and OpenAI's chat, as streams, and keeps each
+request.
 """
 
 import json
@@ -34,6 +35,8 @@ class Model:
                     return self.stream(body, anthropic(body, model, number))
                 if self.path.split("?")[0].endswith("/responses"):
                     return self.stream(body, responses(body, model, number))
+                if self.path.split("?")[0].endswith("/chat/completions"):
+                    return self.chunks(chat(body, model, number))
                 self.send(404, "application/json", b"{}")
 
             def do_GET(self):
@@ -44,6 +47,10 @@ class Model:
                     f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events
                 )
                 self.send(200, "text/event-stream", text.encode())
+
+            def chunks(self, chunks):
+                text = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
+                self.send(200, "text/event-stream", f"{text}data: [DONE]\n\n".encode())
 
             def send(self, status, kind, body):
                 self.send_response(status)
@@ -59,6 +66,11 @@ class Model:
         self.server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    def turns(self):
+        """The requests of turns, which offer tools; a title is asked for without."""
+        with self.lock:
+            return [request for request in self.requests if request[2].get("tools")]
 
 
 def anthropic(body, model, number):
@@ -177,3 +189,34 @@ def responses(body, model, number):
     yield {"type": "response.output_item.done", "output_index": 0, "item": item}
     done = {**answer, "status": "completed", "output": [item], "usage": usage}
     yield {"type": "response.completed", "response": done}
+
+
+def chat(body, model, number):
+    """The chunks of one answer in the dialect of OpenAI's chat."""
+    done = 0
+    for message in body["messages"]:
+        if message["role"] == "user":
+            done = 0
+        elif message["role"] == "tool":
+            done += 1
+    tools = {tool["function"]["name"] for tool in body.get("tools", [])}
+    delegates = model.delegates and model.delegates in json.dumps(body["messages"])
+    tool = None
+    if delegates and "task" in tools and done < 1:
+        tool = "task"
+        arguments = {"description": "count", "prompt": "count to one", "subagent_type": "general"}
+    elif done < model.calls and "bash" in tools and not delegates:
+        tool = "bash"
+        arguments = {"command": f"echo step {number}", "description": "Prints a number"}
+    chunk = {"id": f"chatcmpl_{number}", "object": "chat.completion.chunk", "model": body["model"]}
+    if tool:
+        function = {"name": tool, "arguments": json.dumps(arguments)}
+        call = {"index": 0, "id": f"call_{number}", "type": "function", "function": function}
+        delta = {"role": "assistant", "tool_calls": [call]}
+    else:
+        delta = {"role": "assistant", "content": "It is done."}
+    yield {**chunk, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]}
+    finish = "tool_calls" if tool else "stop"
+    yield {**chunk, "choices": [{"index": 0, "delta": {}, "finish_reason": finish}]}
+    usage = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
+    yield {**chunk, "choices": [], "usage": usage}

@@ -43,6 +43,7 @@ fn prefix_of(headers: Headers<'_>, body: &str) -> Option<String> {
 #[test]
 fn the_session_is_what_the_agent_sends() {
     let plain = said("hi");
+    let tools = plain.replace("}]}", "}],\"tools\":[{\"type\":\"function\"}]}");
     let metadata = |user: &str| {
         format!(
             r#"{{"messages":[{{"role":"user","content":"hi"}}],"metadata":{{"user_id":{user}}}}}"#
@@ -51,7 +52,7 @@ fn the_session_is_what_the_agent_sends() {
     let key = |key: &str| {
         format!(r#"{{"input":[{{"role":"user","content":"hi"}}],"prompt_cache_key":"{key}"}}"#)
     };
-    let rows: [(Headers<'_>, String, Option<&str>); 13] = [
+    let rows: [(Headers<'_>, String, Option<&str>); 18] = [
         (
             &[("x-claude-code-session-id", "s-1")],
             plain.clone(),
@@ -95,6 +96,21 @@ fn the_session_is_what_the_agent_sends() {
         (&[], key("support-bot"), None),
         (&[], plain.clone(), None),
         (&[("x-opencode-session", " ")], plain.clone(), None),
+        (
+            &[("x-session-affinity", "ses_7")],
+            tools.clone(),
+            Some("ses_7"),
+        ),
+        (&[("x-session-affinity", UUID)], tools.clone(), Some(UUID)),
+        // Fireworks routes by the header: its value may be a user, or a program.
+        (&[("x-session-affinity", "user-7")], tools.clone(), None),
+        // A title is no turn.
+        (&[("x-session-affinity", "ses_7")], plain.clone(), None),
+        (
+            &[("x-session-affinity", "ses_7")],
+            plain.replace("}]}", "}],\"tools\":[]}"),
+            None,
+        ),
         (&[("x-opencode-session", "s-1")], "no json".to_owned(), None),
     ];
     for (headers, body, wanted) in rows {
@@ -107,13 +123,17 @@ fn the_session_is_what_the_agent_sends() {
 }
 
 #[test]
-fn a_request_that_names_its_run_or_its_session_is_left_alone() {
+fn a_request_that_names_its_run_is_left_alone() {
     let agents = KnownAgents::new();
-    for own in ["x-run-id", "x-session-id"] {
-        let headers = parts(&[("x-opencode-session", "s"), (own, "r-1")]);
-        assert_eq!(agents.run_of_head(&headers), Ok(None));
-        assert_eq!(agents.run_of(&headers, said("hi").as_bytes()), None);
-    }
+    let headers = parts(&[("x-opencode-session", "s"), ("x-run-id", "r-1")]);
+    assert_eq!(agents.run_of_head(&headers), Ok(None));
+    assert_eq!(agents.run_of(&headers, said("hi").as_bytes()), None);
+    // The name of the session does not tell its turns apart.
+    let headers = parts(&[("x-opencode-session", "s"), ("x-session-id", "mine")]);
+    assert!(agents.run_of_head(&headers).is_err(), "the body decides");
+    assert!(agents.run_of(&headers, said("hi").as_bytes()).is_some());
+    let session = parts(&[("x-session-id", "mine")]);
+    assert_eq!(agents.run_of(&session, said("hi").as_bytes()), None);
     let known = parts(&[("x-opencode-session", "s")]);
     assert!(agents.run_of_head(&known).is_err(), "the body decides");
     assert_eq!(KnownAgents::none().run_of_head(&known), Ok(None));

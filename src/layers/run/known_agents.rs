@@ -6,7 +6,7 @@ use http::{HeaderName, HeaderValue, request::Parts};
 
 use super::request_run::{ParentRun, RequestRun};
 use crate::{
-    headers::{X_RUN_ID, X_SESSION_ID},
+    headers::X_RUN_ID,
     llm::{SenderIdentity, digest, texts},
     run::RunId,
 };
@@ -23,15 +23,18 @@ use crate::{
 /// | Codex | `session_id` in `x-codex-turn-metadata` | `turn_id` in it | child of `root_turn_id` |
 /// | Claude Code | `x-claude-code-session-id` | the user's words | `x-claude-code-agent-id`, child of `x-claude-code-parent-agent-id` |
 /// | OpenCode | `x-opencode-session` | the user's words | |
+/// | OpenCode with a provider that its user named, pi | `x-session-affinity`, if it is a UUID or begins with `ses_` | the user's words, of a request with tools | child of the session `x-parent-session-id` |
 /// | clients of LiteLLM | `x-litellm-session-id`, `x-litellm-trace-id` | the user's words | |
 /// | Anthropic's API | `metadata.user_id`: its `session_id`, or the text after `_session_` | the user's words | |
 /// | OpenAI's APIs | `prompt_cache_key`, if it is a UUID | the user's words | |
 ///
 /// The first row that fits counts. The words of the user are the texts in the user's messages. A
 /// text such as `<system-reminder>..</system-reminder>` is a note of the agent, and does not count;
-/// nor does a tool's result. A request with `x-run-id` or `x-session-id` names its run itself, so
-/// nothing is found. A `prompt_cache_key` that is no UUID may be the same for all users of a
-/// program, so it is no session.
+/// nor does a tool's result. A request with `x-run-id` names its run itself, so nothing is found. An
+/// `x-session-id` names the session of the run, in place of the session in the table. A
+/// `prompt_cache_key` or an `x-session-affinity` of another form may be the same for all users of a
+/// program, so it is no session. With `x-session-affinity`, a request that offers the model no tools
+/// is no part of a turn: OpenCode asks so for a title, while the turn goes on.
 ///
 /// Callers choose their headers and bodies freely, so a cap on a run that is found so does not
 /// bound a caller. The caps of an [`OwnerCapLayer`](crate::OwnerCapLayer) do.
@@ -83,6 +86,11 @@ static SESSIONS: [HeaderName; 3] = [
     HeaderName::from_static("x-litellm-trace-id"),
 ];
 
+/// The session of OpenCode, unless it asks its own provider. Fireworks routes by this header, so
+/// other programs send it, too.
+const AFFINITY: HeaderName = HeaderName::from_static("x-session-affinity");
+const PARENT_SESSION: HeaderName = HeaderName::from_static("x-parent-session-id");
+
 /// The maximum length in bytes of a part of an id; a digest replaces a longer part.
 ///
 /// Three such parts and two colons fit into an id.
@@ -128,7 +136,7 @@ impl KnownAgents {
     /// itself, if no agent fits, or if the body decides and has no conversation.
     #[must_use]
     pub fn run_of(&self, parts: &Parts, body: &[u8]) -> Option<RequestRun> {
-        if names_itself(parts) {
+        if names_its_run(parts) {
             return None;
         }
         self.of_headers(parts)
@@ -144,7 +152,7 @@ impl KnownAgents {
     /// [`NeedsBody`] if the headers do not decide, but the body may.
     pub fn run_of_head(&self, parts: &Parts) -> Result<Option<RequestRun>, NeedsBody> {
         let may_fit = self.built_in || self.is_own(parts);
-        if !may_fit || names_itself(parts) {
+        if !may_fit || names_its_run(parts) {
             return Ok(None);
         }
         self.of_headers(parts).map(Some).ok_or(NeedsBody)
@@ -178,6 +186,10 @@ impl KnownAgents {
             return Some(claude_code.run(parts, session, &turn));
         }
         let of_header = SESSIONS.iter().find_map(|name| text(parts, name));
+        let affinity = || text(parts, &AFFINITY).filter(|it| is_uuid(it) || it.starts_with("ses_"));
+        if let (None, Some(session)) = (of_header, affinity()) {
+            return sender.has_tools.then(|| opencode(parts, session, &turn));
+        }
         let of_key = || sender.cache_key.as_deref().filter(|key| is_uuid(key));
         let session = of_header.or(sender.session.as_deref()).or_else(of_key)?;
         Some(run(session, None, &turn))
@@ -241,6 +253,7 @@ impl AgentHeaders {
         let agent = of(&self.agent);
         let found = run(session, agent, turn);
         let parent = agent.map(|_| ParentRun::Latest {
+            session: None,
             of: of(&self.parent).map(|parent| prefix(session, Some(parent))),
             main: prefix(session, None),
         });
@@ -248,9 +261,9 @@ impl AgentHeaders {
     }
 }
 
-/// Whether the request names its run or its session in this crate's own headers.
-fn names_itself(parts: &Parts) -> bool {
-    parts.headers.contains_key(X_RUN_ID) || parts.headers.contains_key(X_SESSION_ID)
+/// Whether the request names its run in this crate's own header.
+fn names_its_run(parts: &Parts) -> bool {
+    parts.headers.contains_key(X_RUN_ID)
 }
 
 /// Finds the run of a request of Codex.
@@ -265,6 +278,20 @@ fn codex(parts: &Parts) -> Option<RequestRun> {
         Some(root) => run.child_of(root),
         None => run,
     })
+}
+
+/// Finds the run of a request of OpenCode, whose sub-agents have sessions of their own.
+fn opencode(parts: &Parts, session: &str, turn: &str) -> RequestRun {
+    let parent = text(parts, &PARENT_SESSION).filter(|parent| *parent != session);
+    let parent = parent.map(|parent| ParentRun::Latest {
+        session: Some(id(&part(parent))),
+        of: None,
+        main: prefix(parent, None),
+    });
+    RequestRun {
+        parent,
+        ..run(session, None, turn)
+    }
 }
 
 /// The run of a session, of the main agent or of a sub-agent, in one turn of the user.

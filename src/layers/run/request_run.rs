@@ -48,11 +48,16 @@ pub struct RequestRun {
 pub(super) enum ParentRun {
     /// The parent is the run of this id.
     Run(RunId),
-    /// The parent is the session's latest run of the sub-agent `of`, or else of the main agent.
+    /// The parent is a session's latest run of the sub-agent `of`, or else of the main agent.
     ///
-    /// Each is the beginning of an id that a turn completes. It ends with a colon; the turn has no
-    /// colon.
-    Latest { of: Option<String>, main: String },
+    /// Each of the two is the beginning of an id that a turn completes. It ends with a colon; the
+    /// turn has no colon.
+    Latest {
+        /// The session of the parent; `None` if it is that of the run itself.
+        session: Option<RunId>,
+        of: Option<String>,
+        main: String,
+    },
 }
 
 impl RequestRun {
@@ -104,8 +109,14 @@ impl ParentRun {
     ) -> Option<Run> {
         match self {
             Self::Run(id) => registry.get(owner, id),
-            Self::Latest { of, main } => {
-                let latest = |prefix: &String| registry.latest_in(owner, session?, prefix);
+            Self::Latest {
+                session: other,
+                of,
+                main,
+            } => {
+                let other = other.as_ref().map(RunId::to_string);
+                let session = other.as_deref().or(session)?;
+                let latest = |prefix: &String| registry.latest_in(owner, session, prefix);
                 of.as_ref().and_then(latest).or_else(|| latest(main))
             }
         }

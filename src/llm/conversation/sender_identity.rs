@@ -20,6 +20,8 @@ pub(crate) struct SenderIdentity {
     pub(crate) cache_key: Option<String>,
     /// The session in the `user_id` of `metadata`.
     pub(crate) session: Option<String>,
+    /// Whether the request offers tools to the model.
+    pub(crate) has_tools: bool,
 }
 
 impl SenderIdentity {
@@ -33,6 +35,13 @@ impl SenderIdentity {
         let member = |json: &mut Scanner<'_>, key: &[u8]| -> Scan<()> {
             match key {
                 b"messages" | b"input" => words = Some(words_in(json)?),
+                b"tools" => {
+                    sender.has_tools = false;
+                    json.array(|json| {
+                        sender.has_tools = true;
+                        json.skip()
+                    })?;
+                }
                 b"prompt_cache_key" => sender.cache_key = text_in(json.span()?),
                 b"metadata" => {
                     let [user] = texts(json.span()?, [b"user_id"]).unwrap_or_default();

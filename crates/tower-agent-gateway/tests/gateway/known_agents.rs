@@ -22,6 +22,13 @@ const CODEX: &str = include_str!("../../../../tests/fixtures/agents/codex-turns.
 const CODEX_DELEGATES: &str =
     include_str!("../../../../tests/fixtures/agents/codex-delegates.json");
 
+const OPENCODE: &str = include_str!("../../../../tests/fixtures/agents/opencode-turns.json");
+const OPENCODE_DELEGATES: &str =
+    include_str!("../../../../tests/fixtures/agents/opencode-delegates.json");
+
+/// The first request of each fixture of OpenCode asks for a title.
+const TITLE: usize = 1;
+
 async fn send(gateway: &Gateway, request: &Value) -> Answer {
     let path = request["path"].as_str().unwrap();
     let mut sent = gateway.post(path, request["body"].to_string());
@@ -56,14 +63,15 @@ fn numbered(answers: &[(u16, String)]) -> Vec<usize> {
 #[test]
 fn one_turn_of_the_user_is_one_run() {
     run(async {
-        for fixture in [CLAUDE_CODE, CODEX] {
+        for (fixture, titles) in [(CLAUDE_CODE, 0), (CODEX, 0), (OPENCODE, TITLE)] {
             let gateway = Gateway::simulated("", &["sim-healthy"]).await;
             let answers = replay(&gateway, fixture).await;
             assert!(
                 answers.iter().all(|(status, _)| *status == 200),
                 "{answers:?}"
             );
-            assert_eq!(numbered(&answers), [0, 0, 0, 1, 1, 1], "{answers:?}");
+            let turns = numbered(&answers[titles..]);
+            assert_eq!(turns, [0, 0, 0, 1, 1, 1], "{answers:?}");
             let runs = gateway.json("/runs").await;
             let runs = runs["runs"].as_array().unwrap();
             assert!(runs[0]["session"].is_string());
@@ -76,12 +84,14 @@ fn one_turn_of_the_user_is_one_run() {
 #[test]
 fn a_cap_holds_within_a_turn_and_the_next_turn_starts_afresh() {
     run(async {
-        for fixture in [CLAUDE_CODE, CODEX] {
+        for (fixture, titles) in [(CLAUDE_CODE, 0), (CODEX, 0), (OPENCODE, TITLE)] {
             let gateway = Gateway::simulated("[run]\nmax_turns = 2", &["sim-healthy"]).await;
             let answers = replay(&gateway, fixture).await;
             let statuses: Vec<_> = answers.iter().map(|(status, _)| *status).collect();
-            assert_eq!(statuses, [200, 200, 422, 200, 200, 422]);
-            assert_eq!(gateway.simulated_calls("sim-healthy").await, 4);
+            assert_eq!(statuses[..titles], [200; TITLE][..titles]);
+            assert_eq!(statuses[titles..], [200, 200, 422, 200, 200, 422]);
+            let calls = gateway.simulated_calls("sim-healthy").await;
+            assert_eq!(calls, 4 + titles as u64);
         }
     });
 }
@@ -90,12 +100,14 @@ fn a_cap_holds_within_a_turn_and_the_next_turn_starts_afresh() {
 #[test]
 fn an_abort_by_the_agents_own_session_ends_the_turn() {
     run(async {
-        for (fixture, session) in [
-            (CLAUDE_CODE, "x-claude-code-session-id"),
-            (CODEX, "session-id"),
+        for (fixture, session, titles) in [
+            (CLAUDE_CODE, "x-claude-code-session-id", 0),
+            (CODEX, "session-id", 0),
+            (OPENCODE, "x-session-affinity", TITLE),
         ] {
             let gateway = Gateway::simulated("", &["sim-healthy"]).await;
             let requests: Vec<Value> = serde_json::from_str(fixture).unwrap();
+            let requests = &requests[titles..];
             assert_eq!(send(&gateway, &requests[0]).await.status, 200);
             let session = requests[0]["headers"][session].as_str().unwrap();
             let abort = format!("/sessions/{session}/abort");
@@ -110,24 +122,83 @@ fn an_abort_by_the_agents_own_session_ends_the_turn() {
 #[test]
 fn a_sub_agents_run_is_a_child_of_its_parents() {
     run(async {
-        for (fixture, runs) in [
-            (CLAUDE_CODE_DELEGATES, [0, 1, 1, 0].as_slice()),
-            (CODEX_DELEGATES, &[0, 0, 1, 1, 0]),
+        for (fixture, runs, titles) in [
+            (CLAUDE_CODE_DELEGATES, [0, 1, 1, 0].as_slice(), 0),
+            (CODEX_DELEGATES, &[0, 0, 1, 1, 0], 0),
+            (OPENCODE_DELEGATES, &[0, 1, 1, 0], TITLE),
         ] {
             let gateway = Gateway::simulated("", &["sim-healthy"]).await;
-            let answers = replay(&gateway, fixture).await;
+            let answers = replay(&gateway, fixture).await.split_off(titles);
             assert_eq!(numbered(&answers), runs, "{answers:?}");
             let first = runs.iter().position(|run| *run == 1).unwrap();
             let child = gateway.json(&format!("/runs/{}", answers[first].1)).await;
             assert_eq!(child["parent"], answers[0].1);
             let main = gateway.json(&format!("/runs/{}", answers[0].1)).await;
-            assert_eq!(child["session"], main["session"]);
+            // OpenCode's sub-agents have sessions of their own.
+            let is_shared = child["session"] == main["session"];
+            assert_eq!(is_shared, fixture != OPENCODE_DELEGATES);
 
             assert!(gateway.abort(&answers[0].1).await);
             let requests: Vec<Value> = serde_json::from_str(fixture).unwrap();
-            let told = send(&gateway, &requests[first]).await;
+            let told = send(&gateway, &requests[titles + first]).await;
             assert_eq!(told.headers["x-terminal-reason"], "aborted");
         }
+    });
+}
+
+/// The title of a conversation is asked for while the first turn goes on: that call is no part of the
+/// turn, and no parent of the turn's sub-agents.
+#[test]
+fn opencodes_call_for_a_title_is_a_run_of_its_own_in_the_session() {
+    run(async {
+        let gateway = Gateway::simulated("[run]\nmax_turns = 1", &["sim-healthy"]).await;
+        let requests: Vec<Value> = serde_json::from_str(OPENCODE_DELEGATES).unwrap();
+        // The title comes first, or the turn: OpenCode sends both at once.
+        for order in [[1, 0], [0, 1]] {
+            for index in order {
+                let mut request = requests[index].clone();
+                for name in ["x-session-affinity", "x-session-id"] {
+                    request["headers"][name] = format!("ses_{}", order[0]).into();
+                }
+                let answer = send(&gateway, &request).await;
+                assert_eq!(answer.status, 200);
+                let id = answer.headers["x-run-id"].to_str().unwrap();
+                assert_eq!(id.starts_with("run-"), index == 0, "{id}");
+                let shown = gateway.json(&format!("/runs/{id}")).await;
+                assert_eq!(shown["session"], format!("ses_{}", order[0]));
+            }
+            let mut sub_agent = requests[2].clone();
+            let headers = &mut sub_agent["headers"];
+            headers["x-parent-session-id"] = format!("ses_{}", order[0]).into();
+            headers["x-session-affinity"] = format!("ses_sub_{}", order[0]).into();
+            let answer = send(&gateway, &sub_agent).await;
+            let id = answer.headers["x-run-id"].to_str().unwrap();
+            let parent = gateway.json(&format!("/runs/{id}")).await["parent"].clone();
+            let turn = format!("ses_{}:", order[0]);
+            assert!(parent.as_str().unwrap().starts_with(&turn), "{parent}");
+        }
+    });
+}
+
+/// `x-session-id` names the session of a turn that is found all the same.
+#[test]
+fn a_session_that_the_caller_names_takes_the_place_of_the_agents() {
+    run(async {
+        let gateway = Gateway::simulated("", &["sim-healthy"]).await;
+        let requests: Vec<Value> = serde_json::from_str(CLAUDE_CODE_DELEGATES).unwrap();
+        let mut ids = Vec::new();
+        for request in &requests {
+            let mut request = request.clone();
+            request["headers"]["x-session-id"] = "mine".into();
+            let answer = send(&gateway, &request).await;
+            ids.push((200, answer.headers["x-run-id"].to_str().unwrap().to_owned()));
+        }
+        assert_eq!(numbered(&ids), [0, 1, 1, 0]);
+        let child = gateway.json(&format!("/runs/{}", ids[1].1)).await;
+        assert_eq!(child["parent"], ids[0].1);
+        assert_eq!(child["session"], "mine");
+        let ended = gateway.post("/sessions/mine/abort", "").ask().await;
+        assert_eq!(ended.json()["runs"], serde_json::json!([ids[0].1]));
     });
 }
 
