@@ -13,6 +13,7 @@ use std::{
 use tokio::sync::Semaphore;
 use tower_service::Service;
 
+use super::open_questions::OpenQuestions;
 use crate::{
     error::BoxError,
     lock::Lock,
@@ -30,6 +31,7 @@ pub(super) struct Stages {
     pub(super) shadow: bool,
     /// The semaphore that limits the number of concurrent checks.
     pub(super) checks: Arc<Semaphore>,
+    pub(super) open_questions: Arc<OpenQuestions>,
 }
 
 /// The outcome of a round after which the inquiry restarts: the run is stuck in another series of
@@ -47,8 +49,13 @@ pub(super) async fn inquire(run: WeakRun, mut repeats: Option<u32>, stages: Arc<
 
 /// Asks a person whether to extend a run's caps on tokens and cost by their own size.
 ///
-/// Without an answer nothing changes: the run ends when it reaches the cap.
+/// Without an answer nothing changes: the run ends when it reaches the cap. No person is asked if the
+/// run is near no cap any more, because another question about the run came first.
 pub(super) async fn ask_at_cap(run: WeakRun, message: String, stages: Arc<Stages>) {
+    let is_near = |run: Run| run.near_token_cap().is_some();
+    if !run.live().is_some_and(is_near) {
+        return;
+    }
     let question = |live: &Run| Question::at_cap(live, &message);
     match stages.ask_person(&run, question).await {
         Some((live, Some(Answer::Continue))) => live.extend_tokens(),
@@ -60,6 +67,11 @@ pub(super) async fn ask_at_cap(run: WeakRun, message: String, stages: Arc<Stages
 }
 
 impl Stages {
+    /// Whether the stages ask a person, and not only say that they would.
+    pub(super) const fn asks_person(&self) -> bool {
+        self.question.is_some() && !self.shadow
+    }
+
     /// Asks each stage of the inquiry at most once; `None` ends the inquiry.
     async fn round(&self, run: &WeakRun, repeats: Option<u32>) -> Option<Restart> {
         let (series, verdict) = match &self.checker {
@@ -100,7 +112,8 @@ impl Stages {
 
     /// Asks a person `question` about the run, and returns the live run with the answer, if any.
     ///
-    /// The result is `None` if the run has ended, and if no person is asked.
+    /// The result is `None` if the run has ended, and if no person is asked, for example because too
+    /// many questions are open.
     async fn ask_person(
         &self,
         run: &WeakRun,
@@ -111,6 +124,7 @@ impl Stages {
             live.notify(&RunNotice::WouldHaveAsked);
             return None;
         }
+        let _open = self.open_questions.open(&live)?;
         let asked = stage.ask(question(&live));
         live.notify(&RunNotice::Asked);
         drop(live);

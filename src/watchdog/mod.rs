@@ -27,11 +27,13 @@
 //!
 //! Each stage is optional. A run that the watchdog does not end still meets the caps on loops and
 //! turns. A run that is left alone is examined again after each further five repeats. A watchdog
-//! has at most one such inquiry for each run at a time. A watchdog that was too slow for some
+//! has at most one inquiry for each run at a time, and at most 64 open questions: beyond that it asks
+//! nothing, and leaves the run to its limits. A watchdog that was too slow for some
 //! events examines all live runs that look stuck, so some runs may be examined earlier.
 //!
 //! The question is also asked about a run that is [near a cap on
-//! tokens](crate::TokenCapLayer::ask_at), without a check.
+//! tokens](crate::TokenCapLayer::ask_at), without a check. If another question about the run is open,
+//! this one waits for its answer.
 //!
 //! The run's observers get a notice of each stage:
 //! [`Checked`](crate::RunNotice::Checked), [`Asked`](crate::RunNotice::Asked),
@@ -83,6 +85,7 @@
 //! ```
 
 mod inquiry;
+mod open_questions;
 #[allow(clippy::module_inception, reason = "the folder is named for its type")]
 mod watchdog;
 

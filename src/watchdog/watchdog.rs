@@ -1,7 +1,7 @@
 //! The watchdog, and the loop in which it watches its runs.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::Arc,
@@ -9,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use futures_core::Stream;
 use tokio::{sync::Semaphore, task::unconstrained};
 use tower_service::Service;
 
@@ -62,6 +63,7 @@ impl Watchdog {
                 ends: false,
                 shadow: false,
                 checks: Arc::new(Semaphore::new(CHECKS)),
+                open_questions: Arc::default(),
             },
         }
     }
@@ -107,6 +109,10 @@ impl Watchdog {
     /// on tokens](crate::TokenCapLayer::ask_at), should continue.
     ///
     /// In [shadow mode](Self::shadow) the watchdog asks nothing.
+    ///
+    /// A person gets one question about a run at a time, and at most 64 questions are open. Beyond
+    /// that the watchdog asks nothing about a run and leaves it to its limits, which the log says
+    /// once a minute.
     ///
     /// If a run is near a cap, or was when the watchdog started, the watchdog asks at once, without
     /// a check; the answer [`Continue`](Answer::Continue) [extends](Run::extend_tokens) the caps,
@@ -195,7 +201,27 @@ impl Watchdog {
     /// The future panics outside of a tokio runtime with its timer enabled, as soon as a
     /// stage with a time limit is asked.
     pub async fn run(self) {
+        self.run_with(Nothing).await;
+    }
+
+    /// Watches as [`run`](Self::run) does, and adopts the stages of each watchdog from
+    /// `replacements` for the inquiries that begin from then on.
+    ///
+    /// An inquiry in progress keeps its stages: a question stays open, and is not asked again. The
+    /// runs that are watched, and the limit on open questions, stay those of this watchdog. The end
+    /// of `replacements` ends nothing.
+    ///
+    /// # Cancel safety
+    ///
+    /// As that of [`run`](Self::run).
+    ///
+    /// # Panics
+    ///
+    /// As [`run`](Self::run).
+    pub async fn run_with(self, replacements: impl Stream<Item = Self>) {
         let mut events = self.events;
+        let mut replacements = pin!(replacements);
+        let mut has_replacements = true;
         let mut inquiries = Inquiries {
             source: self.source,
             stages: Arc::new(self.stages),
@@ -210,6 +236,13 @@ impl Watchdog {
                 // Events come first, so that no inquiry of an ended run is polled.
                 let event = next.as_mut().poll(cx);
                 if event.is_pending() {
+                    while has_replacements {
+                        match replacements.as_mut().poll_next(cx) {
+                            Poll::Ready(Some(watchdog)) => inquiries.adopt(watchdog.stages),
+                            Poll::Ready(None) => has_replacements = false,
+                            Poll::Pending => break,
+                        }
+                    }
                     inquiries.poll(cx);
                 }
                 event
@@ -233,11 +266,11 @@ pub(super) enum WatchSource {
 struct Inquiries {
     source: WatchSource,
     stages: Arc<Stages>,
-    /// The inquiries in progress, by the number of the run: at most one of each kind per run.
-    by_run: HashMap<(u64, InquiryKind), Inquiry>,
+    /// The inquiries about each run, by the number of the run.
+    by_run: HashMap<u64, RunInquiries>,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum InquiryKind {
     /// The inquiry about a run that looks stuck.
     Stuck,
@@ -245,16 +278,32 @@ enum InquiryKind {
     TokenCap,
 }
 
-/// One inquiry about one run, in progress.
-struct Inquiry {
+/// The inquiries about one run: at most one of each kind.
+///
+/// The first one is in progress, and the next one begins when it is over: a person gets one question
+/// about a run at a time.
+struct RunInquiries {
     run: WeakRun,
-    future: Pin<Box<dyn Future<Output = ()> + Send>>,
+    queue: VecDeque<(InquiryKind, Inquiry)>,
+}
+
+type Inquiry = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A stream without replacements.
+struct Nothing;
+
+impl Stream for Nothing {
+    type Item = Watchdog;
+
+    fn poll_next(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Watchdog>> {
+        Poll::Ready(None)
+    }
 }
 
 impl Inquiries {
     fn poll(&mut self, cx: &mut Context<'_>) {
         self.by_run
-            .retain(|_, inquiry| inquiry.poll(cx).is_pending());
+            .retain(|_, inquiries| inquiries.poll(cx).is_pending());
     }
 
     fn handle(&mut self, event: &RunEvent) {
@@ -285,6 +334,20 @@ impl Inquiries {
         }
     }
 
+    /// Adopts `stages` for the inquiries that begin from now on. If only these ask a person, asks
+    /// about the runs that are near a cap.
+    fn adopt(&mut self, stages: Stages) {
+        let asked_before = self.stages.asks_person();
+        let open_questions = Arc::clone(&self.stages.open_questions);
+        self.stages = Arc::new(Stages {
+            open_questions,
+            ..stages
+        });
+        if !asked_before {
+            self.ask_at_cap(RunRegistry::runs, Run::near_token_cap);
+        }
+    }
+
     /// Starts an inquiry for each run that looks stuck and has no inquiry yet.
     fn start(&mut self, of: impl FnOnce(&RunRegistry) -> Vec<Run>, repeats: Option<u32>) {
         self.begin(InquiryKind::Stuck, of, |run, stages| {
@@ -293,7 +356,8 @@ impl Inquiries {
         });
     }
 
-    /// Asks a person about each run that is near a cap on tokens, unless such a question is open.
+    /// Asks a person about each run that is near a cap on tokens, unless such a question is open or
+    /// waits for another one about the run.
     ///
     /// `message` returns the text of the question; `None` for a run that is not near a cap.
     fn ask_at_cap(
@@ -325,12 +389,14 @@ impl Inquiries {
                 continue;
             }
             if let Some(future) = make(&run, Arc::clone(&self.stages)) {
-                let inquiry = || Inquiry {
+                let inquiries = self.by_run.entry(run.number());
+                let inquiries = inquiries.or_insert_with(|| RunInquiries {
                     run: run.downgrade(),
-                    future: Box::pin(future),
-                };
-                let open = self.by_run.entry((run.number(), kind));
-                open.or_insert_with(inquiry);
+                    queue: VecDeque::new(),
+                });
+                if inquiries.queue.iter().all(|(other, _)| *other != kind) {
+                    inquiries.queue.push_back((kind, Box::pin(future)));
+                }
             }
         }
     }
@@ -338,17 +404,24 @@ impl Inquiries {
     /// Drops the inquiries of ended runs.
     fn drop_ended(&mut self) {
         self.by_run
-            .retain(|_, inquiry| inquiry.run.live().is_some());
+            .retain(|_, inquiries| inquiries.run.live().is_some());
     }
 }
 
-impl Inquiry {
+impl RunInquiries {
+    /// Polls the first inquiry, and the next one once that is over. Ready when none is left.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        if self.run.live().is_none() {
-            return Poll::Ready(());
+        while let Some((_, future)) = self.queue.front_mut() {
+            if self.run.live().is_none() {
+                return Poll::Ready(());
+            }
+            // Outside of tokio's coop budget: many inquiries in one poll would use up the budget,
+            // and tokio's resources would be `Pending` for the last inquiries in every poll.
+            if pin!(unconstrained(future.as_mut())).poll(cx).is_pending() {
+                return Poll::Pending;
+            }
+            self.queue.pop_front();
         }
-        // Outside of tokio's coop budget: many inquiries in one poll would use up the budget, and
-        // tokio's resources would be `Pending` for the last inquiries in every poll.
-        pin!(unconstrained(self.future.as_mut())).poll(cx)
+        Poll::Ready(())
     }
 }

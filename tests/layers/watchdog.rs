@@ -20,14 +20,14 @@ use tokio::{
     task::{JoinHandle, yield_now},
     time::{Instant, advance, sleep, timeout},
 };
-use tower::Service;
+use tower::{Service, service_fn};
 use tower_agent::{
     BoxError, Owner, Run, RunEvent, RunNotice, RunRegistry, RunSnapshot, TerminalReason, Watchdog,
     run::{Answer, RunEvents, Status, Verdict},
     watchdog::Question,
 };
 
-use crate::support::secs;
+use crate::support::{LogCapture, secs};
 
 /// What a stage does when it is asked.
 #[derive(Clone)]
@@ -769,4 +769,62 @@ async fn a_stage_that_panics_is_one_that_failed_and_other_runs_are_watched_on() 
         );
         assert!(!watching.is_finished());
     }
+}
+
+/// A person who is away must not fill the gateway with open requests.
+#[tokio::test(start_paused = true)]
+async fn at_most_64_questions_are_open_and_the_log_says_so_once_a_minute() {
+    let registry = RunRegistry::new();
+    let asked = Arc::new(Mutex::new(Vec::new()));
+    let person = service_fn({
+        let asked = Arc::clone(&asked);
+        move |question: Question| {
+            asked
+                .lock()
+                .unwrap()
+                .push(question.snapshot.run.to_string());
+            std::future::pending::<Result<Answer, Infallible>>()
+        }
+    });
+    let watching = tokio::spawn(Watchdog::new(&registry).question(person).run());
+    let heard = LogCapture::start();
+    let stick = async |run: &Run| {
+        for round in 0..5 {
+            run.heartbeat_at(round, "polling");
+        }
+        yield_now().await;
+    };
+    let open = |index: usize| {
+        let id = format!("r-{index}").parse().unwrap();
+        registry.open(Owner::default(), id)
+    };
+    let runs: Vec<_> = (0..100).map(open).collect();
+    for run in &runs {
+        stick(run).await;
+    }
+    sleep(secs(1)).await;
+
+    assert_eq!(asked.lock().unwrap().len(), 64);
+    assert_eq!(
+        registry.open_runs(),
+        100,
+        "the others are left to their limits"
+    );
+    let [told] = &heard.events("question not asked")[..] else {
+        panic!("{:?}", heard.events("question not asked"));
+    };
+    assert_eq!((&*told["level"], &*told["open"]), ("WARN", "64"));
+    assert_eq!(told["run"], "r-64");
+
+    // A question that is over makes room.
+    runs[0].end(TerminalReason::Aborted);
+    sleep(secs(60)).await;
+    let [next, late] = [open(100), open(101)];
+    stick(&next).await;
+    stick(&late).await;
+    sleep(secs(1)).await;
+    assert_eq!(asked.lock().unwrap().len(), 65);
+    let told = &heard.events("question not asked")[1];
+    assert_eq!((&*told["run"], &*told["not_asked"]), ("r-101", "36"));
+    watching.abort();
 }

@@ -7,7 +7,8 @@ use std::{
 
 use arc_swap::ArcSwap;
 use axum::{Router, extract::Request};
-use tokio::task::AbortHandle;
+use futures_util::stream;
+use tokio::sync::mpsc;
 use tower::{Service, service_fn};
 use tower_agent::{BoxError, Watchdog};
 
@@ -48,8 +49,8 @@ pub struct App {
     router: Arc<ArcSwap<Router>>,
     /// The first configuration, of which no reload changes the [`fixed`] settings.
     first: Config,
-    /// The task of the present configuration's watchdog. A reload holds the lock until it returns.
-    watchdog: Mutex<Option<AbortHandle>>,
+    /// The watchdog, if a configuration had one so far. A reload holds the lock until it returns.
+    watchdog: Mutex<Option<RunningWatchdog>>,
 }
 
 /// Builds the gateway's routes: those of its callers, and those of its operator.
@@ -107,8 +108,8 @@ impl App {
 
     /// Replaces the configuration for all runs that begin from now on.
     ///
-    /// An open run goes on under the configuration with which it began: its limits, its caps and
-    /// its candidates. Keys, `[cors]` and `[known_agents]` hold for all requests from now on. A
+    /// A question of the watchdog to a person stays open, and is not asked again. An open run goes on
+    /// under the configuration with which it began: its limits, its caps and its candidates. Keys, `[cors]` and `[known_agents]` hold for all requests from now on. A
     /// task keeps the stacks of a replaced configuration until the last of its runs has ended. A
     /// run that opens in the instant of the exchange may begin under the replaced configuration and
     /// go on under the new one.
@@ -128,12 +129,11 @@ impl App {
         let registry = &self.watched.registry;
         let stacks = stacks(config, &self.watched)?;
         let next = watchdog_client::watchdog(config, registry)?;
-        // The old watchdog stops before the new one starts: the new one asks at once about each run
-        // that is near a cap, also about a run to which the old one has an open question.
-        if let Some(before) = watchdog.take() {
-            before.abort();
+        match &*watchdog {
+            // A question to a person stays open, so the task of the watchdog goes on.
+            Some(running) => running.replace(next.unwrap_or_else(|| Watchdog::new(registry))),
+            None => *watchdog = next.map(watch),
         }
-        *watchdog = next.map(watch);
         if let Some(kept) = self.gateway.stacks.replace(stacks, registry) {
             drop(routes::spawn_background(kept));
         }
@@ -154,8 +154,23 @@ fn stacks(config: &Config, watched: &Watched) -> Result<Stacks, BoxError> {
     Stacks::new(config, registry, cooldowns, watched.is_traced)
 }
 
-fn watch(watchdog: Watchdog) -> AbortHandle {
-    routes::spawn_background(watchdog.run()).abort_handle()
+/// The task of a watchdog, which ends with the registry.
+#[derive(Debug)]
+struct RunningWatchdog(mpsc::UnboundedSender<Watchdog>);
+
+impl RunningWatchdog {
+    /// Replaces the services that the watchdog asks from now on.
+    fn replace(&self, watchdog: Watchdog) {
+        // The task has ended only if the registry is gone, and then there is nothing to watch.
+        let _ = self.0.send(watchdog);
+    }
+}
+
+fn watch(watchdog: Watchdog) -> RunningWatchdog {
+    let (sender, mut receiver) = mpsc::unbounded_channel();
+    let replacements = stream::poll_fn(move |cx| receiver.poll_recv(cx));
+    drop(routes::spawn_background(watchdog.run_with(replacements)));
+    RunningWatchdog(sender)
 }
 
 /// The limits of connections, and the drain, of the first configuration.

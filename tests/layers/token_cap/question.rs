@@ -249,3 +249,47 @@ async fn a_watchdog_that_has_lost_the_notice_asks_too() {
     assert_eq!(asked.lock().unwrap().len(), 1);
     watching.abort();
 }
+
+/// A run looks stuck while the person still thinks about its cap.
+#[tokio::test(start_paused = true)]
+async fn a_person_has_one_question_about_a_run_at_a_time() {
+    let registry = RunRegistry::new();
+    let run = registry.open(Owner::default(), "r-1".parse().unwrap());
+    let answers = [Some(Answer::Continue), Some(Answer::Stop)];
+    let (watchdog, asked) = person(Watchdog::new(&registry), answers);
+    let watching = tokio::spawn(watchdog.run());
+    let service = asking(0.8).build(&Upstream::script(whole(45)));
+    service.ask(run.attach(prompt_json("a"))).await.whole();
+    for round in 0..5 {
+        run.heartbeat_at(round, "polling");
+    }
+
+    sleep(Duration::from_millis(400)).await;
+    assert_eq!(asked.lock().unwrap().len(), 1);
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(asked.lock().unwrap().len(), 2, "the first is answered");
+    assert_eq!(run.ended().await, TerminalReason::Stuck);
+    watching.abort();
+}
+
+/// The person has let the run go on, which settles the question about its cap, too.
+#[tokio::test(start_paused = true)]
+async fn a_question_that_waited_is_dropped_when_its_cause_is_gone() {
+    let registry = RunRegistry::new();
+    let run = registry.open(Owner::default(), "r-1".parse().unwrap());
+    let (watchdog, asked) = person(Watchdog::new(&registry), [Some(Answer::Continue)]);
+    let watching = tokio::spawn(watchdog.run());
+    for round in 0..5 {
+        run.heartbeat_at(round, "polling");
+    }
+    sleep(Duration::from_millis(100)).await;
+    let service = asking(0.8).build(&Upstream::script(whole(45)));
+    service.ask(run.attach(prompt_json("a"))).await.whole();
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(asked.lock().unwrap().len(), 1);
+    run.extend_tokens();
+
+    sleep(Duration::from_secs(2)).await;
+    assert_eq!(asked.lock().unwrap().len(), 1);
+    watching.abort();
+}

@@ -2,13 +2,92 @@
 //!
 //! covers: E1, E2
 
+use std::{
+    net::SocketAddr,
+    pin::pin,
+    sync::{Arc, Mutex},
+};
+
+use futures_util::future::{Either, select};
 use serde_json::{Value, json};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+    sync::watch,
+};
 
 use crate::{
     loops::{asks, turn},
-    net::{Ask, Upstream, eventually, run},
+    net::{Ask, CHAT, Upstream, asks as asks_model, eventually, run},
     support::{Config, Gateway},
 };
+
+/// A person who thinks: each question stays open until `answer` sends the answer to all.
+struct Person {
+    addr: SocketAddr,
+    /// The ids of the runs that the questions were about.
+    asked: Arc<Mutex<Vec<String>>>,
+    /// How many questions the gateway dropped.
+    dropped: Arc<Mutex<usize>>,
+    answer: watch::Sender<Option<&'static str>>,
+}
+
+impl Person {
+    async fn start() -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let person = Self {
+            addr: listener.local_addr().unwrap(),
+            asked: Arc::default(),
+            dropped: Arc::default(),
+            answer: watch::Sender::new(None),
+        };
+        let (asked, dropped) = (Arc::clone(&person.asked), Arc::clone(&person.dropped));
+        let answer = person.answer.subscribe();
+        tokio::spawn(async move {
+            while let Ok((socket, _)) = listener.accept().await {
+                let (asked, dropped) = (Arc::clone(&asked), Arc::clone(&dropped));
+                tokio::spawn(Self::think(socket, asked, dropped, answer.clone()));
+            }
+        });
+        person
+    }
+
+    async fn think(
+        mut socket: TcpStream,
+        asked: Arc<Mutex<Vec<String>>>,
+        dropped: Arc<Mutex<usize>>,
+        mut answer: watch::Receiver<Option<&'static str>>,
+    ) {
+        let mut read = Vec::new();
+        let question: Value = loop {
+            assert!(socket.read_buf(&mut read).await.unwrap() > 0);
+            let text = String::from_utf8_lossy(&read).into_owned();
+            let body = text.split_once("\r\n\r\n").map(|(_, body)| body);
+            if let Some(Ok(question)) = body.map(serde_json::from_str) {
+                break question;
+            }
+        };
+        let run = question["snapshot"]["run"].as_str().unwrap().to_owned();
+        asked.lock().unwrap().push(run);
+        let answered = async { *answer.wait_for(Option::is_some).await.unwrap() };
+        let answer = match select(pin!(socket.read_u8()), pin!(answered)).await {
+            Either::Left(_) => None,
+            Either::Right((answer, _)) => answer,
+        };
+        let Some(answer) = answer else {
+            *dropped.lock().unwrap() += 1;
+            return;
+        };
+        let body = json!(answer).to_string();
+        let head = "HTTP/1.1 200 OK\r\ncontent-length:";
+        let text = format!("{head} {}\r\n\r\n{body}", body.len());
+        socket.write_all(text.as_bytes()).await.unwrap();
+    }
+
+    fn asked(&self) -> Vec<String> {
+        self.asked.lock().unwrap().clone()
+    }
+}
 
 /// A service that answers everything with this JSON.
 async fn service(answer: &Value) -> Upstream {
@@ -98,5 +177,46 @@ fn a_watchdog_that_only_observes_tells_what_it_would_do() {
         }
         events.until("\"kind\":\"would_have_ended\"").await;
         assert_eq!(gateway.reason("r-1").await, Value::Null);
+    });
+}
+
+#[test]
+fn an_open_question_outlives_reloads_and_is_asked_once() {
+    run(async {
+        let (person, upstream) = (Person::start().await, Upstream::model().await);
+        let settings = format!(
+            "[run]\nmax_output_tokens = 20\nask_at = 0.1\n\
+             [watchdog]\nquestion = \"http://{}/ask\"",
+            person.addr
+        );
+        let config = |settings: &str| Config::new(settings).candidates(&["m"], upstream.addr);
+        let (gateway, file) = config(&settings).start_with_file().await;
+        let near = async |id: &str| {
+            let call = gateway
+                .post(CHAT, asks_model("m", true))
+                .header("x-run-id", id);
+            assert_eq!(call.ask().await.status, 200);
+        };
+        near("r-1").await;
+        eventually(async || (person.asked() == ["r-1"]).then_some(())).await;
+
+        // The same again, then without a watchdog, then with one.
+        for (count, settings) in [&*settings, "", &*settings].into_iter().enumerate() {
+            file.replace(&config(settings));
+            gateway.signal("HUP");
+            let reloaded = || gateway.log().matches("configuration reloaded").count();
+            eventually(async || (reloaded() > count).then_some(())).await;
+        }
+        near("r-2").await;
+        eventually(async || person.asked().contains(&"r-2".to_owned()).then_some(())).await;
+        assert_eq!(person.asked(), ["r-1", "r-2"]);
+        assert_eq!(*person.dropped.lock().unwrap(), 0);
+
+        person.answer.send_replace(Some("stop"));
+        for id in ["r-1", "r-2"] {
+            let ended =
+                || async { (gateway.reason(id).await == "token_cap_reached").then_some(()) };
+            eventually(ended).await;
+        }
     });
 }
