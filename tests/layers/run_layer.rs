@@ -5,8 +5,8 @@ use tokio::time::{advance, sleep};
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
     BoxError, ClientDisconnectLayer, HardCeilingLayer, InvalidRunId, NodeKind, Owner, Run,
-    RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason, layers::run::CallFailed,
-    registry::AbortOutcome,
+    RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalReason, error::InvalidRequest,
+    layers::run::CallFailed, registry::AbortOutcome,
 };
 
 use crate::support::{
@@ -89,6 +89,30 @@ async fn an_unusable_id_is_refused_without_a_call() {
     }
     let (_, service, _) = stack(whole());
     assert!(service.oneshot(named(&"x".repeat(128))).await.is_ok());
+}
+
+/// A proxy may repeat a header as it stands; of two different ids neither is the right one.
+/// covers: D6
+#[tokio::test(start_paused = true)]
+async fn two_different_ids_are_refused_without_a_call_and_one_id_twice_is_one() {
+    for header in ["x-run-id", "x-session-id"] {
+        for (second, is_refused) in [("other", true), ("", true), ("one", false)] {
+            let (registry, service, upstream) = stack(whole());
+            let mut request = with_header(request(), header, "one");
+            let second = HeaderValue::from_static(second);
+            request.headers_mut().append(header, second.clone());
+
+            let answer = service.oneshot(request).await;
+
+            assert_eq!(answer.is_err(), is_refused, "{header}: {second:?}");
+            if let Err(error) = answer {
+                assert!(error.is::<InvalidRequest>(), "{header}: {error}");
+                assert!(error.to_string().contains(header), "{error}");
+                assert_eq!(upstream.calls(), 0);
+                assert!(registry.list().is_empty());
+            }
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

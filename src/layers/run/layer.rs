@@ -5,9 +5,10 @@ use std::{fmt, sync::Arc, time::Duration};
 use http::{HeaderName, HeaderValue, request::Parts};
 
 use crate::{
+    error::{BoxError, InvalidRequest},
     headers::{CREDENTIALS, X_RUN_ID, X_SESSION_ID},
     registry::{Owner, RunRegistry},
-    run::{CallSummary, InvalidRunId, OnEnd, RunId},
+    run::{CallSummary, OnEnd, RunId},
 };
 
 /// Finds or opens a request's run: see the [module](super).
@@ -44,6 +45,9 @@ impl RunLayer {
     }
 
     /// Takes the run's id from the request header `name`.
+    ///
+    /// A request that has the header several times, with different values, is
+    /// [refused](InvalidRequest).
     #[must_use]
     pub fn id_header(mut self, name: HeaderName) -> Self {
         self.id = KeySource::Header(name);
@@ -185,15 +189,31 @@ pub(super) enum OwnerSource {
 }
 
 impl KeySource {
-    pub(super) fn read(&self, parts: &Parts) -> Result<Option<RunId>, InvalidRunId> {
-        match self {
-            Self::Header(name) => match parts.headers.get(name) {
+    /// Reads the id of a request; `None` if it has none.
+    ///
+    /// # Errors
+    ///
+    /// An [`InvalidRunId`](crate::InvalidRunId), or an [`InvalidRequest`] if the header comes
+    /// several times with different values.
+    pub(super) fn read(&self, parts: &Parts) -> Result<Option<RunId>, BoxError> {
+        let id = match self {
+            Self::Header(name) => {
+                let mut values = parts.headers.get_all(name).iter();
+                let Some(value) = values.next() else {
+                    return Ok(None);
+                };
+                if values.any(|other| other != value) {
+                    return Err(InvalidRequest::new(format!(
+                        "the request has several `{name}` headers that differ: send one"
+                    ))
+                    .into());
+                }
                 // A header that is not text cannot be a valid id: a space fails to parse.
-                Some(value) => value.to_str().unwrap_or(" ").parse().map(Some),
-                None => Ok(None),
-            },
-            Self::By(read) => read(parts).map(|id| id.parse()).transpose(),
-        }
+                Some(value.to_str().unwrap_or(" ").parse())
+            }
+            Self::By(read) => read(parts).map(|id| id.parse()),
+        };
+        Ok(id.transpose()?)
     }
 }
 

@@ -10,7 +10,8 @@
 //! The run id comes from a header (`x-run-id`) or a closure, the session likewise
 //! (`x-session-id`). Each id belongs to an owner, by default a digest of the caller's credential,
 //! so that one caller cannot reach the runs of another. A request without an id is a run of its
-//! own, under a generated id. The response has the run id as `x-run-id`.
+//! own, under a generated id. The response has the run id as `x-run-id`. A request with two
+//! different ids, or two different sessions, is refused: by default with 400.
 //!
 //! A layer outside may name the run of a request without `x-run-id`, by a [`RequestRun`] in the
 //! request's extensions. [`KnownAgents`] makes one from the headers and the body that known agents

@@ -14,8 +14,7 @@ use crate::{
     headers::X_RUN_ID,
     registry::{Finder, Owner, RunRegistry, Uncounted},
     run::{
-        CallSlot, InvalidRunId, Node, NodeKind, NodeState, Run, RunId, Settlement, TerminalReason,
-        Terminated,
+        CallSlot, Node, NodeKind, NodeState, Run, RunId, Settlement, TerminalReason, Terminated,
     },
     supervise::{
         Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture, SupervisedService,
@@ -57,7 +56,7 @@ struct Resolved<'a> {
 }
 
 impl RunLayer {
-    fn read<B>(&self, request: Request<B>) -> Result<(NamedRun, Request<B>), InvalidRunId> {
+    fn read<B>(&self, request: Request<B>) -> Result<(NamedRun, Request<B>), BoxError> {
         let (parts, body) = request.into_parts();
         let (mut id, mut session) = (self.id.read(&parts)?, self.session.read(&parts)?);
         let mut parent = None;
@@ -201,7 +200,7 @@ impl SupervisesCalls for RunLayer {
     ) -> SupervisedFuture<F> {
         let (named, mut request) = match self.read(request) {
             Ok(read) => read,
-            Err(error) => return SupervisedFuture::refused(error.into()),
+            Err(error) => return SupervisedFuture::refused(error),
         };
         let found = request.extensions().get::<Run>().cloned();
         let (call, owns) = match found {

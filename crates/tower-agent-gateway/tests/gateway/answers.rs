@@ -191,6 +191,30 @@ fn an_unusable_run_id_is_answered_400() {
     });
 }
 
+/// Whose the request is, the gateway cannot know, and takes neither.
+/// covers: D6
+#[test]
+fn two_different_run_ids_are_answered_400() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        for dialect in &DIALECTS {
+            for name in ["x-run-id", "x-session-id"] {
+                let twice = |second: &str| {
+                    let body = dialect.asks("sim-healthy", false);
+                    let request = gateway.post(dialect.path, body).header(name, "one");
+                    request.header(name, second).ask()
+                };
+                let answer = twice("two").await;
+                assert_eq!(answer.status, 400, "{name}");
+                let (kind, message) = dialect.error(answer.text());
+                assert_eq!(kind, "invalid_request_error");
+                assert!(message.contains(name), "{message}");
+                assert_eq!(twice("one").await.status, 200, "the same {name} twice");
+            }
+        }
+    });
+}
+
 /// No reason caused it, so it says nothing of one.
 #[test]
 fn an_upstreams_own_error_passes_as_it_is() {
