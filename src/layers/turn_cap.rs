@@ -18,10 +18,20 @@
 //! even if it passes several layers of this kind; each layer compares the number of the turn with
 //! its cap.
 //!
-//! A cap of n admits the first n turns, also if they come at the same time. Without a
-//! [`finaliser`](TurnCapLayer::finaliser), turn n + 1 ends the run as
-//! [`TurnCap`](crate::TerminalReason::TurnCap): the inner service does not get that request,
-//! [`at_turn`](crate::Terminated::at_turn) is n, and calls that are in progress end too.
+//! A cap of n admits the first n turns, also if they come at the same time. Turn n + 1 is refused
+//! as [`TurnCap`](crate::TerminalReason::TurnCap): the inner service does not get that request, and
+//! [`at_turn`](crate::Terminated::at_turn) is n.
+//!
+//! # When a run ends
+//!
+//! The refused turn closes the run. From then on each further call, tool and sub-agent of the run is
+//! refused for the same reason, and so are further calls of its sub-agents. The calls and tools in
+//! progress go on to their end, those of sub-agents included, and a call may still be repeated or
+//! move to another model. When the last of them has ended, the run ends as `TurnCap`; without any it
+//! ends at once. Until then all its limits hold.
+//!
+//! A [drain](crate::RunRegistry::drain) of the registry ends this grace: a call in progress then
+//! starts no other attempt.
 //!
 //! A request that names no run, by an id that a [`RunLayer`](crate::RunLayer) reads or by a `Run`
 //! in its extensions, is a separate run, and so has at most one turn.
@@ -29,12 +39,11 @@
 //!
 //! # The last call
 //!
-//! With [`finaliser`](TurnCapLayer::finaliser) the call beyond the cap does not end the run. The
-//! run closes, and refuses that call and all new work but one more call, which the program makes
-//! with [`Run::finaliser`], for example to have the model sum up.
+//! With [`finaliser`](TurnCapLayer::finaliser) the closing run admits one more call, which the
+//! program makes with [`Run::finaliser`], for example to have the model sum up.
 //!
-//! The run ends as `TurnCap` when that last call has ended and no other work is in progress, or
-//! when the limit of `finaliser` has passed. The end at the limit comes with a poll of a call of
+//! The run then ends when that last call has ended and no other work is in progress, or when the
+//! limit of `finaliser` has passed. The end at the limit comes with a poll of a call of
 //! the run, [`Run::check`], [`Run::wait`], or a check by the registry. Ceilings go on.
 //!
 //! # Same instant
@@ -106,7 +115,8 @@ use crate::{
     attempt::generates,
     run::{Run, Terminated, TurnLimit},
     supervise::{
-        Claim, LayerSettings, SupervisedBody, SupervisedFuture, SupervisedService, SupervisesCalls,
+        Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture, SupervisedService,
+        SupervisesCalls,
     },
 };
 
@@ -266,7 +276,7 @@ impl TurnCapLayer {
     reason = "the cold path, and the type of every layer"
 )]
 fn admit<B>(found: &Run, cap: TurnLimit, request: &mut Request<B>) -> Result<(), Terminated> {
-    let run = found.node().number();
+    let run = found.run().node().number();
     let known = request.extensions().get::<RequestTurn>();
     let known = known.filter(|turn| turn.run == run);
     let number = AtomicU32::new(known.map_or(0, |turn| turn.number));
@@ -296,7 +306,30 @@ impl SupervisesCalls for TurnCapLayer {
                 return SupervisedFuture::refused(end.into());
             }
         }
-        let settings = LayerSettings::passive();
+        let settings = match found.is_of_many() && !found.node().is_over() {
+            true => LayerSettings::hooks(Counted::new(&found)),
+            false => LayerSettings::passive(),
+        };
         SupervisedFuture::new(entry, settings, request, inner)
+    }
+}
+
+/// The count of a turn as work in progress of its run, for a request that carries the run and no
+/// call: a run at its cap waits for its turns in progress.
+#[derive(Debug)]
+struct Counted(bool);
+
+impl Counted {
+    fn new(run: &Run) -> Self {
+        run.node().enter();
+        Self(true)
+    }
+}
+
+impl LayerHooks for Counted {
+    fn release(&mut self, run: &Run) {
+        if std::mem::take(&mut self.0) {
+            run.node().leave(run.now());
+        }
     }
 }

@@ -38,7 +38,9 @@ impl RunRegistry {
     /// sub-agent, but for attempts of a [last call](crate::TurnCapLayer::finaliser) under way. Runs
     /// without work end at once. A run of one call ends as its call does, other runs as
     /// [`Shutdown`](TerminalReason::Shutdown) when their last work is done. Each run that is left
-    /// ends at `limit`. A run that was closing before ends with the reason for which it closed.
+    /// ends at `limit`. A run that was closing before ends with the reason for which it closed; one
+    /// that was [at its cap on turns](crate::layers::turn_cap#when-a-run-ends), and is left at
+    /// `limit`, as `Shutdown`.
     ///
     /// The drain has begun when this method returns; dropping the future does not stop the drain.
     pub fn drain(&self, limit: Duration) -> RunDrain {

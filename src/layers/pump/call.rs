@@ -236,7 +236,7 @@ impl Drop for PumpedBody {
         let shared = &self.0;
         let PumpState { work, begun, .. } = shared.take(shared.state.lock());
         let node = shared.run.node();
-        let reads_on = shared.drains && begun && node.is_closed_itself() && !node.is_over();
+        let reads_on = shared.drains && begun && node.is_draining() && !node.is_over();
         if let (true, Some(work)) = (reads_on, work) {
             let drain = Drain::new(work, shared.run.clone());
             let drain = drain.instrument(shared.span.clone());

@@ -60,6 +60,10 @@ impl EndHook for NodeState {
         }
     }
 
+    fn has_begun(&self) -> bool {
+        !self.settlement.is(Settlement::Unclaimed)
+    }
+
     fn settled(&self, node: &Node<Self>) {
         self.call_hooks(node);
         node.log_settled();

@@ -4,6 +4,7 @@ use std::sync::{Arc, LazyLock};
 
 use super::Run;
 use crate::run::{
+    limit_kind::LimitKind,
     reason::{ReasonClass, TerminalReason},
     state::{NodeState, Settlement},
     step::{ResetOn, Step, StepKind},
@@ -59,8 +60,9 @@ impl Run {
         if let Some(parent) = self.node().parent() {
             let end = self.node().nearest_end();
             // A child that ended by itself was a step of its parent. A child that inherited its
-            // parent's end was none.
-            if end.is_some_and(|end| end.origin == self.node().number()) {
+            // parent's end was none, and neither was one that a run at its cap refused.
+            let own = end.filter(|end| end.origin == self.node().number());
+            if own.is_some_and(|end| !matches!(end.measure, LimitKind::Turns(_))) {
                 parent.record(ResetOn::Step, now);
                 self.record_child_done(parent.nearest_run());
             }

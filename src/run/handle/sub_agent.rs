@@ -210,7 +210,7 @@ impl Node<NodeState> {
         if let Some((_, grace)) = followed {
             let now = self.payload.now();
             let until = now.saturating_add(*grace);
-            self.close_with(reason, None, until, now, later);
+            self.close_with(reason, until, now, later);
         }
     }
 }

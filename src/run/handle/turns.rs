@@ -71,7 +71,8 @@ impl Run {
     /// # Errors
     ///
     /// The method fails if this node is over or closing; passed deadlines are checked first. It
-    /// also fails if the run has used up its turns: then the method ends or closes the run.
+    /// also fails if the run has used up its turns: then the method closes the run, or ends it if
+    /// no other call or tool is in progress.
     #[allow(
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
@@ -89,6 +90,11 @@ impl Run {
             return Ok(());
         }
         let of_call = call.and_then(|call| Some(&call.payload.call()?.turn));
+        if let Some(of_call) = of_call {
+            // The call may have been opened further in than the layer that counted the turn.
+            let counted = number.load(Ordering::Acquire);
+            let _known = of_call.compare_exchange(0, counted, Ordering::AcqRel, Ordering::Acquire);
+        }
         let number = of_call.unwrap_or(number);
         let turns = &self.run_state().rare().turns;
         if turns.lock().take(cap.turns, number) {
@@ -98,24 +104,42 @@ impl Run {
             limit: None,
             measure: LimitKind::Turns(cap.turns),
         };
-        let now = self.now();
-        let run = self.nearest();
-        match cap.finaliser {
-            None => drop(run.end(TerminalReason::TurnCap, Some(passed), now)),
-            Some(limit) => {
-                run.hold_open(passed, now.saturating_add(limit), now);
-                if let Some(call) = call {
-                    drop(call.end(TerminalReason::TurnCap, Some(passed), now));
-                }
-            }
-        }
+        self.refuse_turn(call, passed, cap.finaliser);
         let mut end = self.to_terminated();
+        let run = self.nearest();
         if run.nearest_end().is_none() && run.refusal().is_none() {
             // The thread that reached the cap before this one has not closed the run yet.
             end.reason = TerminalReason::TurnCap;
             end.measure = passed.measure;
         }
         Err(end)
+    }
+
+    /// Refuses the turn of `call`, which is beyond the cap `passed`, and closes the nearest run.
+    ///
+    /// The calls of the run that were admitted go on, their repeats and fallbacks included; the run
+    /// ends when the last one has ended. Without other work it ends at once. With a `finaliser` it
+    /// waits for the run's last call, too, at most for that time.
+    fn refuse_turn(
+        &self,
+        call: Option<&Node<NodeState>>,
+        passed: LimitHit,
+        finaliser: Option<Duration>,
+    ) {
+        let (run, now) = (self.nearest(), self.now());
+        let reason = TerminalReason::TurnCap;
+        let works_on = call.map_or(!run.is_idle(), |call| run.works_beside(call));
+        match finaliser {
+            Some(limit) => run.hold_open(passed, now.saturating_add(limit), now),
+            None if works_on => run.close_at_cap(&reason, passed, None, now),
+            None => {
+                drop(run.end(reason, Some(passed), now));
+                return;
+            }
+        }
+        if let Some(call) = call {
+            drop(call.end(reason, Some(passed), now));
+        }
     }
 
     /// Moves this node's turn number to the node of `call`, which was just opened below this node.
@@ -158,7 +182,7 @@ impl Node<NodeState> {
             // task delays the end of a closing run, and is not counted as work in flight.
             self.enter_task();
         }
-        self.close_for(&TerminalReason::TurnCap, Some(passed), until, now);
+        self.close_at_cap(&TerminalReason::TurnCap, passed, Some(until), now);
         let ours = self
             .refusal_limit()
             .is_some_and(|closing| closing == passed);

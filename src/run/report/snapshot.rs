@@ -38,6 +38,10 @@ pub struct RunSnapshot {
     pub kind: NodeKind,
     /// The reason of the node's end; `None` while the node lives.
     pub reason: Option<TerminalReason>,
+    /// The reason for which a live node admits no new work: it will end for this reason when the
+    /// work in progress is done. `None` while the node admits work, and after its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub closing: Option<TerminalReason>,
     /// The message about the node's end for people, if the node was cut or failed.
     pub message: Option<String>,
     /// How long the node has been open, or how long it lasted.
@@ -221,6 +225,7 @@ impl RunSnapshot {
             session: node.session(),
             kind: node.kind(),
             reason: end.map(|end| end.reason.clone()),
+            closing: node.refusal().filter(|_| end.is_none()).cloned(),
             message: terminated
                 .filter(|end| end.reason != TerminalReason::Completed)
                 .map(Terminated::message),

@@ -323,6 +323,16 @@ fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
                  many as it may ({name}). Wait before the next."
             );
         }
+        LimitKind::Turns(turns) if end.kind != NodeKind::Run => {
+            // The run is closing: its cap stops nothing that has begun.
+            let s = if turns == 1 { "" } else { "s" };
+            return write!(
+                f,
+                "The {subject} was refused: its run reached its limit of {turns} turn{s} ({name}). \
+                 {}.",
+                cause_and_advice(&end.reason).1
+            );
+        }
         _ => {}
     }
     let elapsed = HumanDuration(end.elapsed);

@@ -125,8 +125,7 @@ impl<P: EndHook> Node<P> {
             return Some((TerminalReason::CallerDeadline, Some(passed)));
         }
         // The drain clock only bounds the wait for running work, so it ranks below all others.
-        let closed = absolute(Clock::Drain).and_then(|_| self.closing.get());
-        closed.map(|closed| (closed.reason.clone(), closed.passed))
+        absolute(Clock::Drain).and_then(|_| self.end_at_drain())
     }
 
     /// The step window and the caller's window that passed earliest, with their times and limits.

@@ -198,16 +198,9 @@ impl Clocks {
 
     /// Lowers the drain deadline to `at`, at which a closing node ends at the latest. Returns
     /// whether `at` is earlier than the deadline before.
-    ///
-    /// The order is `SeqCst`, like that of the count of active work: this thread sees that no work
-    /// is left, or the thread with the last piece of work sees the deadline.
     pub(super) fn drain(&self, at: Duration) -> bool {
         let at = nanos(at);
-        at < self.drain.fetch_min(at, Ordering::SeqCst)
-    }
-
-    pub(super) fn is_draining(&self) -> bool {
-        self.drain.load(Ordering::SeqCst) != NEVER
+        at < self.drain.fetch_min(at, Ordering::AcqRel)
     }
 
     pub(crate) fn get(&self, clock: Clock) -> Option<Duration> {

@@ -1,5 +1,8 @@
 //! Closes nodes: running work goes on, and no work starts but the run's last call.
 //!
+//! A closing at a cap also lets the calls that are open start what belongs to them: a repeat is
+//! part of the turn that was admitted. A closing for a shutdown or a drain lets nothing start.
+//!
 //! The module also counts running work: a node that was itself closed ends when its last work is
 //! gone.
 
@@ -26,60 +29,102 @@ impl<P: EndHook> Node<P> {
     /// closing before, its first reason and the earlier `until` hold. On a node that is over, the
     /// method does nothing.
     pub(crate) fn close(&self, reason: &TerminalReason, until: Duration, now: Duration) {
-        self.close_for(reason, None, until, now);
+        self.close_with(reason, until, now, &mut PendingWakes::new());
     }
 
-    /// Closes the node like [`close`](Self::close), because a limit was reached.
-    pub(crate) fn close_for(
-        &self,
-        reason: &TerminalReason,
-        passed: Option<LimitHit>,
-        until: Duration,
-        now: Duration,
-    ) {
-        self.close_with(reason, passed, until, now, &mut PendingWakes::new());
-    }
-
-    /// Closes the node like [`close_for`](Self::close_for), as part of the end of another node.
+    /// Closes the node like [`close`](Self::close), as part of the end of another node.
     pub(crate) fn close_with(
         &self,
         reason: &TerminalReason,
-        passed: Option<LimitHit>,
         until: Duration,
+        now: Duration,
+        later: &mut PendingWakes<P>,
+    ) {
+        let closing = Closing {
+            reason: reason.clone(),
+            passed: None,
+            spares_calls: false,
+        };
+        self.close_as(closing, Some(until), now, later);
+    }
+
+    /// Closes the node because a cap on the calls below it was reached.
+    ///
+    /// Unlike after [`close`](Self::close), the calls that have begun below this node go on with all
+    /// that they start, their repeats and fallbacks included. Any other work is over from its
+    /// birth. Without `until` the node has no drain deadline. A later `close` spares nothing.
+    pub(crate) fn close_at_cap(
+        &self,
+        reason: &TerminalReason,
+        passed: LimitHit,
+        until: Option<Duration>,
+        now: Duration,
+    ) {
+        let closing = Closing {
+            reason: reason.clone(),
+            passed: Some(passed),
+            spares_calls: true,
+        };
+        self.close_as(closing, until, now, &mut PendingWakes::new());
+    }
+
+    fn close_as(
+        &self,
+        closing: Closing,
+        until: Option<Duration>,
         now: Duration,
         later: &mut PendingWakes<P>,
     ) {
         if self.nearest_end().is_some() {
             return;
         }
+        let closing = Arc::new(closing);
         // Below a node that ends by then, no task has to wake for an earlier deadline.
-        let ends_before = |node: &Self| node.clocks.get(Clock::Drain).is_some_and(|at| at <= until);
-        let sooner = self.clocks.drain(until) && !self.ancestors().any(ends_before);
+        let ends_by =
+            |node: &Self, until| node.clocks.get(Clock::Drain).is_some_and(|at| at <= until);
+        let sooner = until.is_some_and(|until| {
+            self.clocks.drain(until) && !self.ancestors().any(|node| ends_by(node, until))
+        });
         let mut wakers = Vec::new();
         let mut below = Vec::new();
-        let closing = Arc::new(Closing {
-            reason: reason.clone(),
-            passed,
-        });
+        let mut spared = Vec::new();
         self.refuse(&closing, sooner, &mut wakers, &mut below);
+        if sooner
+            && self
+                .closing
+                .get()
+                .is_some_and(|first| first.is_overtaken_by(&closing))
+        {
+            let mut inner = self.lock();
+            let rare = inner.rare.get_or_insert_default();
+            rare.cut_for.get_or_insert_with(|| closing.reason.clone());
+        }
+        // The order is `SeqCst`, like that of the count of active work: this thread sees that no
+        // work is left, or the thread with the last piece of work sees that the node is closed.
+        self.closed.store(true, Ordering::SeqCst);
         while let Some(node) = below.pop() {
-            if !node.last {
+            let spares = closing.spares_calls && node.kind == NodeKind::Call;
+            if node.last || (spares && node.payload.has_begun()) {
+                spared.push(node);
+            } else {
                 node.refuse(&closing, sooner, &mut wakers, &mut below);
-            } else if sooner {
-                // The last call is not refused, but its tasks wake for the earlier deadline.
-                node.bump_epoch();
-                node.lock().waiters.collect(false, &mut wakers);
             }
         }
+        // A spared call is not refused, but its tasks wake for an earlier deadline.
+        while let Some(node) = spared.pop().filter(|_| sooner) {
+            node.bump_epoch();
+            node.collect(&mut wakers, &mut spared);
+        }
         if self.is_idle() {
-            // The last piece of work may have gone before `drain` was set.
+            // The last piece of work may have gone before `closed` was set.
             self.drained(now, later);
         }
         wake_all(wakers);
     }
 
-    /// Whether a closing of this node or of a node above makes it refuse new work. The closing of
-    /// its run does not make the last call refuse attempts.
+    /// Whether a closing of this node or of a node above makes it refuse new work. A closing at a
+    /// cap makes no call refuse work that was open before; no closing of its run makes the last
+    /// call refuse attempts.
     #[inline]
     pub(crate) fn refuses_work(&self) -> bool {
         self.closing.get().is_some()
@@ -122,14 +167,29 @@ impl<P: EndHook> Node<P> {
     /// Whether this very node was [closed](Self::close). Such a node ends when its last work is
     /// gone.
     pub(crate) fn is_closed_itself(&self) -> bool {
-        self.clocks.is_draining()
+        self.closed.load(Ordering::SeqCst)
+    }
+
+    /// The reason and the limit of the end of this closing node at its drain deadline.
+    pub(super) fn end_at_drain(&self) -> Option<(TerminalReason, Option<LimitHit>)> {
+        let closing = self.closing.get()?;
+        let inner = self.lock();
+        let cut_for = inner.rare.as_ref().and_then(|rare| rare.cut_for.clone());
+        let end = cut_for.map(|reason| (reason, None));
+        Some(end.unwrap_or_else(|| (closing.reason.clone(), closing.passed)))
+    }
+
+    /// Whether this very node was closed, and ends at its drain deadline at the latest.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_closed_itself() && self.clocks.get(Clock::Drain).is_some()
     }
 
     /// Refuses new work at this node, and collects its waiters and children.
     ///
     /// The waiters must wake: a task that waits to start work will never start it, and running
     /// work may have to end sooner. If the node refused work before, and the drain deadline is not
-    /// `sooner`, the method does nothing.
+    /// `sooner`, the method does nothing, except that a closing which spares no calls passes on to
+    /// those that an earlier one has spared.
     fn refuse(
         &self,
         closing: &Arc<Closing>,
@@ -139,6 +199,13 @@ impl<P: EndHook> Node<P> {
     ) {
         let refuses = self.closing.set(Arc::clone(closing)).is_ok();
         if !refuses && !sooner {
+            if self
+                .closing
+                .get()
+                .is_some_and(|first| first.is_overtaken_by(closing))
+            {
+                below.extend(self.children());
+            }
             return;
         }
         self.bump_epoch();
@@ -184,8 +251,8 @@ impl<P: EndHook> Node<P> {
             // did.
             node.drain_if_closed(now);
             let was_told = node.tell_settled();
-            // The order is `SeqCst`, like that of the drain clock: this thread sees the drain
-            // deadline, or `close` sees that no work is left.
+            // The order is `SeqCst`, like that of `closed`: this thread sees that the node is
+            // closed, or `close` sees that no work is left.
             if node.active.fetch_sub(1, order) != 1 {
                 continue;
             }
@@ -237,6 +304,12 @@ impl<P: EndHook> Node<P> {
         let tasks = self.tasks.load(Ordering::Acquire);
         let active = self.active.load(Ordering::Acquire);
         active.saturating_sub(tasks) as usize
+    }
+
+    /// Whether work or a task is left at or below this node, but not at or below `part`, which is
+    /// this node or a node below it.
+    pub(crate) fn works_beside(&self, part: &Self) -> bool {
+        self.active.load(Ordering::SeqCst) > part.active.load(Ordering::SeqCst)
     }
 
     /// Whether no work and no task is left at or below this node.

@@ -96,4 +96,14 @@ impl End {
 pub(super) struct Closing {
     pub(super) reason: TerminalReason,
     pub(super) passed: Option<LimitHit>,
+    /// Whether the closing leaves the calls that had begun before it alone, with all that they
+    /// start: their repeats and fallbacks.
+    pub(super) spares_calls: bool,
+}
+
+impl Closing {
+    /// Whether `other` reaches calls that this closing, which came before, has spared.
+    pub(super) const fn is_overtaken_by(&self, other: &Self) -> bool {
+        self.spares_calls && !other.spares_calls
+    }
 }

@@ -15,9 +15,10 @@
 //!    timeout of a node once, an attempt's share of the time lapses at the commit of its answer,
 //!    and announced deadlines can be withdrawn.
 //! 5. A node's end never reaches an ancestor, except that a run of one call ends with the call.
-//! 6. A node that is opened below a closing node is over from its birth; the run's last
-//!    call, and the attempts of that call, are the exception. The closing node ends at the latest
-//!    when no work and no task is left at or below it, or at its drain deadline if that is sooner.
+//! 6. A node that is opened below a closing node is over from its birth, with two exceptions: the
+//!    run's last call with its attempts; and, after a closing at a cap, what is opened below a call
+//!    that was open before. The closing node ends at the latest when no work and no task is left at
+//!    or below it, or at its drain deadline if that is sooner.
 //!
 //! # Locks
 //!

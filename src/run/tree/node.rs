@@ -4,7 +4,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, MutexGuard, OnceLock, Weak,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicBool, AtomicU32, Ordering},
     },
     task::Waker,
     time::Duration,
@@ -43,6 +43,8 @@ pub(crate) struct Node<P> {
     pub(super) kind: NodeKind,
     /// Whether this node is a closing run's last call, or a node below that call.
     pub(super) last: bool,
+    /// Whether this very node was closed.
+    pub(super) closed: AtomicBool,
     pub(crate) payload: P,
     /// The number of pieces of work and tasks at or below this node.
     pub(super) active: AtomicU32,
@@ -55,7 +57,7 @@ pub(crate) struct Node<P> {
     /// The number of [watches](Self::watch) that are on at or below this node.
     pub(super) watched: AtomicU32,
     /// The closing of this node, of a node above or of a followed node. Unset while this node
-    /// admits new work.
+    /// admits new work, as a call does that was open before its run was closed at a cap.
     pub(super) closing: OnceLock<Arc<Closing>>,
     pub(super) life: LastSeen,
 }
@@ -82,8 +84,8 @@ impl<P: EndHook> Node<P> {
 
     /// Opens a child of this node.
     ///
-    /// The child is over from its birth if this node is over or closing. Below the last call of a
-    /// closing run, a child that is no attempt is over from its birth, too.
+    /// The child is over from its birth if this node is over or refuses new work. Below the last
+    /// call of a closing run, a child that is no attempt is over from its birth, too.
     #[inline]
     pub(crate) fn child(
         self: &Arc<Self>,
@@ -148,6 +150,7 @@ impl<P: EndHook> Node<P> {
             watched: AtomicU32::new(0),
             closing: OnceLock::new(),
             last,
+            closed: AtomicBool::new(false),
             inner: Lock::new(LockedNode::new()),
             payload,
         }
@@ -335,6 +338,9 @@ pub(super) struct Rare<N> {
     pub(super) also: Vec<TerminalReason>,
     /// The nodes that this node follows, each with this node's key among that node's children.
     pub(super) follows: Vec<(N, usize)>,
+    /// The reason of an end at the drain deadline, if it is not that of the closing: a drain cuts
+    /// what a cap had spared.
+    pub(super) cut_for: Option<TerminalReason>,
 }
 
 impl<P> LockedNode<P> {
@@ -385,6 +391,11 @@ pub(crate) trait EndHook: Sized {
     /// The wakers of `node` are called later. The method runs without a lock, at most once per
     /// node. Actions in `later` run after the wakers.
     fn ended(&self, node: &Node<Self>, end: &End, later: &mut PendingWakes<Self>);
+
+    /// Whether the work of this node has begun: a closing at a cap refuses a call that has not.
+    fn has_begun(&self) -> bool {
+        true
+    }
 
     /// Called when the last work at or below the ended node is gone.
     ///

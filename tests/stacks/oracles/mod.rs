@@ -43,7 +43,7 @@ const GENERAL: [(&str, Check); 10] = [
 ];
 
 /// Of two requests of one run.
-pub(crate) fn of_two(_: &Plan, story: &Story) -> Vec<(&'static str, String)> {
+pub(crate) fn of_two(plan: &Plan, story: &Story) -> Vec<(&'static str, String)> {
     let run = |entry: &Entry| entry.reasons[0].clone();
     let mut broken = vec![];
     for pair in story.entries.windows(2) {
@@ -66,6 +66,15 @@ pub(crate) fn of_two(_: &Plan, story: &Story) -> Vec<(&'static str, String)> {
         if story.entries.iter().filter(dropped).count() != 1 {
             let why = format!("call {call}");
             broken.push(("3 each upstream call is dropped once", why));
+        }
+    }
+    for entry in &story.entries {
+        // The run ends when nothing is in progress any more. A layer of the program may keep what
+        // has ended.
+        let was_capped = run(entry) == Some(TerminalReason::TurnCap);
+        if was_capped && plan.between.is_empty() && matches!(entry.event, Event::Dropped(_)) {
+            let why = format!("{:?} by the cap", entry.event);
+            broken.push(("2 a cap cuts nothing that it admitted", why));
         }
     }
     if story.last().event != Event::Gone(0, 0, 0) {

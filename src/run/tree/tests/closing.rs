@@ -256,8 +256,101 @@ fn held() -> Sapling {
     let tree = Sapling::new();
     tree.root.enter_task();
     tree.root
-        .close_for(&TerminalReason::TurnCap, Some(CAP), ms(100), ms(1));
+        .close_at_cap(&TerminalReason::TurnCap, CAP, Some(ms(100)), ms(1));
     tree
+}
+
+/// A run at its cap whose call and tool are in progress.
+fn capped() -> (Sapling, [Arc<Node<Log>>; 3]) {
+    let tree = Sapling::new();
+    let [call, attempt] = tree.call();
+    let tool = tree.open(&tree.root, NodeKind::Tool, ms(0));
+    for node in [&call, &attempt, &tool] {
+        node.enter();
+    }
+    tree.root
+        .close_at_cap(&TerminalReason::TurnCap, CAP, None, ms(1));
+    (tree, [call, attempt, tool])
+}
+
+/// covers: D1
+#[test]
+fn a_call_that_was_open_goes_on_with_all_it_starts_after_a_closing_at_a_cap() {
+    let (tree, [call, attempt, tool]) = capped();
+    assert!(tree.root.refuses_work() && tool.refuses_work());
+    assert!(!call.refuses_work() && !attempt.refuses_work());
+    assert_eq!(tree.root.next_deadline(), None, "no limit of its own");
+
+    for under in [&call, &attempt] {
+        for kind in [NodeKind::Attempt, NodeKind::Tool, NodeKind::Run] {
+            assert_eq!(reason(&tree.open(under, kind, ms(2))), None, "{kind:?}");
+        }
+    }
+    for under in [&tree.root, &tool] {
+        for kind in [
+            NodeKind::Call,
+            NodeKind::Attempt,
+            NodeKind::Tool,
+            NodeKind::Run,
+        ] {
+            let late = tree.open(under, kind, ms(2));
+            assert_eq!(reason(&late), Some(TerminalReason::TurnCap), "{kind:?}");
+        }
+    }
+
+    for node in [&attempt, &tool, &call] {
+        assert_eq!(reason(&tree.root), None);
+        node.settle(TerminalReason::Completed, ms(3)).unwrap();
+        node.leave(ms(3));
+    }
+    let end = tree.root.own_end().unwrap();
+    assert_eq!((&end.reason, end.at()), (&TerminalReason::TurnCap, ms(3)));
+    assert_eq!((end.limit(), end.measure), (None, LimitKind::Turns(3)));
+}
+
+/// covers: C10, D1
+#[test]
+fn a_drain_after_it_spares_no_call() {
+    let (tree, [call, attempt, _tool]) = capped();
+    let mut key = None;
+    attempt.wait(&mut key, &tree.journal.waker(0), false);
+
+    tree.root.close(&TerminalReason::Shutdown, ms(100), ms(2));
+
+    assert_eq!(tree.journal.woken(), [0]);
+    assert!(call.refuses_work() && attempt.refuses_work());
+    for under in [&call, &attempt] {
+        let late = tree.open(under, NodeKind::Attempt, ms(3));
+        assert_eq!(reason(&late), Some(TerminalReason::Shutdown));
+    }
+    let late = tree.open(&tree.root, NodeKind::Call, ms(3));
+    assert_eq!(reason(&late), Some(TerminalReason::TurnCap), "the first");
+    let end = attempt.check(ms(100), TaskId::NONE).unwrap_err();
+    assert_eq!(
+        cause(&end),
+        (tree.root.number(), TerminalReason::Shutdown),
+        "the drain cuts what the cap has spared"
+    );
+}
+
+/// One thread closes while the other is the last to leave: one of them sees it.
+/// covers: T14
+#[test]
+fn closing_at_a_cap_and_leaving_at_the_same_time_always_ends_it() {
+    for _ in 0..2_000 {
+        let tree = Sapling::new();
+        let [call, _] = tree.call();
+        call.enter();
+        std::thread::scope(|scope| {
+            let close = || {
+                tree.root
+                    .close_at_cap(&TerminalReason::TurnCap, CAP, None, ms(1));
+            };
+            scope.spawn(close);
+            scope.spawn(|| call.leave(ms(1)));
+        });
+        assert_eq!(reason(&tree.root), Some(TerminalReason::TurnCap));
+    }
 }
 
 /// covers: D8

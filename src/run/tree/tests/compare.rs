@@ -35,7 +35,8 @@ impl Tree {
         }
         same("paused", node.is_paused(), model.is_paused(id))?;
         if node.own_end().is_none() {
-            same("closing", node.refusal(), spec.closing.as_ref())?;
+            let closing = spec.closing.as_ref().map(|closing| &closing.reason);
+            same("closing", node.refusal(), closing)?;
         }
         same("active", node.active(), model.active(id))?;
         for sign in [ResetOn::Step, ResetOn::Content, ResetOn::AnyByte] {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::model::{Model, ModelEnd, Spec};
+use super::model::{Closing, Model, ModelEnd, Spec};
 use crate::run::{
     reason::TerminalReason,
     step::ResetOn,
@@ -14,8 +14,9 @@ impl Model {
         let end = parent.and_then(|parent| self.nearest_end(parent).cloned());
         let closing = parent.and_then(|parent| self.nodes[parent].closing.clone());
         let refused = closing.filter(|_| end.is_none());
-        let stillborn = |reason| stillborn(reason, self.nodes.len(), kind, self.now);
-        let end = end.or_else(|| refused.clone().map(stillborn));
+        let stillborn =
+            |closing: &Closing| stillborn(closing.reason.clone(), self.nodes.len(), kind, self.now);
+        let end = end.or_else(|| refused.as_ref().map(stillborn));
         let born_ended = end.is_some();
         let node = self.nodes.len();
         let above = parent.map_or(0, |parent| self.nodes[parent].path);
@@ -28,7 +29,9 @@ impl Model {
             share: None,
             timeout: None,
             announced: None,
+            closed: false,
             drain: None,
+            cut_for: None,
             closing: refused,
             signs: Vec::new(),
             end,
@@ -89,49 +92,80 @@ impl Model {
         let end = self.nearest_end(other).cloned();
         if let (Some(end), None) = (end, &self.nodes[node].end) {
             self.spread(node, &end, false);
-        } else if let (Some(reason), None) =
+        } else if let (Some(closing), None) =
             (self.nodes[other].closing.clone(), self.nearest_end(node))
         {
             let Spec { kind, opened, .. } = self.nodes[node];
-            let end = stillborn(reason.clone(), node, kind, opened);
-            self.nodes[node].closing.get_or_insert(reason);
+            let end = stillborn(closing.reason.clone(), node, kind, opened);
+            self.nodes[node].closing.get_or_insert(closing);
             self.spread(node, &end, false);
         }
     }
 
     /// Nothing is opened at or below `node`, nor below what follows one of
-    /// those; it ends with the last one who works on it.
-    pub(super) fn close(&mut self, node: usize, reason: &TerminalReason, until: Duration) {
+    /// those; it ends with the last one who works on it. At a cap the calls
+    /// below it are left alone, with all that is below them.
+    pub(super) fn close(&mut self, node: usize, closing: &Closing, until: Option<Duration>) {
         if self.nearest_end(node).is_some() {
             return;
         }
-        let drain = &mut self.nodes[node].drain;
-        let sooner = drain.is_none_or(|stored| until < stored);
-        *drain = Some(drain.map_or(until, |stored| stored.min(until)));
-        let mut reached: Vec<_> = self.below(node).collect();
-        for _ in 0..self.follows.len() {
-            for &(from, to) in &self.follows {
-                if reached.contains(&to) && !reached.contains(&from) {
-                    reached.extend(self.below(from));
-                }
-            }
+        let spec = &mut self.nodes[node];
+        let sooner = until.filter(|until| spec.drain.is_none_or(|stored| *until < stored));
+        spec.drain = sooner.or(spec.drain);
+        spec.closed = true;
+        let was_at_cap = spec.closing.as_ref().is_some_and(|it| it.spares_calls);
+        if sooner.is_some() && was_at_cap && !closing.spares_calls {
+            spec.cut_for.get_or_insert(closing.reason.clone());
         }
-        for node in reached {
+        let (reached, spared) = self.reached_by_closing(node, closing.spares_calls);
+        for &node in reached.iter().chain(&spared) {
             let wakers = self.wakers(|w| w.node == node);
             // What is over has heard of that.
             self.calls.may_wake |= wakers;
             let spec = &mut self.nodes[node];
-            let refuses = spec.closing.is_none();
+            let refuses = spec.closing.is_none() && !spared.contains(&node);
             if refuses {
-                spec.closing = Some(reason.clone());
+                spec.closing = Some(closing.clone());
             }
-            if (refuses || sooner) && spec.end.is_none() {
+            if (refuses || sooner.is_some()) && spec.end.is_none() {
                 self.calls.must_wake |= wakers;
             }
         }
         if self.active(node) == 0 {
             self.drained(node);
         }
+    }
+
+    /// What a closing of `top` refuses work at, and what it leaves alone.
+    fn reached_by_closing(&self, top: usize, spares_calls: bool) -> (Vec<usize>, Vec<usize>) {
+        let next_to = |node: usize| {
+            let below = (0..self.nodes.len()).filter(move |&n| self.nodes[n].parent == Some(node));
+            let follows = self.follows.iter().filter(move |(_, to)| *to == node);
+            below.chain(follows.map(|(from, _)| *from))
+        };
+        let (mut reached, mut spared) = (vec![top], Vec::new());
+        let mut next = 0;
+        while let Some(&node) = reached.get(next) {
+            next += 1;
+            for found in next_to(node) {
+                if spares_calls && self.nodes[found].kind == NodeKind::Call {
+                    spared.push(found);
+                } else if !reached.contains(&found) {
+                    reached.push(found);
+                }
+            }
+        }
+        next = 0;
+        while let Some(&node) = spared.get(next) {
+            next += 1;
+            for found in next_to(node) {
+                if !spared.contains(&found) {
+                    spared.push(found);
+                }
+            }
+        }
+        spared.retain(|node| !reached.contains(node));
+        (reached, spared)
     }
 
     /// Ends `first`, then whatever is below or follows something that is over,
@@ -238,8 +272,8 @@ impl Model {
     }
 
     fn drained(&mut self, node: usize) {
-        if let Some(reason) = self.nodes[node].closing.clone() {
-            self.end(node, reason, Vec::new(), false);
+        if let Some(closing) = self.nodes[node].closing.clone() {
+            self.end(node, closing.reason, Vec::new(), false);
         }
     }
 
@@ -248,7 +282,7 @@ impl Model {
         self.nodes[node].work -= 1;
         for node in self.path(node).collect::<Vec<_>>() {
             let left = self.active(node) == 0;
-            if left && self.nodes[node].drain.is_some() && self.nodes[node].end.is_none() {
+            if left && self.nodes[node].closed && self.nodes[node].end.is_none() {
                 self.drained(node);
             }
             if left && self.nodes[node].end.is_some() {

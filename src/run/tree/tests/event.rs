@@ -95,6 +95,12 @@ pub(super) enum Event {
         reason: TerminalReason,
         ahead: u8,
     },
+    /// At a cap, which spares the calls that are open.
+    CloseAtCap {
+        node: u8,
+        /// Zero for no limit.
+        ahead: u8,
+    },
     Wait {
         node: u8,
         waker: u8,
@@ -147,6 +153,10 @@ impl Event {
         match what % 64 {
             0..=8 => Self::Open { under: a, kind },
             9 => Self::Enter { node: a },
+            10 if c % 3 == 0 => Self::CloseAtCap {
+                node: a,
+                ahead: b % 6,
+            },
             10 => Self::Close {
                 node: a,
                 reason,

@@ -27,10 +27,13 @@ pub(super) struct Spec {
     pub(super) share: Option<Duration>,
     pub(super) timeout: Option<Duration>,
     pub(super) announced: Option<Duration>,
-    /// Until when it goes on, if it was closed.
+    /// Whether it was itself closed, and until when it goes on, if that has a limit.
+    pub(super) closed: bool,
     pub(super) drain: Option<Duration>,
+    /// Why the limit ends it, if not for the closing below.
+    pub(super) cut_for: Option<TerminalReason>,
     /// Whether nothing may be opened below it.
-    pub(super) closing: Option<TerminalReason>,
+    pub(super) closing: Option<Closing>,
     pub(super) signs: Vec<(ResetOn, Duration)>,
     pub(super) end: Option<ModelEnd>,
     pub(super) also: Vec<TerminalReason>,
@@ -38,6 +41,30 @@ pub(super) struct Spec {
     pub(super) work: usize,
     /// Whether somebody still has a handle on it.
     pub(super) held: bool,
+}
+
+/// Why a node refuses what is new.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct Closing {
+    pub(super) reason: TerminalReason,
+    /// Whether it leaves alone the calls that are open, and all below them.
+    pub(super) spares_calls: bool,
+}
+
+impl Closing {
+    pub(super) fn of_all(reason: &TerminalReason) -> Self {
+        Self {
+            reason: reason.clone(),
+            spares_calls: false,
+        }
+    }
+
+    pub(super) const fn at_cap() -> Self {
+        Self {
+            reason: TerminalReason::TurnCap,
+            spares_calls: true,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -184,7 +211,9 @@ impl Model {
             return Some((TerminalReason::CallerDeadline, limits, until));
         }
         spec.drain.filter(|at| self.now >= *at)?;
-        Some((spec.closing.clone()?, Vec::new(), self.now))
+        let closing = || Some(spec.closing.as_ref()?.reason.clone());
+        let reason = spec.cut_for.clone().or_else(closing)?;
+        Some((reason, Vec::new(), self.now))
     }
 
     /// When the earliest of the step windows, or of the callers', passed, and

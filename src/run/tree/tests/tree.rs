@@ -12,14 +12,18 @@ use super::{
     compare::{Compared, answer, same},
     event::{Event, TASKS, WAKERS},
     journal::{Journal, Log},
-    model::{Calls, Model, Quiet},
+    model::{Calls, Closing, Model, Quiet},
     ms,
     registrations::slot,
     run, window,
 };
-use crate::run::tree::{
-    NodeKind,
-    idle_window::{IdleWindow, TaskId},
+use crate::run::{
+    limit_kind::{LimitHit, LimitKind},
+    reason::TerminalReason,
+    tree::{
+        NodeKind,
+        idle_window::{IdleWindow, TaskId},
+    },
 };
 
 const STEP: u64 = 10;
@@ -167,8 +171,18 @@ impl Tree {
             } => {
                 let (id, node) = self.pick(node);
                 let until = now + ms(STEP * u64::from(ahead));
-                self.model.close(id, reason, until);
+                self.model.close(id, &Closing::of_all(reason), Some(until));
                 node.close(reason, until, now);
+            }
+            Event::CloseAtCap { node, ahead } => {
+                let (id, node) = self.pick(node);
+                let until = (ahead > 0).then(|| now + ms(STEP * u64::from(ahead)));
+                let passed = LimitHit {
+                    limit: None,
+                    measure: LimitKind::Turns(1),
+                };
+                self.model.close(id, &Closing::at_cap(), until);
+                node.close_at_cap(&TerminalReason::TurnCap, passed, until, now);
             }
             Event::AddWindow {
                 node,

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::{is_capped, keyed, turn};
 use crate::{
-    net::{Answer, Ask, CHAT, chat, client, eventually, run, within},
-    support::Gateway,
+    net::{Answer, Ask, CHAT, DONE, asks, chat, client, eventually, run, within},
+    support::{Config, Gateway},
 };
 
 const POLLING: &str = "sim-polling";
@@ -111,29 +111,101 @@ fn an_agent_has_as_many_turns_as_its_key_says() {
     });
 }
 
+/// Two thirds are at the beginning of their streams when the next is refused; the others have yet to
+/// fail, to be repeated and to be moved to another model.
+/// covers: D5
+#[test]
+fn what_a_cap_admits_at_once_is_answered_in_full_and_the_next_is_refused() {
+    run(async {
+        let limits = "[run]\nmax_turns = 30\n[retry]\nmax_attempts_per_candidate = 2\n\
+                      base_delay = \"1ms\"";
+        let (upstream, gateway) = Config::new(limits)
+            .start_with_model(&["held", "held-503"])
+            .await;
+        let client = client();
+        let asked = |model: &str| {
+            let request = client.post(format!("http://{}{CHAT}", gateway.addr));
+            let request = request.header("x-run-id", "r-1");
+            let request = request.header("content-type", "application/json");
+            request.body(asks(model, true)).ask()
+        };
+        let models = (0..30).map(|number| if number < 20 { "held" } else { "held-503" });
+        let admitted: Vec<_> = models.map(|model| tokio::spawn(asked(model))).collect();
+        upstream.until_count(30).await;
+
+        let refused = within(asked("held")).await;
+
+        is_capped(&refused);
+        assert!(
+            refused.text().contains("its limit of 30 turns"),
+            "{}",
+            refused.text()
+        );
+        let row = gateway.json("/runs/r-1").await;
+        assert_eq!(
+            (&row["reason"], &row["closing"]),
+            (&Value::Null, &"turn_cap_reached".into())
+        );
+        assert_eq!((&row["turns"], gateway.records().len()), (&30.into(), 0));
+        upstream.resume();
+        for answer in admitted {
+            let answer = within(answer).await.unwrap();
+            assert_eq!(answer.status, StatusCode::OK);
+            assert!(answer.text().ends_with(DONE), "{}", answer.text());
+        }
+        assert_eq!(upstream.count(), 20 + 10 * 3, "with repeats and fallbacks");
+        let row = eventually(async || {
+            let row = gateway.json("/runs/r-1").await;
+            (!row["reason"].is_null()).then_some(row)
+        })
+        .await;
+        assert_eq!(
+            (&row["reason"], &row["closing"]),
+            (&"turn_cap_reached".into(), &Value::Null)
+        );
+        is_capped(&asked("held").await);
+        let record = eventually(async || gateway.records().first().cloned()).await;
+        assert_eq!(
+            (&record["reason"], &record["at_turn"]),
+            (&"turn_cap_reached".into(), &30.into())
+        );
+        assert_eq!((gateway.records().len(), upstream.count()), (1, 50));
+    });
+}
+
 #[test]
 fn requests_that_come_at_once_are_counted_one_by_one() {
     run(async {
         let (upstream, gateway) = keyed("[run]\nmax_turns = 10").await;
-        // They are under way until all have come: none is refused for what has ended.
         let client = client();
         let calls: Vec<_> = (0..50)
             .map(|_| {
                 let request = client.post(format!("http://{}{CHAT}", gateway.addr));
                 let request = request.bearer_auth("sk-one").header("x-run-id", "r-1");
                 let request = request.header("content-type", "application/json");
-                tokio::spawn(request.body(chat("silent")).ask())
+                tokio::spawn(request.body(chat("held")).ask())
             })
             .collect();
+        upstream.until_count(10).await;
+        eventually(async || {
+            let refused = calls.iter().filter(|call| call.is_finished()).count();
+            (refused == 40).then_some(())
+        })
+        .await;
+        upstream.resume();
+        let mut served = 0;
         for call in calls {
-            // The eleventh ends the run, and what is under way with it.
-            is_capped(&within(call).await.unwrap());
+            let answer = within(call).await.unwrap();
+            match answer.status {
+                StatusCode::OK => served += 1,
+                _ => is_capped(&answer),
+            }
         }
-        assert!(upstream.count() <= 10, "{}", upstream.count());
-        let run = gateway.json("/runs/r-1").await;
-        assert_eq!(run["turns"], 10);
+        assert_eq!((served, upstream.count()), (10, 10));
         let record = eventually(async || gateway.records().first().cloned()).await;
         assert_eq!(record["at_turn"], 10);
         assert_eq!(gateway.records().len(), 1);
+        let run = gateway.json("/runs/r-1").await;
+        assert_eq!(run["turns"], 10);
     });
 }
