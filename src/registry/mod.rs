@@ -200,6 +200,27 @@ impl RunRegistry {
         runs.iter().map(Run::snapshot).collect()
     }
 
+    /// The live runs, each with its owner, in no order.
+    ///
+    /// ```
+    /// use tower_agent::{Owner, RunRegistry};
+    ///
+    /// let (registry, us) = (RunRegistry::new(), Owner::of(b"sk-one"));
+    /// let _run = registry.open(us, "nightly".parse()?);
+    ///
+    /// for (owner, run) in registry.live_runs() {
+    ///     assert_eq!((owner, run.id().to_string()), (us, "nightly".to_owned()));
+    /// }
+    /// # Ok::<_, tower_agent::InvalidRunId>(())
+    /// ```
+    #[must_use]
+    pub fn live_runs(&self) -> Vec<(Owner, Run)> {
+        let runs = self.find_checked(Self::runs).into_iter();
+        let live = runs.filter(|run| run.terminal_reason().is_none());
+        live.filter_map(|run| Some((Owner(run.node().payload.identity()?.owner), run)))
+            .collect()
+    }
+
     /// Waits for the end of the owner's run of this id, as [`Run::wait`] does.
     ///
     /// [`RunRegistry::WAIT`] is the usual limit. For a remembered run, or an unknown id, the future

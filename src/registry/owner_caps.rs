@@ -8,10 +8,12 @@ use std::{
     time::Duration,
 };
 
+use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
 
 use super::RunRegistry;
 use crate::{
+    headers::CREDENTIALS,
     lock::Lock,
     run::{LimitHit, LimitKind, Run, RunGuard, RunId, Spending, TokenAccount, TokenCaps},
 };
@@ -60,6 +62,40 @@ impl Owner {
     pub fn of(credential: &[u8]) -> Self {
         let [high, low] = [&KEYS[0], &KEYS[1]].map(|key| u128::from(key.hash_one(credential)));
         Self((high << 64) | low)
+    }
+
+    /// The owner of the credential in a request's headers.
+    ///
+    /// The credential is the key in the first present header of `authorization`, `x-api-key`,
+    /// `api-key` and `x-goog-api-key`, without a scheme before it, such as `Bearer`. Without any of
+    /// these headers the owner is [`anonymous`](Self::anonymous).
+    ///
+    /// ```
+    /// use http::{HeaderMap, HeaderValue};
+    /// use tower_agent::Owner;
+    ///
+    /// let mut headers = HeaderMap::new();
+    /// headers.insert("authorization", HeaderValue::from_static("Bearer sk-one"));
+    /// assert_eq!(Owner::of_headers(&headers), Owner::of(b"sk-one"));
+    /// ```
+    #[must_use]
+    pub fn of_headers(headers: &HeaderMap) -> Self {
+        let found = CREDENTIALS.iter().find_map(|name| headers.get(name));
+        // The default owner is that of the program's own runs, so it is not used here.
+        found.map_or_else(Self::anonymous, |value| Self::of(key_in(value)))
+    }
+}
+
+/// The key in a credential header, without `Bearer` or another scheme before it.
+///
+/// The letter case of a scheme and the spaces after it may vary, and would make many owners of one
+/// key.
+fn key_in(value: &HeaderValue) -> &[u8] {
+    let value = value.as_bytes().trim_ascii();
+    let mut words = value.splitn(2, u8::is_ascii_whitespace);
+    match (words.next(), words.next()) {
+        (Some(_scheme), Some(key)) => key.trim_ascii_start(),
+        _ => value,
     }
 }
 

@@ -19,7 +19,7 @@ use tower_agent::{
 use tracing::Level;
 
 use crate::{
-    access::Caller,
+    access::{self, Caller},
     config::{Config, Health},
     request_body,
     stack_generations::StackGenerations,
@@ -42,6 +42,8 @@ pub(crate) struct Gateway {
 pub(crate) struct Stacks {
     of_agents: HashMap<String, Stack>,
     of_others: Stack,
+    /// Whether callers have keys, which name the owners of their runs.
+    pub(crate) has_keys: bool,
 }
 
 type Stack = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
@@ -87,13 +89,14 @@ impl Stacks {
         Ok(Self {
             of_agents: config.agent.agents().map(of_agent).collect(),
             of_others: service(&stack),
+            has_keys: config.auth.is_some(),
         })
     }
 }
 
 impl Gateway {
-    pub(crate) fn new(stacks: Stacks) -> Self {
-        let stacks = Arc::new(StackGenerations::new(stacks));
+    pub(crate) fn new(stacks: Stacks, registry: &RunRegistry) -> Self {
+        let stacks = Arc::new(StackGenerations::new(stacks, registry.clone()));
         Self { stacks }
     }
 }
@@ -132,14 +135,7 @@ where
 fn runs(layer: RunLayer, config: &Config) -> RunLayer {
     let excerpts = config.watchdog.as_ref().map_or(0, |it| it.excerpts);
     let layer = layer.keep_excerpts(excerpts as usize).on_end(log);
-    if config.auth.is_none() {
-        return layer;
-    }
-    // The owner comes from the extensions, because `Callers` has removed the key from the headers.
-    layer.owner_by(|parts: &Parts| {
-        let caller = parts.extensions.get::<Caller>();
-        caller.map_or_else(tower_agent::Owner::anonymous, |caller| caller.owner)
-    })
+    layer.owner_by(|parts: &Parts| access::owner_of(&parts.extensions, &parts.headers))
 }
 
 /// Logs each call that completed, for the operator's bill; the library logs the others.

@@ -85,7 +85,7 @@ impl App {
     /// With `[watchdog]` in `config`, the function panics outside of a tokio runtime.
     pub fn new(config: &Config, runs: &Runs) -> Result<Self, BoxError> {
         let watched = Watched::new(config, runs);
-        let gateway = Gateway::new(stacks(config, &watched)?);
+        let gateway = Gateway::new(stacks(config, &watched)?, &watched.registry);
         let watchdog = watchdog_client::watchdog(config, &watched.registry)?.map(watch);
         let router = routes::routes(gateway.clone(), watched.clone(), config);
         Ok(Self {
@@ -112,7 +112,8 @@ impl App {
     /// under the configuration with which it began: its limits, its caps and its candidates. Keys, `[cors]` and `[known_agents]` hold for all requests from now on. A
     /// task keeps the stacks of a replaced configuration until the last of its runs has ended. A
     /// run that opens in the instant of the exchange may begin under the replaced configuration and
-    /// go on under the new one.
+    /// go on under the new one. If `[auth]` comes or goes, the owners of all runs are others: then
+    /// only the calls that are under way go on as they began.
     ///
     /// `server.head_timeout`, `server.keep_alive`, `server.max_connections`, `control.drain` and
     /// `[telemetry]` stay as they were, and the log says so if the new configuration has others.
@@ -134,7 +135,10 @@ impl App {
             Some(running) => running.replace(next.unwrap_or_else(|| Watchdog::new(registry))),
             None => *watchdog = next.map(watch),
         }
-        if let Some(kept) = self.gateway.stacks.replace(stacks, registry) {
+        let generations = &self.gateway.stacks;
+        // With other owners, a request under the id of an open run belongs to another run.
+        let has_same_owners = generations.present().has_keys == stacks.has_keys;
+        if let Some(kept) = generations.replace(stacks, has_same_owners) {
             drop(routes::spawn_background(kept));
         }
         let router = routes::routes(self.gateway.clone(), self.watched.clone(), config);
@@ -187,9 +191,10 @@ fn fixed(config: &Config) -> (ServerLimits, Option<Duration>) {
 #[cfg(test)]
 mod tests {
     use tokio::{runtime::Handle, task::yield_now};
-    use tower_agent::{Owner, TerminalReason};
+    use tower_agent::{Owner, OwnerCaps, TerminalReason};
 
     use super::*;
+    use crate::config::Auth;
 
     /// A gateway reloads for months, so replaced stacks and their tasks must not pile up.
     #[tokio::test]
@@ -266,5 +271,23 @@ mod tests {
             }
             assert_eq!(app.gateway.stacks.earlier(), left);
         }
+    }
+
+    #[tokio::test]
+    async fn stacks_without_keys_are_not_kept_once_there_are_keys() {
+        let text = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"";
+        let open = Config::parse(text, "test").unwrap();
+        let mut closed = open.clone();
+        closed.auth = Some(Auth {
+            keys: Vec::new(),
+            caps: OwnerCaps::new(),
+        });
+        let runs = Runs::new();
+        let app = App::new(&open, &runs).unwrap();
+        let _run = runs.registry().open(Owner::default(), "r".parse().unwrap());
+        app.reload(&open).unwrap();
+        assert_eq!(app.gateway.stacks.earlier(), 1);
+        app.reload(&closed).unwrap();
+        assert_eq!(app.gateway.stacks.earlier(), 0);
     }
 }

@@ -1,7 +1,7 @@
 //! The stacks of the present configuration, and of earlier ones for the runs that began with them.
 
 use std::{
-    collections::HashSet,
+    collections::HashMap,
     future::Future,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
@@ -9,11 +9,16 @@ use std::{
 use arc_swap::ArcSwap;
 use axum::body::Body;
 use http::Request;
-use tower_agent::{RunEvent, RunId, RunRegistry, layers::run::RequestRun};
+use tower_agent::{Owner, Run, RunEvent, RunId, RunRegistry, layers::run::RequestRun};
+
+use crate::access;
 
 /// The stacks of the present configuration, and of earlier ones for their open runs.
 #[derive(Debug)]
-pub(crate) struct StackGenerations<S>(ArcSwap<GenerationState<S>>);
+pub(crate) struct StackGenerations<S> {
+    state: ArcSwap<GenerationState<S>>,
+    registry: RunRegistry,
+}
 
 #[derive(Debug)]
 struct GenerationState<S> {
@@ -26,98 +31,148 @@ struct GenerationState<S> {
 #[derive(Debug)]
 struct Earlier<S> {
     stacks: Arc<S>,
-    /// The runs that began with these stacks and are open. Two owners may use one id: their runs
-    /// count as one, which is open until both have ended.
-    open: Mutex<HashSet<RunId>>,
+    open: Mutex<OpenRuns>,
 }
 
+/// The open runs that began with the stacks of one configuration, by id: several owners may use one
+/// id.
+type OpenRuns = HashMap<RunId, Vec<(Owner, Run)>>;
+
 impl<S: Send + Sync + 'static> StackGenerations<S> {
-    pub(crate) fn new(present: S) -> Self {
-        Self(ArcSwap::from_pointee(GenerationState {
+    pub(crate) fn new(present: S, registry: RunRegistry) -> Self {
+        let state = ArcSwap::from_pointee(GenerationState {
             present: Arc::new(present),
             earlier: Vec::new(),
-        }))
+        });
+        Self { state, registry }
     }
 
     /// The stacks with which the run of this request began; the present ones for a run that begins
     /// now.
     pub(crate) fn of(&self, request: &Request<Body>) -> Arc<S> {
-        let state = self.0.load();
+        let state = self.state.load();
         // Mostly no earlier stacks are kept, and then the run's id is not read.
         let id = (!state.earlier.is_empty())
             .then(|| run_of(request))
             .flatten();
         let began = id.and_then(|id| {
+            let owner = access::owner_of(request.extensions(), request.headers());
+            // The lookup ends a run that was idle for too long; the request then opens another.
+            let _run = self.registry.get(owner, &id)?;
             let mut earlier = state.earlier.iter();
-            earlier.find(|earlier| earlier.open().contains(&id))
+            earlier.find(|earlier| earlier.has_open(owner, &id))
         });
         Arc::clone(began.map_or(&state.present, |began| &began.stacks))
     }
 
     /// Replaces the present stacks, and keeps them for the open runs that began with them.
     ///
+    /// Without `keeps_runs`, all earlier stacks are dropped, and open runs go on with the new ones.
+    ///
     /// The caller must not call this method concurrently. The future drops the replaced stacks when
     /// the last of these runs has ended; `None` if there is no such run.
     pub(crate) fn replace(
         self: &Arc<Self>,
         stacks: S,
-        registry: &RunRegistry,
+        keeps_runs: bool,
     ) -> Option<impl Future<Output = ()> + Send + use<S>> {
-        let mut events = registry.subscribe();
-        let state = self.0.load_full();
-        let is_newer = |id: &RunId| state.earlier.iter().all(|it| !it.open().contains(id));
-        let mut open = open_runs(registry);
-        open.retain(is_newer);
+        let mut events = self.registry.subscribe();
+        let present = Arc::new(stacks);
+        if !keeps_runs {
+            let earlier = Vec::new();
+            self.state
+                .store(Arc::new(GenerationState { present, earlier }));
+            return None;
+        }
+        let state = self.state.load_full();
+        let mut open = OpenRuns::new();
+        for (owner, run) in self.registry.live_runs() {
+            let id = run.id();
+            if !state.earlier.iter().any(|it| it.has_open(owner, &id)) {
+                open.entry(id).or_default().push((owner, run));
+            }
+        }
         let kept = (!open.is_empty()).then(|| {
             Arc::new(Earlier {
                 stacks: Arc::clone(&state.present),
                 open: Mutex::new(open),
             })
         });
-        let present = Arc::new(stacks);
-        self.0.rcu(|state| GenerationState {
+        self.state.rcu(|state| GenerationState {
             present: Arc::clone(&present),
             earlier: state.earlier.iter().chain(&kept).cloned().collect(),
         });
-        let (kept, all, registry) = (kept?, Arc::clone(self), registry.clone());
+        // The task holds the stacks no longer than the generations do.
+        let (kept, all) = (Arc::downgrade(&kept?), Arc::clone(self));
         Some(async move {
-            while !kept.open().is_empty() {
-                match events.next().await {
-                    // Another owner's run of this id may still be open.
-                    Some(RunEvent::Ended { run, .. }) if !is_open(&registry, &run) => {
-                        kept.open().remove(&run);
-                    }
-                    Some(RunEvent::Lost { .. }) => {
-                        let open = open_runs(&registry);
-                        kept.open().retain(|id| open.contains(id));
-                    }
-                    _ => {}
+            loop {
+                let event = events.next().await;
+                let Some(kept) = kept.upgrade() else {
+                    return;
+                };
+                match event {
+                    Some(RunEvent::Ended { run, .. }) => kept.forget_ended(Some(&run)),
+                    Some(RunEvent::Lost { .. }) => kept.forget_ended(None),
+                    _ => continue,
+                }
+                if kept.open().is_empty() {
+                    all.drop_earlier(&kept);
+                    return;
                 }
             }
-            all.0.rcu(|state| {
-                let others = state.earlier.iter().filter(|it| !Arc::ptr_eq(it, &kept));
-                GenerationState {
-                    present: Arc::clone(&state.present),
-                    earlier: others.cloned().collect(),
-                }
-            });
         })
     }
 
-    #[cfg(test)]
+    fn drop_earlier(&self, done: &Arc<Earlier<S>>) {
+        self.state.rcu(|state| {
+            let others = state.earlier.iter().filter(|it| !Arc::ptr_eq(it, done));
+            GenerationState {
+                present: Arc::clone(&state.present),
+                earlier: others.cloned().collect(),
+            }
+        });
+    }
+
     pub(crate) fn present(&self) -> Arc<S> {
-        Arc::clone(&self.0.load().present)
+        Arc::clone(&self.state.load().present)
     }
 
     /// The number of earlier configurations that are kept.
     #[cfg(test)]
     pub(crate) fn earlier(&self) -> usize {
-        self.0.load().earlier.len()
+        self.state.load().earlier.len()
     }
 }
 
 impl<S> Earlier<S> {
-    fn open(&self) -> MutexGuard<'_, HashSet<RunId>> {
+    fn has_open(&self, owner: Owner, id: &RunId) -> bool {
+        let open = self.open();
+        let mut runs = open.get(id).into_iter().flatten();
+        runs.any(|(of, run)| *of == owner && run.terminal_reason().is_none())
+    }
+
+    /// Forgets the runs of this id, or of all ids, that have ended.
+    fn forget_ended(&self, id: Option<&RunId>) {
+        let mut open = self.open();
+        let is_open = |(_, run): &(Owner, Run)| run.terminal_reason().is_none();
+        match id {
+            Some(id) => {
+                let runs = open.get_mut(id).map(|runs| {
+                    runs.retain(is_open);
+                    runs.is_empty()
+                });
+                if runs == Some(true) {
+                    open.remove(id);
+                }
+            }
+            None => open.retain(|_, runs| {
+                runs.retain(is_open);
+                !runs.is_empty()
+            }),
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, OpenRuns> {
         self.open.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -128,16 +183,4 @@ fn run_of(request: &Request<Body>) -> Option<RunId> {
     let named = named.and_then(|id| id.to_str().ok()?.parse().ok());
     let found = || Some(request.extensions().get::<RequestRun>()?.id().clone());
     named.or_else(found)
-}
-
-/// Whether a run of this id is open, of any owner.
-fn is_open(registry: &RunRegistry, id: &RunId) -> bool {
-    let mut runs = registry.find(id).into_iter();
-    runs.any(|run| run.terminal_reason().is_none())
-}
-
-fn open_runs(registry: &RunRegistry) -> HashSet<RunId> {
-    let runs = registry.list().into_iter();
-    let open = runs.filter(|run| run.reason.is_none());
-    open.map(|run| run.run).collect()
 }

@@ -2,11 +2,11 @@
 
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{HeaderName, HeaderValue, request::Parts};
+use http::{HeaderName, request::Parts};
 
 use crate::{
     error::{BoxError, InvalidRequest},
-    headers::{CREDENTIALS, X_RUN_ID, X_SESSION_ID},
+    headers::{X_RUN_ID, X_SESSION_ID},
     registry::{Owner, RunRegistry},
     run::{CallSummary, OnEnd, RunId},
 };
@@ -85,10 +85,7 @@ impl RunLayer {
 
     /// Takes the run's owner from the result of `read`, in place of the default.
     ///
-    /// By default the owner is a digest of the key in the first present header of
-    /// `authorization`, `x-api-key`, `api-key` and `x-goog-api-key`. A scheme before the key,
-    /// such as `Bearer`, is not part of the digest. Without any of these headers the owner is
-    /// [`Owner::anonymous`].
+    /// By default the owner is that of the request's credential: [`Owner::of_headers`].
     #[must_use]
     pub fn owner_by(mut self, read: impl Fn(&Parts) -> Owner + Send + Sync + 'static) -> Self {
         self.owner = OwnerSource::By(Arc::new(read));
@@ -220,26 +217,9 @@ impl KeySource {
 impl OwnerSource {
     pub(super) fn read(&self, parts: &Parts) -> Owner {
         match self {
-            Self::Credential => {
-                let found = CREDENTIALS.iter().find_map(|name| parts.headers.get(name));
-                // The default owner is that of the program's own runs, so it is not used here.
-                found.map_or_else(Owner::anonymous, |value| Owner::of(key_in(value)))
-            }
+            Self::Credential => Owner::of_headers(&parts.headers),
             Self::By(read) => read(parts),
         }
-    }
-}
-
-/// The key in a credential header, without `Bearer` or another scheme before it.
-///
-/// The letter case of a scheme and the spaces after it may vary, and would make many owners of one
-/// key.
-fn key_in(value: &HeaderValue) -> &[u8] {
-    let value = value.as_bytes().trim_ascii();
-    let mut words = value.splitn(2, u8::is_ascii_whitespace);
-    match (words.next(), words.next()) {
-        (Some(_scheme), Some(key)) => key.trim_ascii_start(),
-        _ => value,
     }
 }
 

@@ -3,7 +3,7 @@ use std::{collections::HashSet, sync::Arc};
 use axum::{
     Json,
     extract::Request,
-    http::{HeaderMap, HeaderName, StatusCode, header},
+    http::{Extensions, HeaderMap, HeaderName, StatusCode, header},
     response::{IntoResponse, Response},
 };
 use serde_json::json;
@@ -66,8 +66,21 @@ impl Callers {
     }
 }
 
+/// The owner of a key's name.
+///
+/// No header can hold the NUL. Otherwise a caller of a gateway without `[auth]`, which chooses its
+/// credential, could send a name, and its runs would be those of that key once `[auth]` is loaded.
 fn owner(key: &Key) -> Owner {
-    Owner::of(key.name.as_bytes())
+    Owner::of(&[b"\0", key.name.as_bytes()].concat())
+}
+
+/// The owner of a request's run: the caller that its key identified, else its credential.
+///
+/// The caller alone decides, and not the configuration that serves the request, because a request
+/// may be served by an earlier configuration than the one that checked its key.
+pub(crate) fn owner_of(extensions: &Extensions, headers: &HeaderMap) -> Owner {
+    let caller = extensions.get::<Caller>();
+    caller.map_or_else(|| Owner::of_headers(headers), |caller| caller.owner)
 }
 
 /// Admits requests with a known key, and inserts its [`Caller`] into the extensions.

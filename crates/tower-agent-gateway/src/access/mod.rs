@@ -10,7 +10,7 @@ mod tests;
 use http::{HeaderMap, header};
 
 pub(crate) use self::{
-    callers::{Caller, Callers},
+    callers::{Caller, Callers, owner_of},
     cors::cors,
     operator::Operator,
     origin::Pages,

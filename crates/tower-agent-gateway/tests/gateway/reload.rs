@@ -2,6 +2,8 @@
 //!
 //! covers: H9
 
+mod owners;
+
 use std::{
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
