@@ -8,11 +8,16 @@ use std::{
     time::Duration,
 };
 
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use tokio::runtime::Handle;
 
 /// The longest time that the receiver has for a batch.
 const LIMIT: Duration = Duration::from_secs(10);
+
+/// The most bytes of an answer that are read: a receiver says in a few words how many spans it
+/// refused.
+const MOST: usize = 64 * 1024;
 
 /// Sends batches by the gateway's own HTTP library.
 ///
@@ -72,9 +77,15 @@ async fn send(
     request: Request<Bytes>,
 ) -> Result<Response<Bytes>, HttpError> {
     let answer = client.execute(request.try_into()?).await?;
-    let status = answer.status();
-    let mut whole = Response::new(answer.bytes().await?);
-    *whole.status_mut() = status;
+    let (head, body) = Response::<reqwest::Body>::from(answer).into_parts();
+    // An error drops the body, and with it the connection.
+    let body = Limited::new(body, MOST).collect().await;
+    let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+        true => "the answer has more than 64 KiB: is it a receiver of OTLP?".into(),
+        false => error,
+    })?;
+    let mut whole = Response::new(body.to_bytes());
+    *whole.status_mut() = head.status;
     Ok(whole)
 }
 

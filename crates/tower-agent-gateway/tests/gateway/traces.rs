@@ -4,14 +4,20 @@
 
 use std::{
     collections::BTreeMap,
+    convert::Infallible,
     net::SocketAddr,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, Weak,
         atomic::{AtomicUsize, Ordering},
     },
 };
 
-use axum::{Router, body::Bytes, routing::post};
+use axum::{
+    Router,
+    body::{Body, Bytes},
+    routing::post,
+};
+use futures_util::{StreamExt, stream};
 use http::{HeaderMap, StatusCode};
 use opentelemetry_proto::tonic::{
     collector::trace::v1::ExportTraceServiceRequest,
@@ -310,6 +316,43 @@ fn a_receiver_that_refuses_is_logged_once_and_delays_no_call() {
         assert_eq!(gateway.exit_status().await.code(), Some(0));
         let log = gateway.log();
         assert_eq!(log.matches("spans are lost").count(), 1, "{log}");
+    });
+}
+
+/// The gateway holds a little of the answer, and the connection is dropped.
+#[test]
+fn a_receiver_whose_answer_does_not_end_is_read_no_further() {
+    const CHUNK: usize = 64 * 1024;
+    /// More than the buffers of a connection take.
+    const MOST: usize = 32 * 1024 * 1024;
+    run(async {
+        let sent = Arc::new(AtomicUsize::new(0));
+        let open = Arc::new(Mutex::new(Weak::new()));
+        let (count, of_answer) = (Arc::clone(&sent), Arc::clone(&open));
+        let answer = move || {
+            let (count, held) = (Arc::clone(&count), Arc::new(()));
+            *of_answer.lock().unwrap() = Arc::downgrade(&held);
+            let chunks = stream::repeat_with(move || {
+                let _held = &held;
+                count.fetch_add(CHUNK, Ordering::Relaxed);
+                Ok::<_, Infallible>(Bytes::from_static(&[0; CHUNK]))
+            });
+            async move { Body::from_stream(chunks.take(10 * MOST / CHUNK)) }
+        };
+        let addr = serve(Router::new().route("/v1/traces", post(answer))).await;
+        let text = format!("[telemetry]\notlp = \"http://{addr}\"\n");
+        let config = Config::new(text).env("OTEL_BSP_SCHEDULE_DELAY", "20");
+        let (_upstream, gateway) = config.start_with_model(&["m"]).await;
+        assert_eq!(gateway.post(CHAT, chat("ok")).ask().await.status, 200);
+        eventually(async || (sent.load(Ordering::Relaxed) > 0).then_some(())).await;
+
+        let is_dropped = async || (open.lock().unwrap().strong_count() == 0).then_some(());
+        eventually(is_dropped).await;
+
+        let sent = sent.load(Ordering::Relaxed);
+        assert!(sent < MOST, "{sent} bytes were read");
+        let told = async || gateway.log().contains("more than 64 KiB").then_some(());
+        eventually(told).await;
     });
 }
 
