@@ -35,6 +35,7 @@
 
 mod access;
 mod agent_stacks;
+mod api;
 mod app;
 mod check_layer;
 mod config;
@@ -54,6 +55,7 @@ mod simulated_upstream;
 
 mod stack_generations;
 mod telemetry;
+mod unknown_route;
 mod watchdog_client;
 
 pub use self::{

@@ -11,6 +11,7 @@ use tower_agent::{Cooldowns, RunRegistry, config::CandidateTable};
 use crate::{
     access::{self, Callers, Operator, Pages},
     agent_stacks::Gateway,
+    api,
     check_layer::CheckLayer,
     config::Config,
     control,
@@ -20,16 +21,13 @@ use crate::{
     request_body::UploadLayer,
     run_assignment::RunAssignment,
     runs::Runs,
+    unknown_route,
 };
 
-/// The operations that the gateway forwards.
-const OPERATIONS: [&str; 5] = [
-    "/v1/chat/completions",
-    "/v1/responses",
-    "/v1/messages",
-    "/v1/messages/count_tokens",
-    "/v1/embeddings",
-];
+/// The answer at `/`.
+const GREETING: &str = "tower-agent-gateway supervises the runs of agents: clients of the OpenAI and \
+                        Anthropic APIs call it below /v1; docs/gateway.md, \"Endpoints\", lists its \
+                        routes\n";
 
 /// The state that the operator's routes show; a reload of the configuration keeps it.
 #[derive(Clone, Debug)]
@@ -74,8 +72,12 @@ pub(crate) fn routes(gateway: Gateway, watched: Watched, config: &Config) -> Rou
     let operator = Operator::new(config.control_token.clone());
     let forwarded = caller_routes(gateway, &watched.registry, config);
     let callers = open_to(forwarded, Pages::Of(config.cors.clone()));
-    let own = operator_routes(watched, operator).route("/healthz", get(|| async { "ok\n" }));
-    // A path without a route gets the fallback of the router that is merged last.
+    let own = Router::new()
+        .route("/", get(|| async { GREETING }))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .method_not_allowed_fallback(unknown_route::method_not_allowed)
+        .merge(operator_routes(watched, operator));
+    // A path without a route gets the fallback of the callers' routes, behind their checks.
     open_to(own, Pages::Own).merge(callers)
 }
 
@@ -84,19 +86,25 @@ pub(crate) fn routes(gateway: Gateway, watched: Watched, config: &Config) -> Rou
 fn caller_routes(gateway: Gateway, registry: &RunRegistry, config: &Config) -> Router {
     let models = Json(list(config.agent.candidate_tables()));
     let gateway = RunAssignment::new(config.known_agents.clone(), gateway);
-    let mut app = OPERATIONS
+    let mut app = api::OPERATIONS
         .into_iter()
         .fold(Router::new(), |app, path| {
             app.route(path, axum::routing::post_service(gateway.clone()))
         })
-        .route("/v1/models", get(|| async move { models }));
-    if let Some(auth) = &config.auth {
+        .route(api::MODELS, get(|| async move { models }));
+    if config.auth.is_some() {
         let own = Router::new()
             .route("/v1/runs/{id}", get(control::show_own))
             .route("/v1/runs/{id}/abort", post(control::abort_own))
             .route("/v1/runs/{id}/complete", post(control::complete_own))
             .route("/v1/sessions/{id}/abort", post(control::abort_own_session));
         app = app.merge(own.with_state(registry.clone()));
+    }
+    // Inside of the check of keys: only a caller with a key is told which routes there are.
+    app = app
+        .fallback(unknown_route::not_found)
+        .method_not_allowed_fallback(unknown_route::method_not_allowed);
+    if let Some(auth) = &config.auth {
         app = app.layer(CheckLayer(Callers::new(auth)));
     }
     // The CORS layer stands outside the check of keys: a browser's preflight carries no key.
@@ -132,6 +140,7 @@ fn operator_routes(watched: Watched, operator: Operator) -> Router {
             post(control::clear_cooldowns).with_state(cooldowns),
         )
         .route("/events", get(events::events).with_state(events))
+        .method_not_allowed_fallback(unknown_route::method_not_allowed)
         .layer(CheckLayer(operator))
 }
 

@@ -1,16 +1,15 @@
 use std::{collections::HashSet, sync::Arc};
 
 use axum::{
-    Json,
     extract::Request,
-    http::{Extensions, HeaderMap, HeaderName, StatusCode, header},
-    response::{IntoResponse, Response},
+    http::{Extensions, HeaderMap, HeaderName, HeaderValue, StatusCode, header},
+    response::Response,
 };
-use serde_json::json;
 use tower_agent::Owner;
 
 use super::bearers;
 use crate::{
+    api,
     check_layer::Check,
     config::{Auth, Key},
 };
@@ -87,7 +86,7 @@ pub(crate) fn owner_of(extensions: &Extensions, headers: &HeaderMap) -> Owner {
 impl Check for Callers {
     fn check(&self, request: &mut Request) -> Result<(), Box<Response>> {
         let Some(caller) = self.find(request.headers()) else {
-            return Err(Box::new(refuse(request.uri().path())));
+            return Err(Box::new(refuse(request)));
         };
         // Only the gateway may see its own keys: a candidate's upstream must not.
         let headers = request.headers_mut();
@@ -100,17 +99,18 @@ impl Check for Callers {
     }
 }
 
-/// The 401 answer, in the shape of the API of `path`.
+/// The 401 answer, in the shape of the API of the request.
 ///
 /// A repeat would fail again, so `x-should-retry` tells SDKs not to try.
-fn refuse(path: &str) -> Response {
-    let message = "This gateway needs a key of its own: none that it knows was sent.";
-    let kind = "authentication_error";
-    let body = if path.starts_with("/v1/messages") {
-        json!({"type": "error", "error": {"type": kind, "message": message}})
-    } else {
-        json!({"error": {"message": message, "type": kind, "code": kind, "param": null}})
-    };
-    let headers = [("x-should-retry", "false"), ("www-authenticate", "Bearer")];
-    (StatusCode::UNAUTHORIZED, headers, Json(body)).into_response()
+fn refuse(request: &Request) -> Response {
+    let mut answer = api::error(
+        (request.uri(), request.headers()),
+        StatusCode::UNAUTHORIZED,
+        "authentication_error",
+        "This gateway needs a key of its own: none that it knows was sent.",
+    );
+    let headers = answer.headers_mut();
+    headers.insert("x-should-retry", HeaderValue::from_static("false"));
+    headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    answer
 }

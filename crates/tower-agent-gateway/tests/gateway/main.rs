@@ -40,6 +40,7 @@ mod sub_agents;
 mod support;
 mod traces;
 mod turns;
+mod unknown_routes;
 mod uploads;
 mod waits;
 mod watchdog;

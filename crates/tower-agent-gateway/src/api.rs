@@ -1,0 +1,47 @@
+//! The paths of the APIs that callers' clients speak, and errors in the shape of those APIs.
+
+use axum::response::{IntoResponse, Response};
+use http::{HeaderMap, StatusCode, Uri, header};
+use tower_agent::llm::{
+    dialect::{Dialect, error_body},
+    sse::ErrorInfo,
+};
+
+/// The path that all others of the APIs begin with.
+pub(crate) const VERSION: &str = "/v1";
+
+/// The operations that the gateway forwards.
+pub(crate) const OPERATIONS: [&str; 5] = [
+    "/v1/chat/completions",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/embeddings",
+];
+
+/// The list of models, which the gateway answers itself.
+pub(crate) const MODELS: &str = "/v1/models";
+
+/// An error of the gateway's own, in the shape of the API that the request speaks.
+///
+/// Of a path that no API has, Anthropic's version header tells the API.
+pub(crate) fn error(
+    (uri, headers): (&Uri, &HeaderMap),
+    status: StatusCode,
+    code: &str,
+    message: &str,
+) -> Response {
+    let dialect = match Dialect::from_path(uri.path()) {
+        Dialect::Any if headers.contains_key("anthropic-version") => Dialect::Anthropic,
+        known => known,
+    };
+    let info = ErrorInfo {
+        code,
+        message,
+        run_id: None,
+        sequence: 0,
+        response_id: None,
+    };
+    let content_type = [(header::CONTENT_TYPE, "application/json")];
+    (status, content_type, error_body(dialect, &info)).into_response()
+}
