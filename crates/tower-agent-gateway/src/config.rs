@@ -2,7 +2,7 @@
 //!
 //! The tables of the stack are those of [`AgentConfig`]; beside them stand the gateway's own.
 
-use std::{fs, path::Path, time::Duration};
+use std::{path::Path, time::Duration};
 
 use serde::Deserialize;
 use tower_agent::{
@@ -13,6 +13,7 @@ use tower_agent::{
 
 mod auth;
 mod cors;
+mod file;
 mod health_gate;
 mod known_agents;
 mod secret;
@@ -95,7 +96,7 @@ struct ControlTable {
 }
 
 impl Config {
-    /// Reads and resolves the file at `path`.
+    /// Reads and resolves the file at `path`, which must be a regular one of at most 1 MiB.
     ///
     /// # Errors
     ///
@@ -103,12 +104,9 @@ impl Config {
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let name = path.display().to_string();
-        match fs::read_to_string(path) {
+        match file::read(path) {
             Ok(text) => Self::parse(&text, &name),
-            Err(error) => {
-                let message = format!("cannot be read: {error}");
-                Err(ConfigError::new([""; 0], message).in_file(name))
-            }
+            Err(message) => Err(ConfigError::new([""; 0], message).in_file(name)),
         }
     }
 

@@ -16,6 +16,7 @@ use std::{
     path::Path,
     pin::pin,
     process::ExitCode,
+    thread,
     time::Duration,
 };
 
@@ -24,6 +25,8 @@ use futures_util::future::select;
 use tokio::{
     net::TcpListener,
     signal::unix::{self, SignalKind},
+    sync::oneshot,
+    time::timeout,
 };
 use tower_agent::BoxError;
 use tower_agent_gateway::{App, Config, LineWriter, Runs, Telemetry, embedded_upstream, serve};
@@ -45,6 +48,9 @@ struct LogGuard(LineWriter);
 
 /// The time that a slow reader has for the last lines of the log.
 const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// The longest that the file system may take to read a configuration.
+const READ_LIMIT: Duration = Duration::from_secs(10);
 
 /// The time in which the last spans must be sent.
 const LAST_SPANS: Duration = Duration::from_secs(2);
@@ -110,7 +116,7 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
         return Ok(());
     }
     let (config, embedded) = match &args.config {
-        Some(path) => (Config::load(path)?, None),
+        Some(path) => (load(path).await?, None),
         None => {
             let upstream = embedded_upstream::spawn().await?;
             (embedded_upstream::config(upstream)?, Some(upstream))
@@ -151,6 +157,20 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     Ok(())
 }
 
+/// Loads a configuration on a thread of its own.
+///
+/// The file system may hang. It then holds up neither the task that accepts connections nor, as one
+/// of the runtime's threads would, the end of the process.
+async fn load(path: &Path) -> Result<Config, BoxError> {
+    let (loaded, result) = oneshot::channel();
+    let owned = path.to_owned();
+    thread::Builder::new().spawn(move || loaded.send(Config::load(owned)))?;
+    match timeout(READ_LIMIT, result).await {
+        Ok(config) => Ok(config??),
+        Err(_) => Err(format!("{}: was not read within {READ_LIMIT:?}", path.display()).into()),
+    }
+}
+
 /// Refuses to listen beyond loopback without `[auth]`.
 fn check_reach(listen: SocketAddr, config: &Config) -> Result<(), BoxError> {
     if listen.ip().is_loopback() || config.needs_key() {
@@ -162,16 +182,19 @@ fn check_reach(listen: SocketAddr, config: &Config) -> Result<(), BoxError> {
 
 /// Reads the configuration again at each SIGHUP. A mistake is logged, and changes nothing.
 async fn reload_at(mut hangups: unix::Signal, app: &App, args: &Args) {
-    let reload = |path: &Path| {
-        let config = Config::load(path)?;
+    let reload = async |path: &Path| {
+        let config = load(path).await?;
         check_reach(args.listen, &config)?;
         app.reload(&config)
     };
     while hangups.recv().await.is_some() {
-        match args.config.as_deref().map(reload) {
-            None => tracing::warn!("nothing to reload: there is no configuration file"),
-            Some(Ok(())) => tracing::info!("configuration reloaded"),
-            Some(Err(error)) => tracing::error!(%error, "configuration not reloaded"),
+        let Some(path) = &args.config else {
+            tracing::warn!("nothing to reload: there is no configuration file");
+            continue;
+        };
+        match reload(path).await {
+            Ok(()) => tracing::info!("configuration reloaded"),
+            Err(error) => tracing::error!(%error, "configuration not reloaded"),
         }
     }
     // No further signal can come; the gateway goes on.

@@ -110,3 +110,23 @@ fn a_file_that_is_missing_is_named_and_why() {
         assert!(told[0].contains("No such file"), "{told:?}");
     });
 }
+
+#[test]
+fn only_a_regular_file_of_a_mebibyte_at_most_is_read() {
+    run(async {
+        let fifo = Config::new("").write();
+        fifo.become_fifo();
+        let long = Config::new(format_args!("#{}\n{CANDIDATE}", "x".repeat(1 << 20))).write();
+        for (path, why) in [
+            (fifo.path(), "is a FIFO and no regular file"),
+            ("/dev/zero", "is a device and no regular file"),
+            ("/", "is a directory and no regular file"),
+            (long.path(), "is longer than 1 MiB"),
+        ] {
+            for flag in ["--config", "--check", "--print-config"] {
+                let told = Gateway::refused(&[flag, path]).await;
+                assert_eq!(told, [format!("gateway: {path}: {why}")]);
+            }
+        }
+    });
+}

@@ -283,6 +283,27 @@ fn a_public_listener_keeps_its_keys() {
     });
 }
 
+/// To open a FIFO waits for its writer, and to read a device may have no end.
+#[test]
+fn a_path_that_became_a_fifo_holds_up_neither_calls_nor_the_stop() {
+    run(async {
+        let (_upstream, mut gateway, file) = start("").await;
+        file.become_fifo();
+        gateway.signal("HUP");
+        gateway.signal("HUP");
+        for _ in 0..3 {
+            assert_eq!(status(&gateway, "r").await, 200);
+        }
+        let words = "configuration not reloaded";
+        eventually(async || gateway.log().contains(words).then_some(())).await;
+        let why = format!("{}: is a FIFO and no regular file", file.path());
+        assert!(gateway.log().contains(&why), "{}", gateway.log());
+        assert_eq!(status(&gateway, "r").await, 200);
+        gateway.signal("TERM");
+        assert_eq!(gateway.exit_status().await.code(), Some(0));
+    });
+}
+
 #[test]
 fn without_a_file_there_is_nothing_to_reload() {
     run(async {

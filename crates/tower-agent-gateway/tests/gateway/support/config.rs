@@ -3,6 +3,7 @@ use std::{
     fs,
     net::SocketAddr,
     path::PathBuf,
+    process::Command,
     sync::atomic::{AtomicUsize, Ordering},
 };
 
@@ -122,6 +123,13 @@ impl File {
     /// Writes another configuration into the file.
     pub(crate) fn replace(&self, config: &Config) {
         fs::write(&self.path, &config.text).unwrap();
+    }
+
+    /// Replaces the file by a FIFO without a writer.
+    pub(crate) fn become_fifo(&self) {
+        fs::remove_file(&self.path).unwrap();
+        let made = Command::new("mkfifo").arg(&self.path).status().unwrap();
+        assert!(made.success());
     }
 }
 
