@@ -1,24 +1,32 @@
-//! The error of a configuration: the key, its place in the text, and the message.
+//! The error of a configuration: each mistake with its key, its place in the text, and the message.
 
-use std::{error::Error, fmt, ops::Range};
+use std::{error::Error, fmt};
 
-use serde::de::DeserializeOwned;
 use serde_path_to_error::{Path, Segment};
-use toml::{
-    Spanned,
-    de::{DeArray, DeTable, DeValue},
-};
+use toml::de::DeTable;
+
+use super::place;
 
 /// The beginning of the message about an unknown key.
-const UNKNOWN: &str = "unknown key";
+pub(super) const UNKNOWN: &str = "unknown key";
 
-/// The reason why a configuration cannot be used.
+/// The beginning of the message about a missing key.
+pub(super) const MISSING: &str = "missing key";
+
+/// The mistakes for which a configuration cannot be used.
 ///
-/// The error prints as `NAME:LINE:COLUMN: KEY: MESSAGE`, as compilers print errors, so that editors
-/// find the place. A part that is not known is left out.
+/// The error prints a line for each mistake, in the order of the text:
+/// `NAME:LINE:COLUMN: KEY: MESSAGE`, as compilers print errors, so that editors find the place. A
+/// part that is not known is left out. The methods that read one mistake read the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     name: Option<String>,
+    first: Mistake,
+    others: Vec<Mistake>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Mistake {
     position: Option<(usize, usize)>,
     key: Vec<KeyPart>,
     message: String,
@@ -42,15 +50,171 @@ impl ConfigError {
     ) -> Self {
         Self {
             name: None,
-            position: None,
-            key: key.into_iter().map(Into::into).collect(),
-            message: message.into(),
+            first: Mistake {
+                position: None,
+                key: key.into_iter().map(Into::into).collect(),
+                message: message.into(),
+            },
+            others: Vec::new(),
         }
+    }
+
+    /// Joins the mistakes of all `errors`, in their order; `None` if there is no error.
+    #[must_use]
+    pub fn join(errors: impl IntoIterator<Item = Self>) -> Option<Self> {
+        errors.into_iter().reduce(|mut all, next| {
+            all.others.push(next.first);
+            all.others.extend(next.others);
+            all
+        })
+    }
+
+    /// Each mistake as an error of its own, the first one of the text at the front.
+    pub fn each(&self) -> impl Iterator<Item = Self> {
+        self.mistakes().map(|mistake| Self {
+            name: self.name.clone(),
+            first: mistake.clone(),
+            others: Vec::new(),
+        })
+    }
+
+    /// Whether a mistake concerns the key at this path, or one below it.
+    #[must_use]
+    pub fn concerns(&self, path: &[&str]) -> bool {
+        let is = |(part, name): (&KeyPart, &&str)| *part == KeyPart::from(*name);
+        self.mistakes()
+            .any(|it| it.key.len() >= path.len() && it.key.iter().zip(path).all(is))
     }
 
     /// The dotted path of the key, such as `agents.coder.timeout`; empty for the whole document.
     #[must_use]
     pub fn key(&self) -> String {
+        self.first.key()
+    }
+
+    /// The line and the column of the mistake, if they are known. Lines count from 1.
+    ///
+    /// The column counts from 1, in characters of TOML and in bytes of JSON. It is 0 if JSON ends
+    /// too early, right after a line break.
+    #[must_use]
+    pub const fn position(&self) -> Option<(usize, usize)> {
+        self.first.position
+    }
+
+    /// The message, on one line, without the key and its place.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.first.message
+    }
+
+    /// Sets the name of the text, such as the path of its file.
+    #[must_use]
+    pub fn in_file(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// Finds the places of the keys in the TOML document that was read, unless they are known.
+    #[must_use]
+    pub fn in_toml(self, text: &str) -> Self {
+        match DeTable::parse(text) {
+            Ok(document) => self.placed(|key, is_unknown| {
+                let span = place::in_toml(&document, key, is_unknown)?;
+                Some(place::line_and_column(text, span.start))
+            }),
+            Err(_) => self,
+        }
+    }
+
+    /// Finds the places of the keys in the JSON document that was read, unless they are known.
+    pub(super) fn in_json(self, text: &str) -> Self {
+        self.placed(|key, _| {
+            let start = place::in_json(text, key)?;
+            let (line, _) = place::line_and_column(text, start);
+            let before = &text.as_bytes()[..start];
+            let line_start = before.iter().rposition(|byte| *byte == b'\n');
+            Some((
+                line,
+                start - line_start.map_or(0, |newline| newline + 1) + 1,
+            ))
+        })
+    }
+
+    /// Sets the places that `find` knows, and sorts the mistakes by them.
+    fn placed(self, find: impl Fn(&[KeyPart], bool) -> Option<(usize, usize)>) -> Self {
+        let Self {
+            name,
+            first,
+            others,
+        } = self;
+        let mut all: Vec<Mistake> = std::iter::once(first).chain(others).collect();
+        for mistake in &mut all {
+            let is_unknown = mistake.message.starts_with(UNKNOWN);
+            mistake.position = mistake.position.or_else(|| find(&mistake.key, is_unknown));
+        }
+        all.sort_by_key(|mistake| mistake.position.unwrap_or((usize::MAX, 0)));
+        Self {
+            name,
+            first: all.remove(0),
+            others: all,
+        }
+    }
+
+    fn mistakes(&self) -> impl Iterator<Item = &Mistake> {
+        std::iter::once(&self.first).chain(&self.others)
+    }
+
+    pub(super) fn parts(&self) -> &[KeyPart] {
+        &self.first.key
+    }
+
+    pub(super) fn set_parts(&mut self, key: Vec<KeyPart>) {
+        self.first.key = key;
+    }
+
+    pub(super) fn of_toml(error: &toml::de::Error, text: &str) -> Self {
+        let mut wrong = Self::new([""; 0], error.message().replace('\n', ": "));
+        let span = error.span();
+        wrong.first.position = span.map(|span| place::line_and_column(text, span.start));
+        wrong
+    }
+
+    pub(super) fn of_json(error: &serde_json::Error) -> Self {
+        let text = error.to_string();
+        // serde_json appends the place to the message.
+        let message = text
+            .rsplit_once(" at line ")
+            .map_or(&*text, |(message, _)| message);
+        let mut wrong = Self::new([""; 0], message);
+        wrong.first.position = (error.line() > 0).then(|| (error.line(), error.column()));
+        wrong
+    }
+
+    pub(super) fn at(mut self, path: &Path) -> Self {
+        self.first.key = path
+            .iter()
+            .filter_map(|part| match part {
+                Segment::Seq { index } => Some(KeyPart::Index(*index)),
+                Segment::Map { key } => Some(KeyPart::Name(key.clone())),
+                Segment::Enum { .. } | Segment::Unknown => None,
+            })
+            .collect();
+        // Serde's message for an unknown key. The error's path ends at the key or at its table.
+        let unknown = self.first.message.strip_prefix("unknown field `");
+        if let Some((name, known)) = unknown.and_then(|rest| rest.split_once('`')) {
+            let last = KeyPart::from(name);
+            if self.first.key.last() != Some(&last) {
+                self.first.key.push(last);
+            }
+            self.first.message = format!("{UNKNOWN}{known}");
+        }
+        self.first.message = self.first.message.replacen("missing field", MISSING, 1);
+        self
+    }
+}
+
+impl Mistake {
+    fn key(&self) -> String {
         let mut path = String::new();
         for part in &self.key {
             match part {
@@ -61,134 +225,6 @@ impl ConfigError {
         }
         path
     }
-
-    /// The line and the column of the mistake, if they are known. Lines count from 1.
-    ///
-    /// The column counts from 1, in characters of TOML and in bytes of JSON. It is 0 if JSON ends
-    /// too early, right after a line break.
-    #[must_use]
-    pub const fn position(&self) -> Option<(usize, usize)> {
-        self.position
-    }
-
-    /// The message, on one line, without the key and its place.
-    #[must_use]
-    pub fn message(&self) -> &str {
-        &self.message
-    }
-
-    /// Sets the name of the text, such as the path of its file.
-    #[must_use]
-    pub fn in_file(mut self, name: impl Into<String>) -> Self {
-        self.name = Some(name.into());
-        self
-    }
-
-    /// Finds the place of the key in the TOML document that was read, unless the place is known.
-    #[must_use]
-    pub fn in_toml(mut self, text: &str) -> Self {
-        if let (None, Ok(document)) = (self.position, DeTable::parse(text)) {
-            let span = place(&document, &self);
-            self.position = span.map(|span| position(text, span.start));
-        }
-        self
-    }
-
-    pub(super) fn of_json(error: &serde_json::Error) -> Self {
-        let text = error.to_string();
-        // serde_json appends the place to the message.
-        let message = text
-            .rsplit_once(" at line ")
-            .map_or(&*text, |(message, _)| message);
-        let mut wrong = Self::new([""; 0], message);
-        wrong.position = (error.line() > 0).then(|| (error.line(), error.column()));
-        wrong
-    }
-
-    pub(super) fn at(mut self, path: &Path) -> Self {
-        self.key = path
-            .iter()
-            .filter_map(|part| match part {
-                Segment::Seq { index } => Some(KeyPart::Index(*index)),
-                Segment::Map { key } => Some(KeyPart::Name(key.clone())),
-                Segment::Enum { .. } | Segment::Unknown => None,
-            })
-            .collect();
-        // Serde's message for an unknown key. The error's path ends at the key or at its table.
-        let unknown = self.message.strip_prefix("unknown field `");
-        if let Some((name, known)) = unknown.and_then(|rest| rest.split_once('`')) {
-            let last = KeyPart::from(name);
-            if self.key.last() != Some(&last) {
-                self.key.push(last);
-            }
-            self.message = format!("{UNKNOWN}{known}");
-        }
-        self.message = self.message.replacen("missing field", "missing key", 1);
-        self
-    }
-}
-
-/// Parses a TOML document.
-///
-/// # Errors
-///
-/// If the text is no TOML, with the line and the column of the mistake.
-pub fn parse_toml(text: &str) -> Result<toml::Table, ConfigError> {
-    text.parse().map_err(|error: toml::de::Error| {
-        let message = error.message().replace('\n', ": ");
-        let mut wrong = ConfigError::new([""; 0], message);
-        wrong.position = error.span().map(|span| position(text, span.start));
-        wrong
-    })
-}
-
-/// Reads a type from a part of a TOML document; an error names the key in that part.
-///
-/// # Errors
-///
-/// For the first key that is unknown, missing, or has a wrong value.
-pub fn read_table<T: DeserializeOwned>(table: toml::Table) -> Result<T, ConfigError> {
-    serde_path_to_error::deserialize(toml::Value::Table(table)).map_err(|error| {
-        let message = error.inner().message();
-        ConfigError::new([""; 0], message).at(error.path())
-    })
-}
-
-/// The byte range of the error's value, or of the innermost table or entry on its path that exists.
-///
-/// For a table, and for an unknown key, the result is the range of the key.
-fn place(document: &Spanned<DeTable<'_>>, error: &ConfigError) -> Option<Range<usize>> {
-    let mut table = Some(document.get_ref());
-    let mut array = None;
-    let mut found: Option<(Range<usize>, &Spanned<DeValue<'_>>)> = None;
-    for part in &error.key {
-        let next = match part {
-            KeyPart::Name(name) => table
-                .and_then(|table| table.get_key_value(&**name))
-                .map(|(key, value)| (key.span(), value)),
-            KeyPart::Index(index) => array
-                .and_then(|array: &DeArray<'_>| array.get(*index))
-                .map(|value| (value.span(), value)),
-        };
-        let Some((key, value)) = next else {
-            break;
-        };
-        (table, array) = (value.get_ref().as_table(), value.get_ref().as_array());
-        found = Some((key, value));
-    }
-    let (key, value) = found?;
-    let is_key = value.get_ref().is_table() || error.message.starts_with(UNKNOWN);
-    Some(if is_key { key } else { value.span() })
-}
-
-/// Line and column of a byte, from 1, the column in characters.
-fn position(text: &str, byte: usize) -> (usize, usize) {
-    let before = text.get(..byte).unwrap_or(text);
-    let line_start = before.rfind('\n').map_or(0, |newline| newline + 1);
-    (
-        before.matches('\n').count() + 1,
-        before[line_start..].chars().count() + 1,
-    )
 }
 
 impl From<&str> for KeyPart {
@@ -205,19 +241,25 @@ impl From<usize> for KeyPart {
 
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(name) = &self.name {
-            write!(f, "{name}:")?;
+        for (index, mistake) in self.mistakes().enumerate() {
+            if index > 0 {
+                f.write_str("\n")?;
+            }
+            if let Some(name) = &self.name {
+                write!(f, "{name}:")?;
+            }
+            if let Some((line, column)) = mistake.position {
+                write!(f, "{line}:{column}:")?;
+            }
+            let known = self.name.is_some() || mistake.position.is_some();
+            f.write_str(if known { " " } else { "" })?;
+            let key = mistake.key();
+            if !key.is_empty() {
+                write!(f, "{key}: ")?;
+            }
+            f.write_str(&mistake.message)?;
         }
-        if let Some((line, column)) = self.position {
-            write!(f, "{line}:{column}:")?;
-        }
-        let known = self.name.is_some() || self.position.is_some();
-        f.write_str(if known { " " } else { "" })?;
-        let key = self.key();
-        if !key.is_empty() {
-            write!(f, "{key}: ")?;
-        }
-        f.write_str(&self.message)
+        Ok(())
     }
 }
 

@@ -33,7 +33,10 @@
 //! # }
 //! ```
 
+mod document;
 mod error;
+mod limits;
+mod place;
 mod stack;
 mod tables;
 mod validation;
@@ -41,18 +44,19 @@ mod values;
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Deserializer, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 
 use self::{
+    document::Reading,
+    limits::{AgentLimits, DEFAULTS},
     tables::{
-        AttemptTable, DisconnectTable, FallbackTable, LoopsTable, ProgressTable, RetryTable,
+        AttemptTable, DisconnectTable, FallbackTable, File, LoopsTable, ProgressTable, RetryTable,
         RunTable,
     },
-    validation::{AgentLimits, DEFAULTS},
 };
 
 pub use self::{
-    error::{ConfigError, KeyPart, parse_toml, read_table},
+    error::{ConfigError, KeyPart},
     tables::CandidateTable,
     values::{Amount, BoundedCount, BoundedNumber, Time, Url},
 };
@@ -75,13 +79,48 @@ pub struct AgentConfig {
     candidates: Vec<CandidateTable>,
 }
 
+/// Parses a TOML document.
+///
+/// # Errors
+///
+/// If the text is no TOML, with the line and the column of the mistake.
+pub fn parse_toml(text: &str) -> Result<toml::Table, ConfigError> {
+    text.parse()
+        .map_err(|error: toml::de::Error| ConfigError::of_toml(&error, text))
+}
+
+/// Reads a type from a part of a TOML document; an error names the keys in that part.
+///
+/// # Errors
+///
+/// For each key that is unknown, missing, or has a wrong value.
+pub fn read_table<T: DeserializeOwned>(table: toml::Table) -> Result<T, ConfigError> {
+    match read_table_partly(table) {
+        (Some(value), None) => Ok(value),
+        (_, error) => Err(error.unwrap_or_else(|| ConfigError::new([""; 0], "is no table"))),
+    }
+}
+
+/// Does the same as [`read_table`], and also returns the value without its mistakes.
+///
+/// The value is `None` if the table cannot be read at all. It is for further checks alone, so that
+/// one error names all mistakes of a document; [`ConfigError::concerns`] says which parts the value
+/// lacks.
+#[must_use]
+pub fn read_table_partly<T: DeserializeOwned>(
+    table: toml::Table,
+) -> (Option<T>, Option<ConfigError>) {
+    let reading = Reading::of_toml(table);
+    (reading.value, ConfigError::join(reading.errors))
+}
+
 impl AgentConfig {
     /// Reads a TOML document.
     ///
     /// # Errors
     ///
-    /// For the first mistake. The error has its line and column, unless the document has neither
-    /// the key that the error names nor a table above that key.
+    /// For all mistakes, each with its line and column, unless the document has neither the key of
+    /// the mistake nor a table above that key. A text that is no TOML has one mistake.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let table = parse_toml(text)?;
         Self::from_table(table).map_err(|error| error.in_toml(text))
@@ -91,22 +130,36 @@ impl AgentConfig {
     ///
     /// # Errors
     ///
-    /// For the first mistake; [`ConfigError::in_toml`] finds its line and column.
+    /// For all mistakes; [`ConfigError::in_toml`] finds their lines and columns.
     pub fn from_table(table: toml::Table) -> Result<Self, ConfigError> {
-        Self::check(read_table(table)?)
+        match Self::from_table_partly(table) {
+            (config, None) => Ok(config),
+            (_, Some(error)) => Err(error),
+        }
+    }
+
+    /// Does the same as [`from_table`](Self::from_table), and also returns the configuration
+    /// without its mistakes.
+    ///
+    /// That configuration is for further checks alone, so that one error names the mistakes of this
+    /// crate's tables and of a server's own; [`ConfigError::concerns`] says which parts it lacks.
+    #[must_use]
+    pub fn from_table_partly(table: toml::Table) -> (Self, Option<ConfigError>) {
+        let (config, errors) = Self::check(Reading::of_toml(table));
+        (config, ConfigError::join(errors))
     }
 
     /// Reads a JSON document.
     ///
     /// # Errors
     ///
-    /// For the first mistake.
+    /// For all mistakes, each with its line and column; a text that is no JSON has one.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
-        let mut json = serde_json::Deserializer::from_str(text);
-        let file = serde_path_to_error::deserialize(&mut json)
-            .map_err(|error| ConfigError::of_json(error.inner()).at(error.path()))?;
-        json.end().map_err(|error| ConfigError::of_json(&error))?;
-        Self::check(file)
+        let (config, errors) = Self::check(Reading::of_json(text));
+        match ConfigError::join(errors) {
+            None => Ok(config),
+            Some(error) => Err(error.in_json(text)),
+        }
     }
 
     /// The configuration as a document with the values in force, under this crate's names.
@@ -210,8 +263,14 @@ impl AgentConfig {
 
 impl<'de> Deserialize<'de> for AgentConfig {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let file = serde_path_to_error::deserialize(deserializer)
-            .map_err(|error| ConfigError::new([""; 0], error.inner().to_string()).at(error.path()));
-        file.and_then(Self::check).map_err(serde::de::Error::custom)
+        let file: Result<File, _> = serde_path_to_error::deserialize(deserializer);
+        let reading = Reading::of_result(file.map_err(|error| {
+            ConfigError::new([""; 0], error.inner().to_string()).at(error.path())
+        }));
+        let (config, errors) = Self::check(reading);
+        match ConfigError::join(errors) {
+            None => Ok(config),
+            Some(error) => Err(serde::de::Error::custom(error)),
+        }
     }
 }

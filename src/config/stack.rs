@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{
-    AgentConfig, ConfigError, KeyPart,
-    tables::{AttemptTable, LoopsTable, PriceTable, Profile, RetryTable, RunTable},
-    validation::AgentLimits,
+    AgentConfig, ConfigError,
+    limits::AgentLimits,
+    tables::{AttemptTable, CandidateTable, LoopsTable, PriceTable, Profile, RetryTable, RunTable},
     values::{Amount, BoundedCount, BoundedNumber, Time},
 };
 use crate::{
@@ -34,43 +34,24 @@ impl AgentConfig {
     ///
     /// # Errors
     ///
-    /// If a variable is not set, is empty, or holds characters that no header may carry, or if
+    /// If variables are not set, are empty, or hold characters that no header may carry, or if
     /// [`Candidate::base_url`] refuses a URL.
     pub fn candidates(
         &self,
         env: impl Fn(&str) -> Option<String>,
     ) -> Result<Vec<Candidate>, ConfigError> {
-        let made = self.candidates.iter().enumerate();
-        made.map(|(index, table)| {
-            let wrong = |key: &str, message: String| {
-                let path = [KeyPart::from("candidates"), index.into(), key.into()];
-                ConfigError::new(path, message)
-            };
-            let candidate = Candidate::new(&table.model)
-                .name(table.label())
-                .dialect(table.dialect)
-                .trusted(table.trusted)
-                .base_url(table.base_url.get().clone())
-                .map_err(|error| wrong("base_url", error.to_string()))?;
-            let candidate = with(candidate, table.price, |it, price| it.price(price.into()));
-            let candidate = with(candidate, table.context_window, |it, tokens| {
-                it.context_window(tokens.get())
-            });
-            let Some(variable) = &table.api_key_env else {
-                return Ok(candidate);
-            };
-            let of_variable = |why: &str| {
-                let message = format!("the environment variable {variable} {why}");
-                wrong("api_key_env", message)
-            };
-            let key = env(variable).ok_or_else(|| of_variable("is not set"))?;
-            if key.is_empty() {
-                return Err(of_variable("is empty"));
+        let mut errors = Vec::new();
+        let mut candidates = Vec::new();
+        for table in &self.candidates {
+            match candidate(table, &env) {
+                Ok(made) => candidates.push(made),
+                Err(error) => errors.push(error),
             }
-            let forbidden = "holds characters that no header may carry, such as a line break";
-            candidate.api_key(&key).map_err(|_| of_variable(forbidden))
-        })
-        .collect()
+        }
+        match ConfigError::join(errors) {
+            None => Ok(candidates),
+            Some(error) => Err(error),
+        }
     }
 
     /// Makes the layer that moves calls between `candidates`. Failed candidates cool down in
@@ -198,6 +179,37 @@ impl TryFrom<&AgentConfig> for AgentStack<Server> {
     fn try_from(config: &AgentConfig) -> Result<Self, ConfigError> {
         Self::server(&RunRegistry::new()).configure(config)
     }
+}
+
+/// Makes one candidate; `env` looks up the variable that holds its key.
+fn candidate(
+    table: &CandidateTable,
+    env: impl Fn(&str) -> Option<String>,
+) -> Result<Candidate, ConfigError> {
+    let wrong = |key: &str, message: String| ConfigError::new(table.path(key), message);
+    let candidate = Candidate::new(&table.model)
+        .name(table.label())
+        .dialect(table.dialect)
+        .trusted(table.trusted)
+        .base_url(table.base_url.get().clone())
+        .map_err(|error| wrong("base_url", error.to_string()))?;
+    let candidate = with(candidate, table.price, |it, price| it.price(price.into()));
+    let candidate = with(candidate, table.context_window, |it, tokens| {
+        it.context_window(tokens.get())
+    });
+    let Some(variable) = &table.api_key_env else {
+        return Ok(candidate);
+    };
+    let of_variable = |why: &str| {
+        let message = format!("the environment variable {variable} {why}");
+        wrong("api_key_env", message)
+    };
+    let key = env(variable).ok_or_else(|| of_variable("is not set"))?;
+    if key.is_empty() {
+        return Err(of_variable("is empty"));
+    }
+    let forbidden = "holds characters that no header may carry, such as a line break";
+    candidate.api_key(&key).map_err(|_| of_variable(forbidden))
 }
 
 fn limit(time: Option<Time>) -> Option<Duration> {

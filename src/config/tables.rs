@@ -4,7 +4,10 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
-use super::values::{Amount, BoundedCount, BoundedNumber, Time, Url};
+use super::{
+    error::KeyPart,
+    values::{Amount, BoundedCount, BoundedNumber, Time, Url},
+};
 use crate::attempt::CandidateDialect;
 
 /// A number of bytes of a partial text, at most 1 MiB.
@@ -39,6 +42,17 @@ pub(super) struct File {
 pub(super) enum Preset {
     Recommended,
 }
+
+/// The keys that have another name in agents' own configurations, and that name.
+///
+/// An error has the first name, whichever a document uses.
+pub(super) const ALIASES: [(&str, &str); 5] = [
+    ("step_timeout", "stepTimeoutSeconds"),
+    ("max_turn_time", "maxTurnTimeSeconds"),
+    ("timeout", "timeoutSeconds"),
+    ("max_turns", "maxTurnsPerRun"),
+    ("notify_after", "progressNotifyAfterSeconds"),
+];
 
 /// Defines `[run]`, `[retry]`, and `[agents.NAME]` with the keys of both.
 ///
@@ -87,12 +101,13 @@ macro_rules! limits {
                 Self { $($field: self.$field.or(other.$field),)* }
             }
 
-            /// The first key that both tables set.
-            pub(super) fn set_twice(&self, other: &Self) -> Option<&'static str> {
+            /// The keys that both tables set.
+            pub(super) fn set_twice(&self, other: &Self) -> Vec<&'static str> {
+                let mut twice = Vec::new();
                 $(if self.$field.is_some() && other.$field.is_some() {
-                    return Some(stringify!($field));
+                    twice.push(stringify!($field));
                 })*
-                None
+                twice
             }
         }
     };
@@ -216,6 +231,9 @@ pub(super) struct ProgressTable {
 #[serde(deny_unknown_fields, expecting = "a table")]
 #[non_exhaustive]
 pub struct CandidateTable {
+    /// The place of the entry in the list of the document.
+    #[serde(skip)]
+    pub(super) index: usize,
     pub(super) name: Option<String>,
     /// The name of the model in requests to the upstream.
     pub model: String,
@@ -245,6 +263,11 @@ impl CandidateTable {
     #[must_use]
     pub fn label(&self) -> &str {
         self.name.as_deref().unwrap_or(&self.model)
+    }
+
+    /// The path of a key of this entry.
+    pub(super) fn path(&self, key: &str) -> [KeyPart; 3] {
+        ["candidates".into(), self.index.into(), key.into()]
     }
 }
 

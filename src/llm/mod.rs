@@ -17,6 +17,8 @@ mod volatile_words;
 
 use std::sync::Arc;
 
+#[cfg(feature = "config")]
+pub(crate) use self::json_scanner::{Malformed, Scan, Scanner};
 pub(crate) use self::{
     content_type::{is_plain, names_events, names_json},
     conversation::{

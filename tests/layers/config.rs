@@ -76,19 +76,100 @@ fn documents_that_mean_the_same_are_one_configuration() {
 fn each_mistake_is_named_with_its_place() {
     let mut failed = 0;
     for (name, section) in sections(MISTAKES) {
-        let (text, says) = section.rsplit_once("=> ").unwrap();
-        let says = says.trim_end();
+        let (text, says) = section.split_once("=> ").unwrap();
+        let says: Vec<&str> = says.trim_end().split("\n=> ").collect();
         let error = read(text).map(|_| ()).unwrap_err().to_string();
-        let is_it = match says.strip_suffix("...") {
-            Some(start) => error.starts_with(start),
-            None => error == says,
+        let told: Vec<&str> = error.lines().collect();
+        let is_it = |(told, says): (&&str, &&str)| match says.strip_suffix("...") {
+            Some(start) => told.starts_with(start),
+            None => told == says,
         };
-        if !is_it {
+        if told.len() != says.len() || !told.iter().zip(&says).all(is_it) {
             failed += 1;
-            println!("{name}\n  wanted {says}\n  got    {error}");
+            println!("{name}\n  wanted {says:#?}\n  got    {told:#?}");
         }
     }
     assert_eq!(failed, 0);
+}
+
+/// Windows that leave an attempt its time, or that end nothing.
+#[test]
+fn windows_that_fit_are_no_mistake() {
+    for text in [
+        "[run]\nstep_timeout = \"2m\"\n[attempt]\nstep_timeout = \"2m\"",
+        "[run]\nstep_timeout = \"5m\"\n[attempt]\nstep_timeout = \"2m\"\nfirst_token_timeout = \"4m\"",
+        "[run]\nstep_timeout = \"1m\"\nobserve = true\n[attempt]\nstep_timeout = \"2m\"",
+        "[run]\nstep_timeout = \"1m\"\n[attempt]\nstep_timeout = \"2m\"\nobserve = true",
+        "[run]\nstep_timeout = \"1m\"\n[attempt]\nprofile = \"local\"",
+        "[run]\nstep_timeout = \"2m\"\n[attempt]\nstep_timeout = \"1m\"\nfirst_token_timeout = 0",
+        "[run]\nstep_timeout = 0\n[attempt]\nstep_timeout = \"2m\"",
+        "[attempt]\nstep_timeout = \"2m\"\n[agents.look-up]\nstep_timeout = 0\nmax_turn_time = \"1m\"",
+        // The windows of the preset make room.
+        "preset = \"recommended\"\n[run]\nstep_timeout = \"1m\"",
+        "preset = \"recommended\"\n[run]\nstep_timeout = \"3m\"\n[agents.coder]\nstep_timeout = \"9m\"",
+        "preset = \"recommended\"\n[agents.look-up]\nstep_timeout = \"3m\"",
+        "preset = \"recommended\"\n[attempt]\nstep_timeout = \"5m\"",
+        // It serves an agent with longer runs.
+        "[run]\nstep_timeout = \"2m\"\n[attempt]\nstep_timeout = \"1m\"\nfirst_token_timeout = \"4m\"\n\
+         [agents.coder]\nstep_timeout = \"5m\"",
+    ] {
+        let config = read(text).unwrap_or_else(|error| panic!("{text}\n{error}"));
+        let printed = config.to_toml().unwrap().to_string();
+        read(&printed).unwrap_or_else(|error| panic!("{text}\n{error}\n{printed}"));
+    }
+}
+
+/// A window of the preset that no run lives to see would be a mistake in what is printed.
+#[test]
+fn the_presets_windows_are_at_most_the_longest_of_the_runs() {
+    for (text, step, first) in [
+        ("", "2m", "4m"),
+        ("[run]\nstep_timeout = \"3m\"", "2m", "3m"),
+        ("[run]\nstep_timeout = \"1m\"", "1m", "1m"),
+        ("[run]\nstep_timeout = 0", "2m", "4m"),
+        (
+            "[run]\nstep_timeout = \"3m\"\n[agents.coder]\nstep_timeout = \"9m\"",
+            "2m",
+            "4m",
+        ),
+        (
+            "[run]\nstep_timeout = \"3m\"\n[attempt]\nstep_timeout = \"30s\"",
+            "30s",
+            "3m",
+        ),
+    ] {
+        let config = read(&format!("preset = \"recommended\"\n{text}")).unwrap();
+        let attempt = &config.to_toml().unwrap()["attempt"];
+        let windows = ["step_timeout", "first_token_timeout"].map(|key| attempt[key].as_str());
+        assert_eq!(windows, [Some(step), Some(first)], "{text}");
+    }
+}
+
+#[test]
+fn each_mistake_is_an_error_of_its_own() {
+    let text = "[run]\nmax_turns = -1\nidle = \"soon\"\ncolour = 1";
+    let error = read(text).unwrap_err().in_file("agent.toml");
+    assert_eq!(
+        (&*error.key(), error.position()),
+        ("run.max_turns", Some((2, 13)))
+    );
+    let each: Vec<_> = error.each().collect();
+    let keys: Vec<_> = each.iter().map(ConfigError::key).collect();
+    assert_eq!(keys, ["run.max_turns", "run.idle", "run.colour"]);
+    let lines: Vec<_> = each.iter().map(ConfigError::to_string).collect();
+    assert_eq!(lines.join("\n"), error.to_string());
+    assert!(error.concerns(&["run"]) && error.concerns(&["run", "idle"]));
+    assert!(!error.concerns(&["run", "timeout"]) && !error.concerns(&["agents"]));
+}
+
+/// Each mistake costs a pass over the document.
+#[test]
+fn a_document_of_mistakes_is_read_in_a_moment() {
+    let keys: String = (0..20_000)
+        .map(|index| format!("key{index} = 1\n"))
+        .collect();
+    let error = read(&format!("[run]\n{keys}")).unwrap_err();
+    assert_eq!(error.each().count(), 100);
 }
 
 #[test]

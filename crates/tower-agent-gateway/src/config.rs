@@ -7,7 +7,7 @@ use std::{path::Path, time::Duration};
 use serde::Deserialize;
 use tower_agent::{
     Candidate,
-    config::{AgentConfig, ConfigError, Time, parse_toml, read_table},
+    config::{AgentConfig, ConfigError, Time, parse_toml, read_table_partly},
     layers::run::KnownAgents,
 };
 
@@ -100,7 +100,7 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// If the file cannot be read, or for the first mistake in it.
+    /// If the file cannot be read, or for all mistakes in it, one a line.
     pub fn load(path: impl AsRef<Path>) -> Result<Self, ConfigError> {
         let path = path.as_ref();
         let name = path.display().to_string();
@@ -141,52 +141,75 @@ impl Config {
     ///
     /// # Errors
     ///
-    /// For the first mistake in the document.
+    /// For all mistakes in the document, one a line.
     pub fn parse(text: &str, source_name: &str) -> Result<Self, ConfigError> {
         Self::resolve(text, |variable| std::env::var(variable).ok())
             .map_err(|error| error.in_toml(text).in_file(source_name))
     }
 
     /// Resolves a document; `env` looks up the variables that it names.
+    ///
+    /// What a mistake leaves unread is not checked against other tables: the error would name what
+    /// follows from the mistake.
     fn resolve(text: &str, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
         let mut tables = parse_toml(text)?;
         let own = OWN.into_iter();
         let own = own.filter_map(|name| tables.remove_entry(name)).collect();
-        let own: toml::Table = own;
-        // serde would read the values of a list in the order of the table's fields.
-        if let Some((name, _)) = own.iter().find(|(_, value)| value.is_array()) {
-            let message = "invalid type: sequence, expected a table";
-            return Err(ConfigError::new([name.as_str()], message));
-        }
-        let written = own.clone();
-        let own: OwnTables = read_table(own)?;
-        let agent = AgentConfig::from_table(tables).map_err(with_own_tables)?;
-        if agent.candidate_tables().is_empty() {
+        let written: toml::Table = own;
+        let mut mistakes = Mistakes::default();
+        let own = mistakes.own_tables(written.clone());
+        let (agent, of_agent) = AgentConfig::from_table_partly(tables);
+        mistakes.extend(
+            of_agent
+                .iter()
+                .flat_map(ConfigError::each)
+                .map(with_own_tables),
+        );
+        let knows_candidates = mistakes.spare(&["candidates"]);
+        let knows_actions = mistakes.spare(&["preset", "run", "agents", "loops", "tools"]);
+
+        if agent.candidate_tables().is_empty() && knows_candidates {
             let message = "no candidate: add one [[candidates]] with `model` and `base_url`";
-            return Err(ConfigError::new([""; 0], message));
+            mistakes.extend([ConfigError::new([""; 0], message)]);
         }
-        let candidates = agent.candidates(&env)?;
+        let candidates = mistakes.note(agent.candidates(&env)).unwrap_or_default();
         let token = own.control.token_env.as_ref();
-        let control_token = token
-            .map(|variable| secret::secret(&["control", "token_env"], variable, &env))
-            .transpose()?;
-        let auth = own
-            .auth
-            .map(|table| auth::auth(table, control_token.as_ref(), agent.has_prices(), &env))
-            .transpose()?;
-        auth::check_agents(&agent, auth.as_ref())?;
+        let token = token.map(|variable| secret::secret(&["control", "token_env"], variable, &env));
+        let control_token = mistakes.note(token.transpose()).flatten();
+        let has_auth = own.auth.is_some() || !mistakes.spare(&["auth"]);
+        let has_prices = agent.has_prices() || !knows_candidates;
+        let auth = own.auth.filter(|_| mistakes.spare(&["auth"]));
+        let auth = auth.map(|table| auth::auth(table, control_token.as_ref(), has_prices, &env));
+        let auth = mistakes.note(auth.transpose()).flatten();
+        if mistakes.spare(&["auth"]) {
+            mistakes.note(auth::check_agents(&agent, auth.as_ref()));
+        }
+        let cors = own.cors.filter(|_| mistakes.spare(&["cors"]));
+        let cors = cors.map(|table| cors::cors(&table, has_auth));
+        let cors = mistakes.note(cors.transpose()).flatten();
+        let known = knows_candidates.then(|| agent.candidate_tables());
+        let health = own.health.filter(|_| mistakes.spare(&["health"]));
+        let health = health.map(|table| health_gate::health(table, known));
+        let health = mistakes.note(health.transpose()).flatten();
+        let watchdog = match knows_actions && mistakes.spare(&["watchdog"]) {
+            true => watchdog_services::watchdog(own.watchdog, &agent),
+            false => Ok(None),
+        };
+        let watchdog = mistakes.note(watchdog).flatten();
+        let known_agents = match mistakes.spare(&["known_agents"]) {
+            true => known_agents::known_agents(&own.known_agents),
+            false => Ok(KnownAgents::none()),
+        };
+        let known_agents = mistakes.note(known_agents);
+        let telemetry = own.telemetry.filter(|_| mistakes.spare(&["telemetry"]));
+        let telemetry = mistakes.note(telemetry.map(telemetry::telemetry).transpose());
+        mistakes.none()?;
         Ok(Self {
-            cors: own
-                .cors
-                .map(|table| cors::cors(&table, auth.is_some()))
-                .transpose()?,
-            health: own
-                .health
-                .map(|table| health_gate::health(table, agent.candidate_tables()))
-                .transpose()?,
-            watchdog: watchdog_services::watchdog(own.watchdog, &agent)?,
-            known_agents: known_agents::known_agents(&own.known_agents)?,
-            telemetry: own.telemetry.map(telemetry::telemetry).transpose()?,
+            cors,
+            health,
+            watchdog,
+            known_agents: known_agents.unwrap_or_else(KnownAgents::none),
+            telemetry: telemetry.flatten(),
             server: own.server.into(),
             shutdown_drain: own.control.drain.and_then(Time::limit),
             control_token,
@@ -195,6 +218,50 @@ impl Config {
             agent,
             own: written,
         })
+    }
+}
+
+/// The mistakes of a document that were found so far.
+#[derive(Default)]
+struct Mistakes(Vec<ConfigError>);
+
+impl Mistakes {
+    /// Reads the gateway's own tables; one that cannot be read at all is absent.
+    fn own_tables(&mut self, mut tables: toml::Table) -> OwnTables {
+        // serde would read the values of a list in the order of the table's fields.
+        let lists = OWN
+            .into_iter()
+            .filter(|name| tables.get(*name).is_some_and(toml::Value::is_array));
+        for name in lists.collect::<Vec<_>>() {
+            tables.remove(name);
+            let message = "invalid type: sequence, expected a table";
+            self.0.push(ConfigError::new([name], message));
+        }
+        let (own, error) = read_table_partly(tables);
+        self.0.extend(error);
+        own.unwrap_or_default()
+    }
+
+    /// Takes the error of a result.
+    fn note<T>(&mut self, result: Result<T, ConfigError>) -> Option<T> {
+        result.map_err(|error| self.0.push(error)).ok()
+    }
+
+    fn extend(&mut self, errors: impl IntoIterator<Item = ConfigError>) {
+        self.0.extend(errors);
+    }
+
+    /// Whether no mistake concerns one of these tables.
+    fn spare(&self, tables: &[&str]) -> bool {
+        let concerns = |error: &ConfigError| tables.iter().any(|table| error.concerns(&[table]));
+        !self.0.iter().any(concerns)
+    }
+
+    /// # Errors
+    ///
+    /// All mistakes, if there is one.
+    fn none(self) -> Result<(), ConfigError> {
+        ConfigError::join(self.0).map_or(Ok(()), Err)
     }
 }
 

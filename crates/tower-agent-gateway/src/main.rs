@@ -29,7 +29,9 @@ use tokio::{
     time::timeout,
 };
 use tower_agent::BoxError;
-use tower_agent_gateway::{App, Config, LineWriter, Runs, Telemetry, embedded_upstream, serve};
+use tower_agent_gateway::{
+    App, Config, ConfigError, LineWriter, Runs, Telemetry, embedded_upstream, serve,
+};
 use tracing::{Dispatch, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
     Layer, filter::filter_fn, fmt, layer::SubscriberExt, registry, registry::LookupSpan,
@@ -95,13 +97,16 @@ where
 
 /// Prints the error with its causes.
 fn failure(error: &(dyn Error + 'static)) -> ExitCode {
-    let mut line = format!("gateway: {error}");
+    let mut line = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         line = format!("{line}: {error}");
         cause = error.source();
     }
-    eprintln!("{line}");
+    // A configuration has a line for each of its mistakes.
+    for line in line.lines() {
+        eprintln!("gateway: {line}");
+    }
     ExitCode::FAILURE
 }
 
@@ -164,7 +169,7 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
 async fn load(path: &Path) -> Result<Config, BoxError> {
     let (loaded, result) = oneshot::channel();
     let owned = path.to_owned();
-    thread::Builder::new().spawn(move || loaded.send(Config::load(owned)))?;
+    thread::Builder::new().spawn(move || drop(loaded.send(Config::load(owned))))?;
     match timeout(READ_LIMIT, result).await {
         Ok(config) => Ok(config??),
         Err(_) => Err(format!("{}: was not read within {READ_LIMIT:?}", path.display()).into()),
@@ -194,7 +199,12 @@ async fn reload_at(mut hangups: unix::Signal, app: &App, args: &Args) {
         };
         match reload(path).await {
             Ok(()) => tracing::info!("configuration reloaded"),
-            Err(error) => tracing::error!(%error, "configuration not reloaded"),
+            Err(error) => match error.downcast_ref::<ConfigError>() {
+                Some(mistakes) => mistakes
+                    .each()
+                    .for_each(|error| tracing::error!(%error, "configuration not reloaded")),
+                None => tracing::error!(%error, "configuration not reloaded"),
+            },
         }
     }
     // No further signal can come; the gateway goes on.

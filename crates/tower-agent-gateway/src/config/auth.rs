@@ -41,16 +41,16 @@ pub(super) struct AuthTable {
 }
 
 /// Reads the caps of an owner; a cap of zero is off.
-fn caps(table: &AuthTable, has_prices: bool) -> Result<OwnerCaps, ConfigError> {
+fn caps(table: &AuthTable, has_prices: bool, errors: &mut Vec<ConfigError>) -> OwnerCaps {
     let cost = table.cost_per_hour.and_then(Amount::limit);
     if cost.is_some() && !has_prices {
         let message = "is of no use: no candidate has a price";
-        return Err(ConfigError::new(["auth", "cost_per_hour"], message));
+        errors.push(ConfigError::new(["auth", "cost_per_hour"], message));
     }
     let total = table.total_tokens_per_hour.and_then(BoundedCount::limit);
     if table.count_cached_input == Some(true) && total.is_none() {
         let message = "is of no use without total_tokens_per_hour";
-        return Err(ConfigError::new(["auth", "count_cached_input"], message));
+        errors.push(ConfigError::new(["auth", "count_cached_input"], message));
     }
     let tokens = TokenCaps::new()
         .max_output_tokens(table.output_tokens_per_hour.and_then(BoundedCount::limit))
@@ -62,10 +62,10 @@ fn caps(table: &AuthTable, has_prices: bool) -> Result<OwnerCaps, ConfigError> {
         Some(runs) => caps.max_open_runs(runs),
         None => caps,
     };
-    Ok(match table.turns_per_hour.and_then(BoundedCount::limit) {
+    match table.turns_per_hour.and_then(BoundedCount::limit) {
         Some(turns) => caps.turns_per_hour(turns),
         None => caps,
-    })
+    }
 }
 
 const KEYS: [&str; 2] = ["auth", "keys_env"];
@@ -80,10 +80,9 @@ pub(super) fn check_agents(agents: &AgentConfig, auth: Option<&Auth>) -> Result<
         Some(_) => "is nobody: no key of [auth] has this name",
         None => "is nobody: without [auth] no caller has a name",
     };
-    match agents.agents().find(|name| !known(name)) {
-        Some(nobody) => Err(ConfigError::new(["agents", nobody], message)),
-        None => Ok(()),
-    }
+    let unknown = agents.agents().filter(|name| !known(name));
+    let errors = unknown.map(|nobody| ConfigError::new(["agents", nobody], message));
+    ConfigError::join(errors).map_or(Ok(()), Err)
 }
 
 /// Resolves the table and reads the keys from its environment variable.
@@ -97,56 +96,52 @@ pub(super) fn auth(
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Auth, ConfigError> {
     let variable = &table.keys_env;
-    let value = variable_of(&KEYS, variable, env)?;
+    let mut errors = Vec::new();
+    let caps = caps(&table, has_prices, &mut errors);
     let mut keys: Vec<Key> = Vec::new();
-    for (number, entry) in (1..).zip(value.split(',')) {
-        let wrong = |why: &str| {
-            let why = format!("has a bad entry {number}: {why}");
-            wrong(&KEYS, variable, &why)
-        };
-        let (name, secret) = entry
-            .trim()
-            .split_once(':')
-            .ok_or_else(|| wrong("it is not NAME:KEY"))?;
-        if name.is_empty() {
-            return Err(wrong("its name is empty"));
+    let value = variable_of(&KEYS, variable, env);
+    let value = value.map_err(|error| errors.push(error)).ok();
+    let entries = value.iter().flat_map(|value| value.split(','));
+    for (number, entry) in (1..).zip(entries) {
+        match key(entry.trim(), &keys, control) {
+            Ok(key) => keys.push(key),
+            Err(why) => {
+                let why = format!("has a bad entry {number}: {why}");
+                errors.push(wrong(&KEYS, variable, &why));
+            }
         }
-        if name == "defaults" {
-            return Err(wrong(
-                "its name is `defaults`: [agents.defaults] means all agents",
-            ));
-        }
-        if !name
-            .bytes()
-            .all(|byte| byte.is_ascii_alphanumeric() || b"._-".contains(&byte))
-        {
-            return Err(wrong(
-                "its name is not of letters, digits, `.`, `_` and `-`",
-            ));
-        }
-        if secret.is_empty() {
-            return Err(wrong("its key is empty"));
-        }
-        if !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(wrong("its key holds a space or a character beyond ASCII"));
-        }
-        let secret =
-            Secret::new(secret.to_owned()).ok_or_else(|| wrong("no header may carry its key"))?;
-        if keys.iter().any(|known| known.secret == secret) {
-            return Err(wrong("its key is that of an earlier one"));
-        }
-        if control == Some(&secret) {
-            return Err(wrong(
-                "its key is the control token, which is the operator's alone",
-            ));
-        }
-        keys.push(Key {
-            name: name.into(),
-            secret,
-        });
     }
-    Ok(Auth {
-        keys,
-        caps: caps(&table, has_prices)?,
+    ConfigError::join(errors).map_or(Ok(Auth { keys, caps }), Err)
+}
+
+/// Reads one entry, behind the keys of the earlier ones.
+fn key(entry: &str, earlier: &[Key], control: Option<&Secret>) -> Result<Key, &'static str> {
+    let (name, secret) = entry.split_once(':').ok_or("it is not NAME:KEY")?;
+    if name.is_empty() {
+        return Err("its name is empty");
+    }
+    if name == "defaults" {
+        return Err("its name is `defaults`: [agents.defaults] means all agents");
+    }
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
+    if !name.bytes().all(is_plain) {
+        return Err("its name is not of letters, digits, `.`, `_` and `-`");
+    }
+    if secret.is_empty() {
+        return Err("its key is empty");
+    }
+    if !secret.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Err("its key holds a space or a character beyond ASCII");
+    }
+    let secret = Secret::new(secret.to_owned()).ok_or("no header may carry its key")?;
+    if earlier.iter().any(|known| known.secret == secret) {
+        return Err("its key is that of an earlier one");
+    }
+    if control == Some(&secret) {
+        return Err("its key is the control token, which is the operator's alone");
+    }
+    Ok(Key {
+        name: name.into(),
+        secret,
     })
 }

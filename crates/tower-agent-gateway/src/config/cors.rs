@@ -33,9 +33,14 @@ pub(super) fn cors(table: &CorsTable, auth: bool) -> Result<Cors, ConfigError> {
             (false, _) => wrong("is \"*\", which needs [auth]: any page could spend your keys"),
         };
     }
-    let origins = entries.iter().enumerate();
-    let origins = origins.map(|(index, text)| origin(index, text));
-    origins.collect::<Result<_, _>>().map(Cors::Of)
+    let (mut origins, mut errors) = (Vec::new(), Vec::new());
+    for (index, text) in entries.iter().enumerate() {
+        match origin(index, text) {
+            Ok(origin) => origins.push(origin),
+            Err(error) => errors.push(error),
+        }
+    }
+    ConfigError::join(errors).map_or(Ok(Cors::Of(origins)), Err)
 }
 
 fn at(index: usize, message: impl Into<String>) -> ConfigError {

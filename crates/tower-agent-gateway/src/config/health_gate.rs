@@ -32,9 +32,11 @@ pub(super) struct HealthTable {
 }
 
 /// Resolves the table. Its URL must have a candidate's host and port: else no call would ever wait.
+///
+/// The candidates are `None` if they could not be read.
 pub(super) fn health(
     table: HealthTable,
-    candidates: &[CandidateTable],
+    candidates: Option<&[CandidateTable]>,
 ) -> Result<Health, ConfigError> {
     let place = |url: &Uri| {
         let default = if url.scheme_str() == Some("https") {
@@ -47,14 +49,23 @@ pub(super) fn health(
     };
     let url = table.url.get();
     let is_there = |candidate: &CandidateTable| place(candidate.base_url.get()) == place(url);
-    if !candidates.iter().any(is_there) {
+    let mut errors = Vec::new();
+    if candidates.is_some_and(|candidates| !candidates.iter().any(is_there)) {
         let message = "is at no candidate's host and port";
-        return Err(ConfigError::new(["health", "url"], message));
+        errors.push(ConfigError::new(["health", "url"], message));
+    }
+    let every = above_zero(["health", "every"], table.every);
+    let timeout = above_zero(["health", "timeout"], table.timeout);
+    let mut note = |error| errors.push(error);
+    let every = every.map_err(&mut note).unwrap_or_default();
+    let timeout = timeout.map_err(&mut note).unwrap_or_default();
+    if let Some(error) = ConfigError::join(errors) {
+        return Err(error);
     }
     Ok(Health {
         url: url.clone(),
-        every: above_zero(["health", "every"], table.every)?,
-        timeout: above_zero(["health", "timeout"], table.timeout)?,
+        every,
+        timeout,
         patience: table.patience.and_then(Time::limit),
         watch_silence: table.watch_silence.and_then(Time::limit),
     })

@@ -28,40 +28,50 @@ pub(super) fn known_agents(table: &KnownAgentsTable) -> Result<KnownAgents, Conf
         Some(false) => KnownAgents::none(),
         _ => KnownAgents::new(),
     };
-    let mut entries = table.headers.iter().enumerate();
-    entries.try_fold(known, |known, (index, entry)| {
-        let headers = headers(entry).map_err(|(key, message)| {
-            let path = [
-                KeyPart::from("known_agents"),
-                "headers".into(),
-                index.into(),
-            ];
+    let mut errors = Vec::new();
+    let known = (table.headers.iter().enumerate()).fold(known, |known, (index, entry)| {
+        let wrong = |key: &'static str, message| {
+            let path = ["known_agents".into(), "headers".into(), index.into()];
             ConfigError::new(path.into_iter().chain([KeyPart::from(key)]), message)
-        })?;
-        Ok(known.with(headers))
-    })
+        };
+        match headers(entry) {
+            Ok(headers) => known.with(headers),
+            Err(found) => {
+                errors.extend(found.into_iter().map(|(key, message)| wrong(key, message)));
+                known
+            }
+        }
+    });
+    ConfigError::join(errors).map_or(Ok(known), Err)
 }
 
-fn headers(table: &HeadersTable) -> Result<AgentHeaders, (&'static str, String)> {
-    let name = |key, text: &str| {
-        let name: Result<HeaderName, _> = text.parse();
-        name.map_err(|_| (key, format!("{text:?} is not the name of a header")))
+/// Reads an entry; an error has its key.
+fn headers(table: &HeadersTable) -> Result<AgentHeaders, Vec<(&'static str, String)>> {
+    let mut errors = Vec::new();
+    let mut name = |key, text: Option<&str>| -> Option<HeaderName> {
+        let text = text?;
+        let name = text.parse();
+        name.map_err(|_| errors.push((key, format!("{text:?} is not the name of a header"))))
+            .ok()
     };
-    let optional = |key, text: &Option<String>| {
-        let text = text.as_deref();
-        text.map(|text| name(key, text)).transpose()
+    let session = name("session", Some(&table.session));
+    let turn = name("turn", table.turn.as_deref());
+    let agent = name("agent", table.agent.as_deref());
+    let parent = name("parent", table.parent.as_deref());
+    if table.parent.is_some() && table.agent.is_none() {
+        errors.push(("parent", "is of no use without `agent`".to_owned()));
+    }
+    let Some(session) = session.filter(|_| errors.is_empty()) else {
+        return Err(errors);
     };
-    let mut headers = AgentHeaders::session(name("session", &table.session)?);
-    if let Some(turn) = optional("turn", &table.turn)? {
+    let mut headers = AgentHeaders::session(session);
+    if let Some(turn) = turn {
         headers = headers.turn(turn);
     }
-    if table.parent.is_some() && table.agent.is_none() {
-        return Err(("parent", "is of no use without `agent`".to_owned()));
-    }
-    if let Some(agent) = optional("agent", &table.agent)? {
+    if let Some(agent) = agent {
         headers = headers.agent(agent);
     }
-    if let Some(parent) = optional("parent", &table.parent)? {
+    if let Some(parent) = parent {
         headers = headers.parent(parent);
     }
     Ok(headers)

@@ -61,6 +61,7 @@ pub(super) fn watchdog(
     if checks && !looks {
         return useless(["watchdog", "checker"], "[loops]");
     }
+    let mut errors = Vec::new();
     for (key, is_set, need, is_met) in [
         (
             "check_within",
@@ -77,12 +78,18 @@ pub(super) fn watchdog(
         ("ends", table.ends.is_some(), "checker", checks),
     ] {
         if is_set && !is_met {
-            return useless(["watchdog", key], &format!("watchdog.{need}"));
+            errors.push(without(["watchdog", key], &format!("watchdog.{need}")));
         }
+    }
+    let check_within = above_zero(["watchdog", "check_within"], table.check_within)
+        .map_err(|error| errors.push(error))
+        .unwrap_or_default();
+    if let Some(error) = ConfigError::join(errors) {
+        return Err(error);
     }
     Ok(Some(WatchdogServices {
         checker: table.checker.map(|url| url.get().clone()),
-        check_within: above_zero(["watchdog", "check_within"], table.check_within)?,
+        check_within,
         question: table.question.map(|url| url.get().clone()),
         answer_within: table.answer_within.and_then(Time::limit),
         ends: table.ends == Some(true),
@@ -92,6 +99,9 @@ pub(super) fn watchdog(
 }
 
 fn useless<'a, T>(key: impl IntoIterator<Item = &'a str>, need: &str) -> Result<T, ConfigError> {
-    let message = format!("is of no use without {need}");
-    Err(ConfigError::new(key, message))
+    Err(without(key, need))
+}
+
+fn without<'a>(key: impl IntoIterator<Item = &'a str>, need: &str) -> ConfigError {
+    ConfigError::new(key, format!("is of no use without {need}"))
 }

@@ -1,4 +1,4 @@
-//! Configurations that cannot be used: one line that names the place.
+//! Configurations that cannot be used: a line for each mistake, with its place.
 //!
 //! covers: A5
 
@@ -128,5 +128,95 @@ fn only_a_regular_file_of_a_mebibyte_at_most_is_read() {
                 assert_eq!(told, [format!("gateway: {path}: {why}")]);
             }
         }
+    });
+}
+
+/// The library's own cases, of which the gateway reads those in TOML.
+#[test]
+fn check_names_the_place_of_each_mistake() {
+    const MISTAKES: &str = include_str!("../../../../tests/fixtures/config/mistakes.txt");
+    run(async {
+        let sections = MISTAKES.split("\n=== ").skip(1);
+        let sections = sections.map(|section| section.split_once('\n').unwrap().1);
+        let cases: Vec<_> = sections.filter(|text| !text.starts_with('{')).collect();
+        assert!(cases.len() > 90, "{}", cases.len());
+        for case in cases {
+            let (text, says) = case.split_once("=> ").unwrap();
+            let file = Config::new(text).write();
+            let told = Gateway::refused(&["--check", file.path()]).await;
+            for says in says.trim_end().split("\n=> ") {
+                let says = format!("gateway: {}:{}", file.path(), says);
+                // Of an unknown table the gateway lists its own, too.
+                let start = says.strip_suffix("...").unwrap_or(&says);
+                let is_there = told.iter().any(|line| line.starts_with(start));
+                assert!(is_there, "{text}\n{says}\n{told:#?}");
+            }
+        }
+    });
+}
+
+/// Whoever mends a file sees at once what is left to mend.
+#[test]
+fn all_mistakes_of_a_file_are_told_at_once() {
+    run(async {
+        let text = "[run]\nstep_timeout = \"60s\"\nmax_turn = 3\n\
+                    [attempt]\nstep_timeout = \"2m\"\nmax_time = \"soon\"\n\
+                    [server]\nmax_connections = -1\ncolour = 1\n\
+                    [watchdog]\nends = 3\n\
+                    [cors]\norigins = [\"a.example\", \"*\", \"https://b.example/x\"]\n\
+                    [[candidates]]\nmodel = \"m\"\nbase_url = \"http://h/v1\"\n\
+                    api_key_env = \"TOWER_AGENT_TEST_UNSET\"\n\
+                    [[candidates]]\nmodel = \"n\"\n\
+                    [health]\nurl = \"http://other/\"\nevery = 0\ntimeout = 0\n\
+                    [[known_agents.headers]]\nsession = \"a b\"\nturn = \"c d\"\n\
+                    [[known_agents.headers]]\nsession = \"x\"\nparent = \"y\"\n\
+                    [agents.nobody]\nmax_turns = 1\n";
+        let (path, told) = Config::new(text).refused().await;
+        let places = [
+            ":3:1: run.max_turn: unknown key, ",
+            ":6:12: attempt.max_time: \"soon\" is not a duration",
+            ":8:19: server.max_connections: -1 is not a whole number",
+            ":9:1: server.colour: unknown key, ",
+            ":11:8: watchdog.ends: invalid type: integer `3`, expected a boolean",
+            ":13:25: cors.origins[1]: is \"*\", which needs [auth]",
+            ":17:15: candidates[0].api_key_env: the environment variable TOWER_AGENT_TEST_UNSET is not set",
+            ":18:1: candidates[1]: missing key `base_url`",
+            ":22:9: health.every: must be longer than zero",
+            ":23:11: health.timeout: must be longer than zero",
+            ":25:11: known_agents.headers[0].session: \"a b\" is not the name of a header",
+            ":26:8: known_agents.headers[0].turn: \"c d\" is not the name of a header",
+            ":29:10: known_agents.headers[1].parent: is of no use without `agent`",
+            ":30:9: agents.nobody: is nobody: without [auth] no caller has a name",
+        ];
+        assert_eq!(told.len(), places.len(), "{told:#?}");
+        for (line, place) in told.iter().zip(places) {
+            let start = format!("gateway: {path}{place}");
+            assert!(line.starts_with(&start), "{start}\n{told:#?}");
+        }
+    });
+}
+
+#[test]
+fn several_keys_of_callers_are_told_without_the_keys() {
+    run(async {
+        let file = Config::new(format_args!(
+            "[auth]\nkeys_env = \"TEST_KEYS\"\n{CANDIDATE}"
+        ));
+        let file = file.write();
+        let keys = "one:sk-one,sk-two,:sk-three,four:sk-four,five:sk-one";
+        let env = [("TEST_KEYS".to_owned(), keys.to_owned())];
+        let (status, [_, told]) = Gateway::printed(&["--check", file.path()], &env).await;
+        assert_eq!(status, Some(1));
+        let entries: Vec<_> = told.lines().collect();
+        assert_eq!(entries.len(), 3, "{told}");
+        for (line, says) in entries.iter().zip([
+            "has a bad entry 2: it is not NAME:KEY",
+            "has a bad entry 3: its name is empty",
+            "has a bad entry 5: its key is that of an earlier one",
+        ]) {
+            let start = format!("gateway: {}:2:12: auth.keys_env: ", file.path());
+            assert!(line.starts_with(&start) && line.ends_with(says), "{told}");
+        }
+        assert!(!told.contains("sk-"), "{told}");
     });
 }

@@ -78,11 +78,15 @@ fn a_new_limit_holds_for_new_runs_and_no_open_stream_is_cut() {
 fn a_file_with_a_mistake_changes_nothing_and_the_log_names_the_place() {
     run(async {
         let (upstream, gateway, file) = start("[run]\nmax_turns = 1").await;
-        let wrong = Config::new("[run]\nmax_turns = \"many\"").candidates(&["m"], upstream.addr);
-        file.replace(&wrong);
-        reload(&gateway, "configuration not reloaded", 1).await;
-        let place = format!("{}:2:13: run.max_turns", file.path());
-        assert!(gateway.log().contains(&place), "{}", gateway.log());
+        let wrong = Config::new("[run]\nmax_turns = \"many\"\nidle = \"soon\"");
+        file.replace(&wrong.candidates(&["m"], upstream.addr));
+        reload(&gateway, "configuration not reloaded", 2).await;
+        for place in ["2:13: run.max_turns", "3:8: run.idle"] {
+            let log = gateway.log();
+            let place = format!("{}:{place}", file.path());
+            let mut lines = log.lines().filter(|line| line.contains("not reloaded"));
+            assert!(lines.any(|line| line.contains(&place)), "{log}");
+        }
         assert_eq!(status(&gateway, "r").await, 200);
         assert_eq!(status(&gateway, "r").await, 422);
 
