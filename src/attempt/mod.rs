@@ -95,7 +95,7 @@ pub(crate) use self::{
     budget::Backoff,
     candidate::{
         ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, strip_request_headers,
-        without_credentials,
+        without_credentials, without_last_operation,
     },
     denial::Denial,
     failed_attempts::is_logged,

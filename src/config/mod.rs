@@ -33,6 +33,7 @@
 //! # }
 //! ```
 
+mod base_url;
 mod document;
 mod error;
 mod limits;
@@ -224,6 +225,21 @@ impl AgentConfig {
     #[must_use]
     pub fn candidate_tables(&self) -> &[CandidateTable] {
         &self.candidates
+    }
+
+    /// Settings that can be used and can hardly be meant, as an error would name them: the base URL
+    /// of a known provider without the path of its API.
+    ///
+    /// [`ConfigError::in_toml`] finds their places.
+    #[must_use]
+    pub fn warnings(&self) -> Option<ConfigError> {
+        ConfigError::join(self.candidates.iter().filter_map(|candidate| {
+            let url = candidate.base_url.get();
+            let whole = base_url::with_provider_path(url)?;
+            let message =
+                format!("\"{url}\" is not where this provider has its API: write {whole:?}");
+            Some(ConfigError::new(candidate.path("base_url"), message))
+        }))
     }
 
     /// The names of the agents that have a table with limits.

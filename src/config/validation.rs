@@ -3,7 +3,7 @@
 use std::{num::NonZeroU32, time::Duration};
 
 use super::{
-    AgentConfig, ConfigError, KeyPart,
+    AgentConfig, ConfigError, KeyPart, base_url,
     document::Reading,
     limits::{AgentLimits, DEFAULTS, Limits, check_costs},
     tables::{
@@ -232,12 +232,18 @@ fn loops(
 
 fn check_candidates(candidates: &[CandidateTable], errors: &mut Mistakes) {
     for (position, candidate) in candidates.iter().enumerate() {
-        let mut wrong = |key, message| errors.push(ConfigError::new(candidate.path(key), message));
+        let mut wrong =
+            |key, message: &str| errors.push(ConfigError::new(candidate.path(key), message));
         if candidate.model.is_empty() {
             wrong("model", "is empty");
         }
         if candidate.name.as_deref() == Some("") {
             wrong("name", "is empty");
+        }
+        let url = candidate.base_url.get();
+        if let Some(base) = base_url::without_operation(url) {
+            let why = "ends in an operation, which each request adds";
+            wrong("base_url", &format!("\"{url}\" {why}: write {base:?}"));
         }
         let name = candidate.label();
         let mut others = candidates[..position].iter();

@@ -92,6 +92,61 @@ fn each_mistake_is_named_with_its_place() {
     assert_eq!(failed, 0);
 }
 
+/// A deployment may have the name of an operation.
+#[test]
+fn a_base_url_of_a_known_provider_without_its_path_is_a_warning() {
+    let warnings = |url: &str| {
+        let text = format!("[[candidates]]\nmodel = \"m\"\nbase_url = \"{url}\"");
+        let warnings = read(&text).unwrap().warnings();
+        warnings.map(|warnings| warnings.in_toml(&text).to_string())
+    };
+    for (url, whole) in [
+        ("https://api.openai.com", "https://api.openai.com/v1"),
+        ("https://API.OpenAI.com/", "https://API.OpenAI.com/v1"),
+        ("https://api.anthropic.com", "https://api.anthropic.com/v1"),
+        ("https://openrouter.ai", "https://openrouter.ai/api/v1"),
+        ("https://openrouter.ai/api", "https://openrouter.ai/api/v1"),
+        ("https://openrouter.ai/v1", "https://openrouter.ai/api/v1"),
+        (
+            "https://api.groq.com/openai",
+            "https://api.groq.com/openai/v1",
+        ),
+        ("https://api.groq.com/v1", "https://api.groq.com/openai/v1"),
+        ("https://api.mistral.ai", "https://api.mistral.ai/v1"),
+        ("https://api.x.ai", "https://api.x.ai/v1"),
+        ("https://api.together.xyz", "https://api.together.xyz/v1"),
+        (
+            "https://generativelanguage.googleapis.com/v1beta",
+            "https://generativelanguage.googleapis.com/v1beta/openai",
+        ),
+    ] {
+        let warning = warnings(url).unwrap_or_else(|| panic!("{url}"));
+        assert!(
+            warning.starts_with("3:12: candidates[0].base_url: "),
+            "{warning}"
+        );
+        assert!(warning.ends_with(&format!("write {whole:?}")), "{warning}");
+    }
+    for url in [
+        "https://api.openai.com/v1",
+        "https://api.anthropic.com/v1",
+        "https://openrouter.ai/api/v1",
+        "https://api.groq.com/openai/v1",
+        "https://generativelanguage.googleapis.com/v1beta/openai",
+        "https://api.deepseek.com",
+        "https://api.deepseek.com/v1",
+        "https://api.deepseek.com/anthropic/v1",
+        "https://api.moonshot.ai/anthropic/v1",
+        "https://proxy.example",
+        "http://127.0.0.1:8000/v1",
+        "https://my.openai.azure.com/openai/deployments/embeddings",
+        "https://host/models/messages",
+        "https://host/my-responses",
+    ] {
+        assert_eq!(warnings(url), None, "{url}");
+    }
+}
+
 /// Windows that leave an attempt its time, or that end nothing.
 #[test]
 fn windows_that_fit_are_no_mistake() {

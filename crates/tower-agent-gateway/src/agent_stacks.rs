@@ -21,6 +21,7 @@ use tracing::Level;
 use crate::{
     access::{self, Caller},
     config::{Config, Health},
+    missing_path::MissingPath,
     request_body,
     stack_generations::StackGenerations,
     telemetry::{TraceParent, name_attempt},
@@ -64,7 +65,7 @@ impl Stacks {
             true => name_attempt(request),
             false => request,
         };
-        let upstream = client.clone().map_request(attempt);
+        let upstream = MissingPath::new(client.clone()).map_request(attempt);
         let gate = |health| health_gate(health, client.clone());
         let gate = config.health.as_ref().map(gate);
         let service = |stack: &AgentStack<Server>| match &gate {

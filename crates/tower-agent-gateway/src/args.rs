@@ -20,6 +20,9 @@ pub(crate) struct Args {
     /// Checks a configuration with its environment variables, and serves nothing.
     #[arg(long, value_name = "FILE")]
     pub(crate) check: Option<PathBuf>,
+    /// With --check: asks each candidate for its models, for up to 5 s.
+    #[arg(long, requires = "check")]
+    pub(crate) probe: bool,
     /// Checks a configuration, and prints it with each value in force; serves nothing.
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     pub(crate) print_config: Option<PathBuf>,

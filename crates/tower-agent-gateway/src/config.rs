@@ -58,6 +58,8 @@ pub struct Config {
     pub(crate) known_agents: KnownAgents,
     /// The receiver of spans; with `None` no span is made.
     pub(crate) telemetry: Option<TelemetrySettings>,
+    /// Settings that can hardly be meant, with their places.
+    warnings: Option<ConfigError>,
     /// The gateway's own tables, as they are written.
     own: toml::Table,
 }
@@ -143,8 +145,16 @@ impl Config {
     ///
     /// For all mistakes in the document, one a line.
     pub fn parse(text: &str, source_name: &str) -> Result<Self, ConfigError> {
-        Self::resolve(text, |variable| std::env::var(variable).ok())
-            .map_err(|error| error.in_toml(text).in_file(source_name))
+        let placed = |error: ConfigError| error.in_toml(text).in_file(source_name);
+        let mut config =
+            Self::resolve(text, |variable| std::env::var(variable).ok()).map_err(placed)?;
+        config.warnings = config.warnings.map(placed);
+        Ok(config)
+    }
+
+    /// Settings that can be used and can hardly be meant, each as an error would name it.
+    pub fn warnings(&self) -> impl Iterator<Item = ConfigError> {
+        self.warnings.iter().flat_map(ConfigError::each)
     }
 
     /// Resolves a document; `env` looks up the variables that it names.
@@ -215,6 +225,7 @@ impl Config {
             control_token,
             auth,
             candidates,
+            warnings: agent.warnings(),
             agent,
             own: written,
         })

@@ -45,6 +45,8 @@ mod events;
 mod host_check;
 mod line_writer;
 mod metrics;
+mod missing_path;
+mod probe;
 mod request_body;
 mod routes;
 mod run_assignment;
@@ -62,6 +64,7 @@ pub use self::{
     app::{App, app},
     config::Config,
     line_writer::LineWriter,
+    probe::{Probe, probe},
     runs::Runs,
     shutdown::serve,
     telemetry::Telemetry,

@@ -3,7 +3,7 @@
 //! ```text
 //! cargo run -p tower-agent-gateway
 //! cargo run -p tower-agent-gateway -- --config FILE --listen 127.0.0.1:8787
-//! cargo run -p tower-agent-gateway -- --check FILE
+//! cargo run -p tower-agent-gateway -- --check FILE --probe
 //! cargo run -p tower-agent-gateway -- --print-config FILE
 //! ```
 
@@ -30,7 +30,7 @@ use tokio::{
 };
 use tower_agent::BoxError;
 use tower_agent_gateway::{
-    App, Config, ConfigError, LineWriter, Runs, Telemetry, embedded_upstream, serve,
+    App, Config, ConfigError, LineWriter, Runs, Telemetry, embedded_upstream, probe, serve,
 };
 use tracing::{Dispatch, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
@@ -112,9 +112,7 @@ fn failure(error: &(dyn Error + 'static)) -> ExitCode {
 
 async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     if let Some(path) = &args.check {
-        Config::load(path)?;
-        writeln!(io::stdout(), "{} can be used", path.display())?;
-        return Ok(());
+        return check(path, args.probe).await;
     }
     if let Some(path) = &args.print_config {
         io::stdout().write_all(Config::print(path)?.as_bytes())?;
@@ -130,6 +128,7 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     let telemetry = Telemetry::new(&config)?;
     subscriber(log, telemetry.as_ref()).init();
     check_reach(args.listen, &config)?;
+    log_warnings(&config);
     let runs = Runs::with_records(io::stdout())?;
     let app = App::new(&config, &runs)?;
     let listener = TcpListener::bind(args.listen)
@@ -162,6 +161,33 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     Ok(())
 }
 
+/// Checks a configuration, and with `probes` asks the upstreams of its candidates.
+async fn check(path: &Path, probes: bool) -> Result<(), BoxError> {
+    let config = Config::load(path)?;
+    for warning in config.warnings() {
+        eprintln!("gateway: warning: {warning}");
+    }
+    let mut stdout = io::stdout();
+    writeln!(stdout, "{} can be used", path.display())?;
+    if !probes {
+        return Ok(());
+    }
+    let probes = probe(&config).await?;
+    for probe in &probes {
+        writeln!(stdout, "{probe}")?;
+    }
+    match probes.iter().filter(|probe| probe.fails()).count() {
+        0 => Ok(()),
+        failed => Err(format!("{failed} of {} candidates cannot serve", probes.len()).into()),
+    }
+}
+
+fn log_warnings(config: &Config) {
+    for warning in config.warnings() {
+        tracing::warn!(%warning, "the configuration can hardly be meant so");
+    }
+}
+
 /// Loads a configuration on a thread of its own.
 ///
 /// The file system may hang. It then holds up neither the task that accepts connections nor, as one
@@ -190,7 +216,9 @@ async fn reload_at(mut hangups: unix::Signal, app: &App, args: &Args) {
     let reload = async |path: &Path| {
         let config = load(path).await?;
         check_reach(args.listen, &config)?;
-        app.reload(&config)
+        app.reload(&config)?;
+        log_warnings(&config);
+        Ok::<_, BoxError>(())
     };
     while hangups.recv().await.is_some() {
         let Some(path) = &args.config else {

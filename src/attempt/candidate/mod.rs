@@ -4,6 +4,7 @@
 
 mod base_url;
 mod headers;
+mod model_list;
 mod operation;
 #[cfg(test)]
 mod tests;
@@ -12,7 +13,7 @@ pub use self::operation::CandidateDialect;
 
 pub(crate) use self::{
     headers::{strip_hop, strip_request_headers},
-    operation::{Operation, generates},
+    operation::{Operation, generates, without_last_operation},
 };
 
 use std::{any::Any, borrow::Cow, error::Error, fmt, sync::Arc};

@@ -55,6 +55,23 @@ impl Operation {
     }
 }
 
+/// The path above the operation that a path ends in; `None` if it ends in none.
+///
+/// The list of models and the operations that no candidate takes count, too. A deployment may have
+/// any name, also that of an operation.
+pub(crate) fn without_last_operation(path: &str) -> Option<&str> {
+    let path = path.trim_end_matches('/');
+    let known = Operation::ALL.map(Operation::path);
+    let mut known = known.into_iter().chain(["completions", "models"]);
+    let base = known.find_map(|operation| {
+        let at = path.len().checked_sub(operation.len())?;
+        let base = path.get(..at)?.strip_suffix('/')?;
+        path[at..].eq_ignore_ascii_case(operation).then_some(base)
+    })?;
+    let is_name = base.ends_with("/deployments") || base.ends_with("/models");
+    (!is_name).then(|| base.trim_end_matches('/'))
+}
+
 /// Whether the request is a turn of its run: a model generates output for it.
 ///
 /// Embeddings, counts of tokens, and a GET or HEAD of models are no turns. Any other request is

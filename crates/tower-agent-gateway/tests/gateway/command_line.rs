@@ -54,6 +54,7 @@ fn the_help_has_every_flag_and_its_variable() {
             "--listen <IP:PORT>",
             "TOWER_AGENT_LISTEN",
             "--check <FILE>",
+            "--probe",
             "--print-config <FILE>",
         ] {
             assert!(said.contains(word), "{word}: {said}");

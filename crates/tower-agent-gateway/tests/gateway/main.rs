@@ -9,6 +9,7 @@
 mod agents;
 mod answers;
 mod auth;
+mod base_urls;
 mod caller_deadline;
 mod clocks;
 mod command_line;
