@@ -45,14 +45,14 @@ impl ModelFallbackLayer {
                 known.push(Arc::new(candidate));
             }
         }
-        let served_models = known
-            .iter()
-            .map(|it| HeaderValue::from_str(it.model()).ok());
+        let value = |name: &str| HeaderValue::from_str(name).ok();
+        let served = known.iter();
+        let served = served.map(|it| [it.model(), it.label()].map(value));
         let budget = RetryBudget::new().per_error_key(None).per_run(None);
         Self {
             settings: FallbackSettings {
                 attempts: AttemptSettings::new(budget.unshared()),
-                served_models: served_models.collect(),
+                served: served.collect(),
                 candidates: known,
                 allowed: Vec::new(),
                 operation: None,

@@ -63,8 +63,8 @@
 //! # What the caller is sent
 //!
 //! The caller is sent the answer of the candidate that served, without the headers of the
-//! upstream's connection, and with `x-served-model` and `x-attempt`. Unless the candidate
-//! is [trusted](crate::Candidate::trusted), the layer removes the headers that speak for
+//! upstream's connection, and with `x-served-model`, `x-served-candidate` (its
+//! [label](crate::Candidate::label)) and `x-attempt`. Unless the candidate is [trusted](crate::Candidate::trusted), the layer removes the headers that speak for
 //! the upstream's server: `x-terminal-reason`, `x-run-id`, `x-attempt`, `set-cookie`,
 //! `set-cookie2`, `alt-svc`, `strict-transport-security`, `clear-site-data`, `nel`, `report-to`,
 //! `reporting-endpoints`. Otherwise a server further out would take the first three for this

@@ -20,9 +20,13 @@ use crate::{
     run::{Clock, ErrorAllowance, Limits, Run},
 };
 
-const X_SERVED_MODEL: HeaderName = HeaderName::from_static("x-served-model");
+/// The headers that name the model and the candidate that served.
+const SERVED: [HeaderName; 2] = [
+    HeaderName::from_static("x-served-model"),
+    HeaderName::from_static("x-served-candidate"),
+];
 
-/// An extension of an answer: a fallback layer has set or removed `x-served-model`.
+/// An extension of an answer: a fallback layer has set or removed the headers of [`SERVED`].
 #[derive(Clone, Copy, Debug)]
 struct Served;
 
@@ -254,15 +258,18 @@ impl AttemptPolicy for FallbackPolicy {
             return strip_hop(&mut answer.headers);
         };
         candidate.strip_answer(&mut answer.headers);
-        // A layer further in has chosen the model that served, so its header stays.
+        // A layer further in has chosen the candidate that served, so its headers stay.
         if answer.extensions.insert(Served).is_some() {
             return;
         }
         let at = self.route.at(self.current);
-        match at.and_then(|at| self.settings.served_models.get(at)) {
-            Some(Some(model)) => drop(answer.headers.insert(X_SERVED_MODEL, model.clone())),
-            // The model's name has bytes that a header cannot hold.
-            _ => drop(answer.headers.remove(X_SERVED_MODEL)),
+        let served = at.and_then(|at| self.settings.served.get(at));
+        for (name, value) in SERVED.iter().zip(served.into_iter().flatten()) {
+            match value {
+                Some(value) => drop(answer.headers.insert(name, value.clone())),
+                // The name has bytes that a header cannot hold.
+                None => drop(answer.headers.remove(name)),
+            }
         }
     }
 
@@ -276,8 +283,9 @@ impl AttemptPolicy for FallbackPolicy {
 pub(super) struct FallbackSettings {
     pub(super) attempts: AttemptSettings,
     pub(super) candidates: Vec<Arc<Candidate>>,
-    /// The value of `x-served-model` per candidate; `None` if a header cannot hold the name.
-    pub(super) served_models: Vec<Option<HeaderValue>>,
+    /// The values of the headers of [`SERVED`] per candidate; `None` if a header cannot hold the
+    /// name.
+    pub(super) served: Vec<[Option<HeaderValue>; 2]>,
     /// The classes that the program added with `also_after`.
     pub(super) allowed: Vec<FailureClass>,
     /// The operation of requests without one in their path.

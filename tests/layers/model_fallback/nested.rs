@@ -268,6 +268,7 @@ async fn the_innermost_fallback_says_who_served() {
 
     let answer = service.oneshot(prompt("a")).await.unwrap();
 
+    assert_eq!(answer.headers()["x-served-candidate"], "b");
     assert_eq!(answer.headers()["x-served-model"], "b");
     assert_eq!(answer.status(), StatusCode::OK);
     assert!(upstream.requests()[1].body().contains(r#""b""#));

@@ -62,6 +62,36 @@ async fn a_caller_asks_by_name_and_the_upstream_gets_the_model() {
 
     assert_eq!(upstream.models(), ["gpt-2", "gpt-1"]);
     assert_eq!(outcome.headers["x-served-model"], "gpt-1");
+    assert_eq!(outcome.headers["x-served-candidate"], "large");
+}
+
+/// Two candidates may have one model, and a name may be one that no header can hold.
+#[tokio::test(start_paused = true)]
+async fn the_candidate_that_served_is_named_beside_its_model() {
+    for (name, told) in [
+        ("eu", Some("eu")),
+        ("straße", Some("straße")),
+        ("a\nb", None),
+    ] {
+        let candidates = [
+            Candidate::new("m")
+                .name("us")
+                .base_url("http://us/v1")
+                .unwrap(),
+            Candidate::new("m")
+                .name(name)
+                .base_url("http://eu/v1")
+                .unwrap(),
+        ];
+        let upstream = Upstream::scripts([failure(500), healthy()]);
+        let stack = Stack::default().fallback(candidates).build(&upstream);
+
+        let outcome = stack.ask(prompt("us")).await;
+
+        assert_eq!(outcome.headers["x-served-model"], "m");
+        let served = outcome.headers.get("x-served-candidate");
+        assert_eq!(served.map(|it| it.as_bytes()), told.map(str::as_bytes));
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -10,12 +10,13 @@ const MAX_AGE: Duration = Duration::from_secs(600);
 
 /// The response headers that a page may read. SDKs decide by them whether to retry, and users
 /// quote them in reports.
-const EXPOSED: [&str; 6] = [
+const EXPOSED: [&str; 7] = [
     "x-should-retry",
     "x-terminal-reason",
     "x-run-id",
     "retry-after",
     "x-served-model",
+    "x-served-candidate",
     "x-attempt",
 ];
 

@@ -68,7 +68,8 @@ fn a_page_on_the_list_is_told_what_it_may_and_reads_what_its_sdk_decides_by() {
         let told = &answer.headers["access-control-expose-headers"];
         assert_eq!(
             told,
-            "x-should-retry,x-terminal-reason,x-run-id,retry-after,x-served-model,x-attempt"
+            "x-should-retry,x-terminal-reason,x-run-id,retry-after,x-served-model,\
+             x-served-candidate,x-attempt"
         );
         assert_eq!(answer.headers["access-control-allow-origin"], APP);
         let varies = answer.headers["vary"].to_str().unwrap();

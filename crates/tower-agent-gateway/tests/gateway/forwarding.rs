@@ -122,10 +122,11 @@ fn query_and_body_are_sent_as_they_came() {
 /// covers: T48
 #[test]
 fn an_upstream_that_is_not_trusted_does_not_speak_for_the_gateway() {
-    const SPOKEN: [&str; 10] = [
+    const SPOKEN: [&str; 11] = [
         "x-terminal-reason",
         "x-run-id",
         "x-served-model",
+        "x-served-candidate",
         "set-cookie",
         "set-cookie",
         "alt-svc",
@@ -144,6 +145,7 @@ fn an_upstream_that_is_not_trusted_does_not_speak_for_the_gateway() {
             .await;
             let gateway = Config::new("[retry]\nmax_attempts_per_candidate = 1")
                 .candidate("m", upstream.addr)
+                .set("name = \"first\"")
                 .set(format_args!("trusted = {trusted}"))
                 .start()
                 .await;
@@ -153,6 +155,7 @@ fn an_upstream_that_is_not_trusted_does_not_speak_for_the_gateway() {
             let ours = [
                 ("x-run-id", "r-1"),
                 ("x-served-model", "m"),
+                ("x-served-candidate", "first"),
                 ("x-attempt", "1"),
             ];
             for (name, ours) in ours {
