@@ -49,6 +49,13 @@ impl AgentLimits {
         check_retry(of_retry, self.retry, self.retry.or(absent.retry), errors);
     }
 
+    /// The idle limit and the shortest limit on a run's time, if the idle limit is not shorter.
+    pub(super) fn long_idle(&self) -> Option<(Duration, Duration)> {
+        let idle = self.run.idle.and_then(Time::limit)?;
+        let ceiling = ceiling(self.run).filter(|ceiling| idle >= *ceiling)?;
+        Some((idle, ceiling))
+    }
+
     /// Leaves out inherited keys that are an error in a table without certain other limits.
     pub(super) fn without_inherited(mut self, all: &Self) -> Self {
         fn clear<T: PartialEq>(own: &mut Option<T>, all: Option<T>) {
@@ -307,10 +314,14 @@ fn absent(repeats: bool, recommended: bool) -> AgentLimits {
 
 /// The idle limit of runs with these limits, where the configuration sets none.
 fn usual_idle(run: RunTable) -> Time {
+    Time(ceiling(run).map_or(RunRegistry::IDLE, RunRegistry::idle_below))
+}
+
+/// The age at which a run with these limits ends, if they end it.
+fn ceiling(run: RunTable) -> Option<Duration> {
     let limits = [run.max_turn_time, run.timeout].into_iter().flatten();
     let ceiling = limits.filter_map(Time::limit).min();
-    let ceiling = ceiling.filter(|_| run.observe != Some(true));
-    Time(ceiling.map_or(RunRegistry::IDLE, RunRegistry::idle_below))
+    ceiling.filter(|_| run.observe != Some(true))
 }
 
 /// Fills in the absent keys of a table from `absent`.

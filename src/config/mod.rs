@@ -228,18 +228,35 @@ impl AgentConfig {
     }
 
     /// Settings that can be used and can hardly be meant, as an error would name them: the base URL
-    /// of a known provider without the path of its API.
+    /// of a known provider without the path of its API, and an `idle` that is not shorter than the
+    /// limits of its runs, so that a run that is done stays open for longer than one that works.
     ///
     /// [`ConfigError::in_toml`] finds their places.
     #[must_use]
     pub fn warnings(&self) -> Option<ConfigError> {
-        ConfigError::join(self.candidates.iter().filter_map(|candidate| {
+        let of_agents = self.agents.iter();
+        let of_agents = of_agents.map(|(name, limits)| (vec!["agents", name], limits));
+        let all = std::iter::once((vec!["run"], &self.defaults)).chain(of_agents);
+        let idle = all.filter_map(|(mut table, limits)| {
+            let (idle, ceiling) = limits.long_idle()?;
+            // An agent that sets neither has the warning of all.
+            if table[0] == "agents" && self.defaults.long_idle() == Some((idle, ceiling)) {
+                return None;
+            }
+            table.push("idle");
+            let message = format!(
+                "{idle:?} is not shorter than the {ceiling:?} after which a run ends: a run that is \
+                 done stays open for longer than one that works"
+            );
+            Some(ConfigError::new(table, message))
+        });
+        ConfigError::join(idle.chain(self.candidates.iter().filter_map(|candidate| {
             let url = candidate.base_url.get();
             let whole = base_url::with_provider_path(url)?;
             let message =
                 format!("\"{url}\" is not where this provider has its API: write {whole:?}");
             Some(ConfigError::new(candidate.path("base_url"), message))
-        }))
+        })))
     }
 
     /// The names of the agents that have a table with limits.

@@ -97,6 +97,9 @@ impl RunRegistry {
         let withdraw = |entries: &mut Entries| entries.withdraw(identity.place);
         if self.state.with_entry(identity.place, withdraw) {
             self.state.leave_session(identity, false);
+        } else if run.run_state().is_unused() {
+            // The request was no turn: sub-agents belong to the run before.
+            self.state.forget_in_session(&run);
         }
     }
 

@@ -9,8 +9,8 @@ use crate::run::{End, LimitKind, Node, NodeState, ReasonClass, ResetOn};
 
 /// The rank of an ended run; the registry evicts runs of rank 0 first.
 ///
-/// Rank 0: runs that completed, that had a generated id, or that ended by a deadline or silence
-/// limit that their caller announced. Rank 2: other runs that a limit or a clock ended, so that a
+/// Rank 0: runs that completed, that had a generated id, that another run's end ended, or that
+/// ended by a deadline or silence limit that their caller announced. Rank 2: other runs that a limit or a clock ended, so that a
 /// flood of new ids does not revive an old id. Rank 1: the rest.
 pub(super) fn rank(end: Option<&End>, named: bool) -> usize {
     // A caller can cause these ends at no cost, so they must not evict other runs: a deadline

@@ -21,10 +21,10 @@ pub(super) struct Sessions(HashMap<Arc<str>, BTreeMap<u128, OwnerRuns>>);
 struct OwnerRuns {
     /// The runs with their serial numbers.
     runs: Slab<(u64, Run)>,
-    /// The latest run of each [prefix](RunId::prefix): its id and serial number. It lives, or it
-    /// ended other than as completed and is remembered. A caller may open any number of runs in a
-    /// session, so the cost of a search would have no bound.
-    latest: HashMap<Box<str>, (RunId, u64)>,
+    /// The runs of each [prefix](RunId::prefix) by their serial numbers, as long as the registry
+    /// knows them. A caller may open any number of runs in a session, so the cost of a search would
+    /// have no bound.
+    known: HashMap<Box<str>, BTreeMap<u64, RunId>>,
 }
 
 impl Sessions {
@@ -41,36 +41,40 @@ impl Sessions {
         let of_owner = owners.entry(owner).or_default();
         let slot = of_owner.runs.insert((serial, run));
         if let Some(prefix) = id.prefix() {
-            of_owner.latest.insert(prefix.into(), (id.clone(), serial));
+            let known = of_owner.known.entry(prefix.into()).or_default();
+            known.insert(serial, id.clone());
         }
         slot
     }
 
-    /// Removes a run from its session, because it has ended. The caller drops the returned run
-    /// without the lock. A `lasting` end stays known as that of the latest run.
+    /// Removes a run from the live ones of its session. The caller drops the returned run without
+    /// the lock. A run that was a `turn` stays known, as one of which a sub-agent may be the child.
     pub(super) fn remove(
         &mut self,
         name: &str,
         owner: u128,
         id: &RunId,
         slot: usize,
-        lasting: bool,
+        turn: bool,
     ) -> Option<Run> {
         let of_owner = self.0.get_mut(name)?.get_mut(&owner)?;
         let removed = of_owner.runs.try_remove(slot);
         match &removed {
-            Some((serial, _)) if !lasting => self.forget(name, owner, id, *serial),
+            Some((serial, _)) if !turn => self.forget(name, owner, id, *serial),
             _ => self.tidy(name, owner),
         }
         removed.map(|(_, run)| run)
     }
 
-    /// Forgets that the run of this number was the latest with its prefix.
+    /// Forgets the run of this number, which the registry no longer knows.
     pub(super) fn forget(&mut self, name: &str, owner: u128, id: &RunId, serial: u64) {
         let of_owner = self.0.get_mut(name).and_then(|all| all.get_mut(&owner));
         if let (Some(of_owner), Some(prefix)) = (of_owner, id.prefix()) {
-            if of_owner.latest.get(prefix).is_some_and(|it| it.1 == serial) {
-                of_owner.latest.remove(prefix);
+            if let Some(known) = of_owner.known.get_mut(prefix) {
+                known.remove(&serial);
+                if known.is_empty() {
+                    of_owner.known.remove(prefix);
+                }
             }
         }
         self.tidy(name, owner);
@@ -81,7 +85,7 @@ impl Sessions {
         let Some(owners) = self.0.get_mut(name) else {
             return;
         };
-        let is_empty = |all: &OwnerRuns| all.runs.is_empty() && all.latest.is_empty();
+        let is_empty = |all: &OwnerRuns| all.runs.is_empty() && all.known.is_empty();
         if owners.get(&owner).is_some_and(is_empty) {
             owners.remove(&owner);
             if owners.is_empty() {
@@ -107,7 +111,8 @@ impl Sessions {
     /// The id of the owner's latest run with this [prefix](RunId::prefix) in the session.
     pub(super) fn latest(&self, name: &str, owner: u128, prefix: &str) -> Option<RunId> {
         let of_owner = self.0.get(name)?.get(&owner)?;
-        of_owner.latest.get(prefix).map(|(id, _)| id.clone())
+        let (_, latest) = of_owner.known.get(prefix)?.last_key_value()?;
+        Some(latest.clone())
     }
 
     #[cfg(test)]

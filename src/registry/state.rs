@@ -181,19 +181,19 @@ impl RegistryState {
         self.with_entry(place, |entries| entries.idle(place))
     }
 
-    /// Removes the run from the live runs of its session. A `lasting` end of the session's latest
-    /// run stays known until the registry forgets that run.
-    pub(super) fn leave_session(&self, identity: &Identity, lasting: bool) {
+    /// Removes the run from the live runs of its session. The session knows a run that was a `turn`
+    /// until the registry forgets that run.
+    pub(super) fn leave_session(&self, identity: &Identity, turn: bool) {
         if let (Some(name), Some(slot)) = (&identity.session, identity.session_slot.get()) {
             let mut sessions = self.sessions.lock();
-            let run = sessions.remove(name, identity.owner, &identity.id, *slot, lasting);
+            let run = sessions.remove(name, identity.owner, &identity.id, *slot, turn);
             drop(sessions);
             drop(run);
         }
     }
 
-    /// Forgets that this run, which the registry no longer knows, was the latest of its session.
-    fn forget_latest(&self, run: &Run) {
+    /// Lets the session forget this run, which the registry no longer knows.
+    pub(super) fn forget_in_session(&self, run: &Run) {
         let Some(identity) = run.node().payload.identity() else {
             return;
         };
@@ -224,7 +224,7 @@ impl RegistryState {
         let removed = entries.take_removed();
         // A dropped run may call the registry, so it is dropped without the lock.
         drop(entries);
-        removed.iter().for_each(|run| self.forget_latest(run));
+        removed.iter().for_each(|run| self.forget_in_session(run));
         drop(removed);
         result
     }
@@ -240,7 +240,7 @@ impl RegistryState {
             let oldest = evictions.iter_mut().find_map(VecDeque::pop_front);
             let Some(oldest) = oldest else { break };
             let run = self.with_entry(oldest, |entries| entries.forget(oldest));
-            run.iter().for_each(|run| self.forget_latest(run));
+            run.iter().for_each(|run| self.forget_in_session(run));
             forgotten.extend(run);
         }
         if evictions.iter().map(VecDeque::len).sum::<usize>() > 2 * RunRegistry::ENDED {
@@ -290,12 +290,12 @@ impl Registration for RegistryState {
         let Some(named) = self.with_entry(place, |entries| entries.mark_ended(place, now)) else {
             return;
         };
+        // A run whose every request was refused was no turn.
+        self.leave_session(identity, !node.run_state().is_unused());
         let end = node.nearest_end();
-        self.leave_session(
-            identity,
-            end.is_some_and(|end| end.reason != TerminalReason::Completed),
-        );
-        self.remember(place, node.nearest_end(), named);
+        // A sub-agent's run that its parent's end ended is found again by its parent.
+        let is_own = end.is_some_and(|end| end.origin == node.number());
+        self.remember(place, end, named && is_own);
         // The event, with its snapshot, is mostly made before the lock of `sequence`.
         let event = (self.events.receiver_count() > 0).then(|| RunEvent::ended(node));
         let mut sequence = self.sequence.lock();

@@ -19,6 +19,7 @@ mod full_stack;
 mod hard_ceiling;
 mod health_gate;
 mod known_agents;
+mod known_sub_agents;
 mod local;
 mod log;
 mod loop_guard;

@@ -107,6 +107,7 @@ impl ParentRun {
         owner: Owner,
         session: Option<&str>,
     ) -> Option<Run> {
+        let is_no_success = |run: &Run| run.terminal_reason() != Some(TerminalReason::Completed);
         match self {
             Self::Run(id) => registry.get(owner, id),
             Self::Latest {
@@ -117,9 +118,10 @@ impl ParentRun {
                 let other = other.as_ref().map(RunId::to_string);
                 let session = other.as_deref().or(session)?;
                 let latest = |prefix: &String| registry.latest_in(owner, session, prefix);
-                of.as_ref().and_then(latest).or_else(|| latest(main))
+                let named = of.as_ref().and_then(latest).filter(is_no_success);
+                named.or_else(|| latest(main))
             }
         }
-        .filter(|run| run.terminal_reason() != Some(TerminalReason::Completed))
+        .filter(is_no_success)
     }
 }

@@ -166,8 +166,17 @@ impl RunLayer {
                 });
                 let parent =
                     parent.and_then(|parent| parent.find(registry, owner, session.as_deref()));
-                // The child gets no span: each of its calls belongs to the trace of its caller. Below a
-                // parent that has ended, the child is over from its birth.
+                // A run that is over, or at its cap, begins no sub-agent: the run of this id ends with it.
+                if let Some(over) = parent.as_ref().filter(|parent| is_over(parent)) {
+                    let run = registry.enter(owner, id, session, idle);
+                    run.end_with_parent(over);
+                    return Resolved {
+                        run,
+                        outer: None,
+                        entered: true,
+                    };
+                }
+                // The child gets no span: each of its calls belongs to the trace of its caller.
                 let parent = parent.map(|parent| self.within_levels(parent));
                 if let Some(child) = parent.map(|parent| parent.open_below(NodeKind::Run)) {
                     if adopt(&child, Some(id.clone())) {
@@ -189,6 +198,11 @@ impl RunLayer {
             }
         }
     }
+}
+
+/// Whether nothing of this run may begin any more.
+fn is_over(run: &Run) -> bool {
+    run.terminal_reason().is_some() || run.node().refuses_work()
 }
 
 impl SupervisesCalls for RunLayer {

@@ -169,6 +169,20 @@ impl Run {
     }
 }
 
+impl Run {
+    /// Makes this run, which has no work yet, the sub-agent of a parent that is over or closing: it
+    /// ends as the parent does.
+    pub(crate) fn end_with_parent(&self, parent: &Self) {
+        let above = SubAgentLink {
+            id: parent.id(),
+            followed: None,
+        };
+        // Another request may have named the parent before.
+        let _set_before = self.run_state().rare().above.set(above);
+        self.node().follow(parent.node());
+    }
+}
+
 impl Node<NodeState> {
     /// The id of the nearest run's parent; `None` if the run is no sub-agent's.
     pub(in crate::run) fn parent_id(&self) -> Option<RunId> {
