@@ -63,7 +63,9 @@ impl AgentConfig {
         cooldowns: &Cooldowns,
     ) -> ModelFallbackLayer {
         let layer = ModelFallbackLayer::new(candidates);
-        let layer = layer.sticky(self.fallback.sticky == Some(true));
+        let layer = layer
+            .sticky(self.fallback.sticky == Some(true))
+            .share(self.fallback.share != Some(false));
         match self.fallback.cooldown {
             Some(true) => layer.cooldowns(cooldowns.clone()),
             _ => layer,

@@ -182,6 +182,7 @@ pub(super) enum Profile {
 pub(super) struct FallbackTable {
     pub(super) cooldown: Option<bool>,
     pub(super) sticky: Option<bool>,
+    pub(super) share: Option<bool>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]

@@ -108,6 +108,7 @@ impl AgentConfig {
             fallback: FallbackTable {
                 cooldown: Some(file.fallback.cooldown.unwrap_or(recommended)),
                 sticky: Some(file.fallback.sticky.unwrap_or(recommended)),
+                share: Some(file.fallback.share.unwrap_or(true)),
             },
             stop: stop.unwrap_or_default(),
             loops,

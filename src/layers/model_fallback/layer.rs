@@ -57,6 +57,7 @@ impl ModelFallbackLayer {
                 allowed: Vec::new(),
                 operation: None,
                 json_only: false,
+                shares: true,
                 cooldowns: None,
                 sessions: None,
             },
@@ -98,6 +99,16 @@ impl ModelFallbackLayer {
     #[must_use]
     pub fn sticky(mut self, sticky: bool) -> Self {
         self.settings.sessions = sticky.then(Arc::default);
+        self
+    }
+
+    /// Sets whether the candidates share the time that is left until a deadline; by default they do.
+    ///
+    /// With `false` each candidate may take all of that time, so a silent one may leave the others
+    /// none: only the limits of the attempt then end it early.
+    #[must_use]
+    pub const fn share(mut self, share: bool) -> Self {
+        self.settings.shares = share;
         self
     }
 

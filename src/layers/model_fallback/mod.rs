@@ -64,8 +64,9 @@
 //!
 //! The caller is sent the answer of the candidate that served, without the headers of the
 //! upstream's connection, and with `x-served-model`, `x-served-candidate` (its
-//! [label](crate::Candidate::label)) and `x-attempt`. Unless the candidate is [trusted](crate::Candidate::trusted), the layer removes the headers that speak for
-//! the upstream's server: `x-terminal-reason`, `x-run-id`, `x-attempt`, `set-cookie`,
+//! [label](crate::Candidate::label)) and `x-attempt`. Unless the candidate is
+//! [trusted](crate::Candidate::trusted), the layer removes the headers that speak for the
+//! upstream's server: `x-terminal-reason`, `x-run-id`, `x-attempt`, `set-cookie`,
 //! `set-cookie2`, `alt-svc`, `strict-transport-security`, `clear-site-data`, `nel`, `report-to`,
 //! `reporting-endpoints`. Otherwise a server further out would take the first three for this
 //! server's, and a browser would apply the others to the program's origin. No caller gets
@@ -76,8 +77,8 @@
 //!
 //! Each attempt but the one at the last candidate gets a share of the time that is left until the
 //! earliest deadline of the attempt, its call or their run: that time divided by the number of
-//! candidates left, this one included and without those in a cooldown. Without a deadline there is
-//! no share. The share limits the attempt until its commit. Layers inside limit the attempt, layers
+//! candidates left, this one included and without those in a cooldown. Without a deadline, or with
+//! [`share(false)`](ModelFallbackLayer::share), there is no share. The share limits the attempt until its commit. Layers inside limit the attempt, layers
 //! outside the call.
 //!
 //! # Same instant

@@ -150,6 +150,9 @@ impl AttemptPolicy for FallbackPolicy {
     /// Limits the attempt to its share of the time left, if there is a deadline and another
     /// candidate.
     fn limit(&self, attempt: &Run) {
+        if !self.settings.shares {
+            return;
+        }
         let Some(until) = attempt.node().next_deadline() else {
             return;
         };
@@ -291,6 +294,8 @@ pub(super) struct FallbackSettings {
     /// The operation of requests without one in their path.
     pub(super) operation: Option<Operation>,
     pub(super) json_only: bool,
+    /// Whether the candidates share the time that is left.
+    pub(super) shares: bool,
     pub(super) cooldowns: Option<CandidateCooldowns>,
     pub(super) sessions: Option<Arc<StickySessions>>,
 }

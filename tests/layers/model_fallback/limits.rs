@@ -75,6 +75,26 @@ async fn a_share_is_a_limit_to_the_commit_and_no_further() {
     assert_eq!(upstream.calls(), 1);
 }
 
+/// covers: F4
+#[tokio::test(start_paused = true)]
+async fn without_shares_a_candidate_may_take_the_whole_rest() {
+    for (share, asked) in [(true, &[0, 4, 17][..]), (false, &[0, 4])] {
+        let early = Script::before_head().wait(4.0).fail("reset");
+        let upstream = Upstream::scripts([early, Script::before_head().never()]);
+        let service = ServiceBuilder::new()
+            .layer(HardCeilingLayer::new(secs(30)))
+            .layer(models(["a", "b", "c"]).share(share))
+            .service(upstream.clone());
+        let start = Instant::now();
+
+        service.oneshot(prompt("a")).await.unwrap_err();
+
+        let asked: Vec<_> = asked.iter().copied().map(secs).collect();
+        assert_eq!(upstream.times(start), asked, "{share}");
+        assert_eq!(start.elapsed(), secs(30));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_ceiling_of_the_call_holds_on_after_the_commit() {
     let endless = Script::sse().data(chat("a")).never();
