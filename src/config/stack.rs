@@ -65,7 +65,8 @@ impl AgentConfig {
         let layer = ModelFallbackLayer::new(candidates);
         let layer = layer
             .sticky(self.fallback.sticky == Some(true))
-            .share(self.fallback.share != Some(false));
+            .share(self.fallback.share != Some(false))
+            .default_model(self.fallback.default_model == Some(true));
         match self.fallback.cooldown {
             Some(true) => layer.cooldowns(cooldowns.clone()),
             _ => layer,

@@ -183,6 +183,7 @@ pub(super) struct FallbackTable {
     pub(super) cooldown: Option<bool>,
     pub(super) sticky: Option<bool>,
     pub(super) share: Option<bool>,
+    pub(super) default_model: Option<bool>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]

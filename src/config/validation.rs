@@ -109,6 +109,7 @@ impl AgentConfig {
                 cooldown: Some(file.fallback.cooldown.unwrap_or(recommended)),
                 sticky: Some(file.fallback.sticky.unwrap_or(recommended)),
                 share: Some(file.fallback.share.unwrap_or(true)),
+                default_model: Some(file.fallback.default_model.unwrap_or(false)),
             },
             stop: stop.unwrap_or_default(),
             loops,

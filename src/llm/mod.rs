@@ -25,7 +25,7 @@ pub(crate) use self::{
         AnswerReader, Called, ConversationEvent, History, HistoryPlace, SenderIdentity, ToolCall,
         canonical, digest, result, texts,
     },
-    request_fields::RequestFields,
+    request_fields::{RequestFields, insert_model},
     volatile_words::{PIECE, ShortNumbers, normalise},
 };
 

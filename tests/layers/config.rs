@@ -251,7 +251,7 @@ type Set = fn(AgentStack<Server>) -> AgentStack<Server>;
 /// Each key of the stack, and the setting that it stands for.
 #[test]
 fn each_key_is_a_setting_of_the_stack() {
-    let keys: [(&str, Set); 40] = [
+    let keys: [(&str, Set); 41] = [
         ("[run]\nstep_timeout = 7", |stack| stack.run_step(secs(7))),
         ("[run]\nmax_turn_time = 7", |stack| {
             let half = Duration::from_millis(3_500);
@@ -395,6 +395,9 @@ fn each_key_is_a_setting_of_the_stack() {
         }),
         ("[fallback]\nshare = false", |stack| {
             stack.fallback(ModelFallbackLayer::new([]).share(false))
+        }),
+        ("[fallback]\ndefault_model = true", |stack| {
+            stack.fallback(ModelFallbackLayer::new([]).default_model(true))
         }),
         ("[fallback]\nsticky = true", |stack| {
             stack.fallback(ModelFallbackLayer::new([]).sticky(true))

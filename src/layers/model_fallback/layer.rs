@@ -57,6 +57,7 @@ impl ModelFallbackLayer {
                 allowed: Vec::new(),
                 operation: None,
                 json_only: false,
+                default_model: false,
                 shares: true,
                 cooldowns: None,
                 sessions: None,
@@ -136,6 +137,17 @@ impl ModelFallbackLayer {
     #[must_use]
     pub const fn json_only(mut self) -> Self {
         self.settings.json_only = true;
+        self
+    }
+
+    /// Sets whether a JSON body that names no `model` gets the first candidate's, and after a move
+    /// that of the candidate that is asked.
+    ///
+    /// The name becomes the first member of the body; nothing else of it changes. By default the
+    /// upstream gets the body as it is, and mostly refuses it.
+    #[must_use]
+    pub const fn default_model(mut self, default_model: bool) -> Self {
+        self.settings.default_model = default_model;
         self
     }
 

@@ -104,7 +104,8 @@ impl AttemptPolicy for FallbackPolicy {
         // Remove the order: a fallback layer further in has candidates of other names.
         let listed = request.extensions_mut().remove::<CandidateOrder>();
         let listed = listed.map(|order| order.find(candidates)).transpose()?;
-        let original = OriginalRequest::read(request, self.settings.operation)?;
+        let mut original = OriginalRequest::read(request, self.settings.operation)?;
+        original.set_names_model(self.settings.default_model);
         if self.settings.json_only {
             original.check_json()?;
         }
@@ -294,6 +295,8 @@ pub(super) struct FallbackSettings {
     /// The operation of requests without one in their path.
     pub(super) operation: Option<Operation>,
     pub(super) json_only: bool,
+    /// Whether a JSON body without a model gets that of the candidate.
+    pub(super) default_model: bool,
     /// Whether the candidates share the time that is left.
     pub(super) shares: bool,
     pub(super) cooldowns: Option<CandidateCooldowns>,

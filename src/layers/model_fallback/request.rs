@@ -7,7 +7,7 @@ use crate::{
     attempt::{Candidate, Operation, RequestTemplate, strip_request_headers, without_credentials},
     body::ReplayBody,
     error::{BoxError, InvalidRequest},
-    llm::{RequestFields, is_plain},
+    llm::{RequestFields, insert_model, is_plain},
 };
 
 /// The caller's request, from which the layer makes the request of each attempt.
@@ -17,6 +17,8 @@ pub(crate) struct OriginalRequest {
     body: Bytes,
     content: Content,
     operation: Option<Operation>,
+    /// Whether a JSON body without a model gets that of the candidate.
+    names_model: bool,
     /// Whether the request of the next attempt takes the head without a clone.
     is_last: bool,
 }
@@ -56,8 +58,14 @@ impl OriginalRequest {
             template: RequestTemplate::new(head),
             body,
             content,
+            names_model: false,
             is_last: false,
         })
+    }
+
+    /// Sets whether a JSON body without a `model` gets that of the candidate.
+    pub(super) const fn set_names_model(&mut self, names_model: bool) {
+        self.names_model = names_model;
     }
 
     /// Checks that the body is JSON: neither empty nor a form.
@@ -118,6 +126,9 @@ impl OriginalRequest {
 
     fn body_for(&self, model: &str) -> ReplayBody {
         match &self.content {
+            Content::Json(fields) if self.names_model && fields.model().is_none() => {
+                ReplayBody::spliced(insert_model(&self.body, model))
+            }
             Content::Json(fields) => ReplayBody::spliced(fields.splice(&self.body, model)),
             _ => self.body.clone().into(),
         }

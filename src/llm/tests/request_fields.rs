@@ -1,6 +1,6 @@
 use bytes::Bytes;
 
-use super::super::request_fields::RequestFields;
+use super::super::request_fields::{RequestFields, insert_model};
 
 fn read(body: &str) -> Result<RequestFields, String> {
     RequestFields::read(&Bytes::from(body.to_owned())).map_err(|error| error.to_string())
@@ -77,6 +77,23 @@ fn what_need_not_change_does_not() {
         assert_eq!((whole.as_ptr(), whole.len()), (body.as_ptr(), body.len()));
         assert!(model.is_empty() && rest.is_empty());
     }
+}
+
+#[test]
+fn a_missing_model_becomes_the_first_member() {
+    for (before, after) in [
+        ("{}", r#"{"model":"new"}"#),
+        (" {\n}\n", " {\"model\":\"new\"\n}\n"),
+        (
+            r#"{ "n":1.0000000000000000001,"a":{"model":"x"}} "#,
+            r#"{"model":"new", "n":1.0000000000000000001,"a":{"model":"x"}} "#,
+        ),
+    ] {
+        let spliced = insert_model(&Bytes::from(before), "new");
+        assert_eq!(spliced.concat(), after.as_bytes());
+    }
+    let spliced = insert_model(&Bytes::from("{}"), "a\"b").concat();
+    assert_eq!(spliced, br#"{"model":"a\"b"}"#);
 }
 
 #[test]

@@ -60,6 +60,43 @@ fn a_dialect_that_nobody_speaks_is_400_and_names_both() {
     });
 }
 
+/// A client with one model may leave it to the gateway.
+/// covers: F5
+#[test]
+fn a_missing_model_is_filled_in_if_the_configuration_says_so() {
+    run(async {
+        for fills in [true, false] {
+            let upstream = Upstream::model().await;
+            let settings = format!(
+                "[fallback]\ndefault_model = {fills}\n[retry]\nmax_attempts_per_candidate = 1"
+            );
+            let config = Config::new(settings).candidates(&["500", "ok"], upstream.addr);
+            let gateway = config.start().await;
+            for dialect in &DIALECTS {
+                let before = upstream.count();
+                let body = "{ \"seed\":1.0000000000000000001,\"a\":{\"model\":\"x\"}} ";
+                let answer = gateway.post(dialect.path, body).ask().await;
+                assert_eq!(answer.status, 200);
+                let sent = |model: &str| match fills {
+                    true => body.replacen('{', &format!("{{\"model\":\"{model}\","), 1),
+                    false => body.to_owned(),
+                };
+                let seen: Vec<_> = upstream.calls()[before..]
+                    .iter()
+                    .map(|call| String::from_utf8(call.body.to_vec()).unwrap())
+                    .collect();
+                match fills {
+                    true => assert_eq!(seen, [sent("500"), sent("ok")]),
+                    false => assert_eq!(seen, [sent("")]),
+                }
+            }
+            // A `model` that is none is the caller's mistake.
+            let answer = gateway.post(CHAT, "{\"model\":null}").ask().await;
+            assert_eq!(answer.status, 400);
+        }
+    });
+}
+
 /// A key that is refused here is refused there.
 #[test]
 fn a_refused_key_goes_on_to_another_account_only() {
