@@ -19,6 +19,7 @@ use super::{
     failed_attempts::Tries,
     peek::{self, FailedAttempt},
     policy::AttemptPolicy,
+    prompt_count::PromptCount,
     report::AttemptReport,
     settle::SettleGuard,
 };
@@ -363,7 +364,12 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         // the body drops, because the answer may still be classified as a failure.
         let settings = LayerSettings::passive();
         let settings = settings.counting().hiding_node().deferring();
+        let prompt = attempt.has_token_count().then(|| PromptCount::of(&request));
         let call = SupervisedFuture::new(claim, settings, request, |request| service.call(request));
+        let call = match prompt.flatten() {
+            Some(prompt) => call.with_hooks(prompt),
+            None => call,
+        };
         Ok((call, attempt))
     }
 

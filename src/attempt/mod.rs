@@ -78,6 +78,7 @@ mod failed_attempts;
 mod future;
 mod peek;
 mod policy;
+mod prompt_count;
 mod report;
 mod request_template;
 mod settle;

@@ -103,7 +103,8 @@ impl ReplayBody {
         }
     }
 
-    fn segments(&self) -> impl Iterator<Item = &Bytes> {
+    /// The unread bytes of the body, in order.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = &Bytes> {
         let following =
             std::iter::successors(self.rest.as_deref(), |segment| segment.rest.as_deref());
         std::iter::once(&self.first).chain(following.map(|segment| &segment.data))

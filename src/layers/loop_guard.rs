@@ -125,7 +125,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, Request, Response, StatusCode};
 use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -352,7 +352,7 @@ impl CallsReader {
 }
 
 impl LayerHooks for CallsReader {
-    fn head(&mut self, _: &Run, headers: &mut HeaderMap) {
+    fn head(&mut self, _: &Run, _: StatusCode, headers: &mut HeaderMap) {
         if !is_plain(headers) {
             return;
         }

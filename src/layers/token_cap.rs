@@ -15,7 +15,7 @@
 //! several runs over a cap the outermost ends.
 //!
 //! - Output: the tokens of answers, with those of reasoning and of tool calls.
-//! - Input: the tokens of prompts. Tokens that an upstream read from its cache count only [on
+//! - Input: the tokens of [prompts](#prompts). Tokens that an upstream read from its cache count only [on
 //!   request](TokenCaps::count_cached_input); their cost counts if they have a
 //!   [price](crate::run::Price::cached_input).
 //! - Cost: the tokens times the [price](crate::Candidate::price) of the candidate that was asked.
@@ -28,10 +28,31 @@
 //! reasoning stands under several keys, only the longest of these texts counts.
 //!
 //! An answer that is no stream is counted at its end; if it states no usage, the text in its JSON
-//! is estimated. Prompts are never estimated. If an end rests on an estimate, its message says
-//! `estimated`, and [`Terminated::is_estimated`](crate::Terminated::is_estimated) is true.
+//! is estimated. If an end rests on an estimate, its message says `estimated`, and
+//! [`Terminated::is_estimated`](crate::Terminated::is_estimated) is true.
 //!
-//! A compressed answer is not counted, as no layer reads it, so no cap cuts it. A
+//! # Prompts
+//!
+//! A prompt is estimated if its upstream has read it and states no usage: with an answer of success,
+//! or with none, because the call was left or ended after its request was sent. Each attempt counts
+//! its own prompt once, when it ends. What is refused costs nothing: an attempt that fails before
+//! its answer, a failed answer, and an error under a good status without content before it. Neither
+//! do a request that was not sent yet, and one for which no model generates, such as embeddings.
+//!
+//! Four bytes of the request's body, as it is sent, are one token. A string of its JSON counts
+//! 1,500 tokens if it is an image or a file: a `data:` URL, or 256 bytes or more in base64 with
+//! letters of both cases and digits. So does a body that is no JSON object.
+//!
+//! If a [pump](crate::layers::pump) reads a call on after its caller has left, its prompt counts
+//! when the caller leaves, and the usage replaces the estimate if it comes.
+//!
+//! A [`RetryBudgetLayer`](crate::RetryBudgetLayer) or a
+//! [`ModelFallbackLayer`](crate::ModelFallbackLayer) further in makes the estimate, as it holds the
+//! body. Without either of them only the usage that upstreams state counts for prompts.
+//!
+//! # Answers that are not read
+//!
+//! The text of a compressed answer is not counted, as no layer reads it, so no cap cuts it. A
 //! [`ModelFallbackLayer`](crate::ModelFallbackLayer) asks for plain answers; without one, set
 //! `accept-encoding: identity` on the request of a client that accepts compressed answers.
 //!

@@ -8,6 +8,7 @@ pub mod dialect;
 pub mod failure;
 mod json_scanner;
 mod json_validator;
+mod prompt_tokens;
 mod request_fields;
 pub mod sse;
 pub mod stream;
@@ -25,6 +26,7 @@ pub(crate) use self::{
         AnswerReader, Called, ConversationEvent, History, HistoryPlace, SenderIdentity, ToolCall,
         canonical, digest, result, texts,
     },
+    prompt_tokens::prompt_tokens,
     request_fields::{RequestFields, insert_model},
     volatile_words::{PIECE, ShortNumbers, normalise},
 };

@@ -10,7 +10,10 @@ use http_body::Body;
 use pin_project_lite::pin_project;
 
 use super::{
-    body::SupervisedBody, claim::Claim, layer_settings::LayerSettings,
+    body::SupervisedBody,
+    claim::Claim,
+    layer_hooks::{LayerHooks, LayerPart},
+    layer_settings::LayerSettings,
     supervised_call::SupervisedCall,
 };
 use crate::{
@@ -86,6 +89,14 @@ impl<F> SupervisedFuture<F> {
             future.inner = Some(call(request));
         }
         future
+    }
+
+    /// Sets hooks for a call that was made; a call that was not made gets none.
+    pub(crate) fn with_hooks(mut self, hooks: impl LayerHooks + 'static) -> Self {
+        if let (Some(_), FutureState::Node(supervised)) = (&self.inner, &mut self.state) {
+            supervised.settings.part = LayerPart::Hooks(Box::new(hooks));
+        }
+        self
     }
 
     /// Creates the future of an inert layer, which returns the response and its body unchanged.

@@ -4,7 +4,7 @@
 use std::{fmt::Debug, time::Duration};
 
 use bytes::Bytes;
-use http::HeaderMap;
+use http::{HeaderMap, StatusCode};
 
 use super::{observer::Observer, step_window::StepWindow};
 use crate::{
@@ -39,7 +39,7 @@ pub(crate) trait LayerHooks: Debug + Send + Sync {
     }
 
     /// Edits the headers of the response that the caller gets.
-    fn head(&mut self, _run: &Run, _headers: &mut HeaderMap) {}
+    fn head(&mut self, _run: &Run, _status: StatusCode, _headers: &mut HeaderMap) {}
 
     /// Observes the first frame after a `Pending`, before the caller gets the frame.
     ///
@@ -60,6 +60,12 @@ pub(crate) trait LayerHooks: Debug + Send + Sync {
     fn error(&self, _run: &Run, error: BoxError) -> BoxError {
         error
     }
+
+    /// Handles the end of the call before the layer settles its node, at most once.
+    ///
+    /// The usage of the response is stored on the node by then. `observer` is `None` if no response
+    /// came.
+    fn settling(&mut self, _run: &Run, _observer: Option<&Observer>) {}
 
     /// Releases the layer's registrations at the end of the call.
     fn release(&mut self, _run: &Run) {}
@@ -88,14 +94,14 @@ impl LayerPart {
 
     /// Handles the head of the response, and edits its headers.
     #[inline]
-    pub(super) fn head(&mut self, run: &Run, headers: &mut HeaderMap) {
+    pub(super) fn head(&mut self, run: &Run, status: StatusCode, headers: &mut HeaderMap) {
         match self {
             // The head is a sign of life, but no content. The head stops the count of silence,
             // because the time until the first poll of the body belongs to the reader.
             Self::Window(window) => {
                 window.frame(run, None, false);
             }
-            Self::Hooks(hooks) => hooks.head(run, headers),
+            Self::Hooks(hooks) => hooks.head(run, status, headers),
             _ => {}
         }
     }
@@ -148,6 +154,13 @@ impl LayerPart {
         match self {
             Self::Hooks(hooks) => hooks.error(run, error),
             _ => error,
+        }
+    }
+
+    #[inline]
+    pub(super) fn settling(&mut self, run: &Run, observer: Option<&Observer>) {
+        if let Self::Hooks(hooks) = self {
+            hooks.settling(run, observer);
         }
     }
 

@@ -55,6 +55,8 @@ pub(crate) struct Observer {
     /// Whether the run adds the response's token usage to its own count. False if the response is
     /// [`NotCounted`], or if a [`UnaryTokens`] of this or of an inner layer adds the usage.
     counts: bool,
+    /// Whether the response is [`NotCounted`]: no upstream is paid for it.
+    is_free: bool,
 }
 
 #[derive(Debug)]
@@ -146,6 +148,7 @@ impl Observer {
             heartbeats: 0,
             is_reported: false,
             counts,
+            is_free: !counts,
         }
     }
 
@@ -300,6 +303,11 @@ impl Observer {
     /// usage already.
     pub(crate) const fn counts(&self) -> bool {
         self.counts
+    }
+
+    /// Whether the response costs nothing: it is marked as [`NotCounted`].
+    pub(crate) const fn is_free(&self) -> bool {
+        self.is_free
     }
 
     /// The marks of the event stream, set by this or an inner layer. `None` for other responses.

@@ -136,7 +136,9 @@ impl SupervisedCall {
             // Outer layers that never open a node find the run in these extensions.
             answer.extensions_mut().insert(self.run.clone());
         }
-        self.settings.part.head(&self.run, answer.headers_mut());
+        let status = answer.status();
+        let headers = answer.headers_mut();
+        self.settings.part.head(&self.run, status, headers);
     }
 
     #[inline]
@@ -500,6 +502,8 @@ impl SupervisedCall {
     #[inline]
     fn settle(&mut self, reason: TerminalReason) {
         if std::mem::take(&mut self.owns) {
+            let observer = self.reader.observer();
+            self.settings.part.settling(&self.run, observer);
             self.run.settle(reason);
         }
     }

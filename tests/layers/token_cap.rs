@@ -4,6 +4,7 @@
 
 mod amounts;
 mod owner;
+mod prompts;
 mod question;
 mod streams;
 mod sub_agents;
@@ -397,7 +398,7 @@ async fn a_snapshot_shows_what_was_spent() {
 
     let json = serde_json::to_value(run.snapshot()).unwrap();
     let counted = serde_json::json!({"input_tokens": 0, "cached_input_tokens": 0,
-        "output_tokens": 10, "estimated_tokens": 10, "cost": 0.0});
+        "output_tokens": 10, "estimated_tokens": 10, "estimated_input_tokens": 0, "cost": 0.0});
     assert_eq!(json["spent"], counted, "while it streams");
     call.abort();
 }

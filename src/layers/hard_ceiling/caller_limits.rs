@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
 use crate::{
     llm::names_events,
@@ -135,7 +135,7 @@ impl CallerDeadline {
 impl LayerHooks for CallerDeadline {
     /// Replaces the limits on the head by those on the body, when the head arrives. If the run has
     /// become one of many calls, all limits are withdrawn.
-    fn head(&mut self, _: &Run, headers: &mut HeaderMap) {
+    fn head(&mut self, _: &Run, _: StatusCode, headers: &mut HeaderMap) {
         if self.call.is_of_many() {
             self.withdraw();
             return;

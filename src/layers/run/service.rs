@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, sync::Arc};
 
-use http::{HeaderMap, HeaderValue, Request};
+use http::{HeaderMap, HeaderValue, Request, StatusCode};
 use tower_layer::Layer;
 
 use super::{
@@ -261,7 +261,7 @@ impl SupervisesCalls for RunLayer {
 struct RunHeader;
 
 impl LayerHooks for RunHeader {
-    fn head(&mut self, found: &Run, headers: &mut HeaderMap) {
+    fn head(&mut self, found: &Run, _: StatusCode, headers: &mut HeaderMap) {
         // A `RunId` only has characters that are valid in a header.
         if let Ok(id) = HeaderValue::try_from(found.id().to_string()) {
             headers.insert(X_RUN_ID, id);

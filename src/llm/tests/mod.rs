@@ -1,3 +1,4 @@
 mod json_validator;
+mod prompt_tokens;
 mod request_fields;
 mod volatile_words;

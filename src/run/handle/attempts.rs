@@ -170,6 +170,32 @@ impl Run {
         attempt.is_some_and(|attempt| attempt.target.get().is_some())
     }
 
+    /// Marks this attempt as one for which a layer further in makes attempts. Does nothing if the
+    /// node is no attempt.
+    pub(crate) fn mark_outer(&self) {
+        if let Some(attempt) = self.node().payload.attempt() {
+            attempt.is_outer.store(true, Ordering::Release);
+        }
+    }
+
+    /// Marks whether a layer holds this attempt's request back, so that no upstream has it. Does
+    /// nothing if the node is no attempt.
+    pub(crate) fn hold_request(&self, holds: bool) {
+        if let Some(attempt) = self.node().payload.attempt() {
+            attempt.is_held.store(holds, Ordering::Release);
+        }
+    }
+
+    /// Whether this attempt has handed its request to an upstream: no layer further in makes the
+    /// attempts, or holds the request back.
+    pub(crate) fn has_sent_request(&self) -> bool {
+        let attempt = self.node().payload.attempt();
+        attempt.is_some_and(|attempt| {
+            let holds = attempt.is_held.load(Ordering::Acquire);
+            !holds && !attempt.is_outer.load(Ordering::Acquire)
+        })
+    }
+
     /// Whether candidates other than this attempt's could serve the call.
     pub(crate) fn has_others(&self) -> bool {
         has_others(self.node())

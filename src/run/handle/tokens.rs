@@ -71,6 +71,14 @@ impl Run {
         Some(self.make_token_meter())
     }
 
+    /// Whether a run at or above this node counts tokens.
+    #[inline]
+    pub(crate) fn has_token_count(&self) -> bool {
+        self.node()
+            .path()
+            .any(|node| node.tokens_if_any().is_some())
+    }
+
     #[cold]
     fn make_token_meter(&self) -> TokenMeter {
         let ledgers = self.ledgers().map(|(_, ledger)| Arc::clone(ledger));

@@ -183,7 +183,7 @@ impl TokenCaps {
         ];
         caps.into_iter().find_map(|(cap, used, of)| {
             let cap = cap.filter(|cap| is_over(used, *cap))?;
-            Some(TokenLimit::new(cap, of, spent.estimated > 0))
+            Some(TokenLimit::new(cap, of, spent.is_estimated(of)))
         })
     }
 
@@ -229,6 +229,8 @@ pub(crate) struct Spending {
     output: u64,
     /// The part of `output` that no upstream has stated.
     estimated: u64,
+    /// The part of `input` that no upstream has stated.
+    estimated_input: u64,
     /// The cost, in [`UNITS`]: in 64 bits it could not exceed 18 million of the currency.
     cost: u128,
 }
@@ -251,12 +253,25 @@ impl Spending {
             cached_input,
             output,
             estimated,
+            estimated_input: 0,
             cost,
         }
     }
 
+    /// The tokens of a prompt that no upstream has stated.
+    fn of_prompt(tokens: u64, price: Option<Price>) -> Self {
+        let cost = price.map_or(0, |price| u128::from(tokens) * u128::from(price.input));
+        Self {
+            input: tokens,
+            estimated_input: tokens,
+            cost,
+            ..Self::default()
+        }
+    }
+
     pub(crate) const fn is_nothing(&self) -> bool {
-        self.input | self.cached_input | self.output | self.estimated == 0 && self.cost == 0
+        // The estimates are parts of `input` and `output`.
+        self.input | self.cached_input | self.output == 0 && self.cost == 0
     }
 
     pub(crate) const fn plus(self, more: Self) -> Self {
@@ -265,6 +280,7 @@ impl Spending {
             cached_input: self.cached_input.saturating_add(more.cached_input),
             output: self.output.saturating_add(more.output),
             estimated: self.estimated.saturating_add(more.estimated),
+            estimated_input: self.estimated_input.saturating_add(more.estimated_input),
             cost: self.cost.saturating_add(more.cost),
         }
     }
@@ -275,7 +291,16 @@ impl Spending {
             cached_input: self.cached_input.saturating_sub(less.cached_input),
             output: self.output.saturating_sub(less.output),
             estimated: self.estimated.saturating_sub(less.estimated),
+            estimated_input: self.estimated_input.saturating_sub(less.estimated_input),
             cost: self.cost.saturating_sub(less.cost),
+        }
+    }
+
+    /// Whether a part of these tokens is an estimate.
+    const fn is_estimated(&self, of: TokenMeasure) -> bool {
+        match of {
+            TokenMeasure::Output => self.estimated > 0,
+            TokenMeasure::Total | TokenMeasure::Cost => self.estimated | self.estimated_input > 0,
         }
     }
 
@@ -303,6 +328,8 @@ pub struct TokensSpent {
     pub output_tokens: u64,
     /// The part of the output tokens that is an estimate.
     pub estimated_tokens: u64,
+    /// The part of the input tokens that is an estimate.
+    pub estimated_input_tokens: u64,
     /// The cost, by the prices of the candidates.
     pub cost: f64,
 }
@@ -314,6 +341,7 @@ impl From<Spending> for TokensSpent {
             cached_input_tokens: spent.cached_input,
             output_tokens: spent.output,
             estimated_tokens: spent.estimated,
+            estimated_input_tokens: spent.estimated_input,
             cost: spent.cost(),
         }
     }
@@ -389,7 +417,7 @@ impl TokenLedger {
     }
 }
 
-/// The count of one answer's tokens, in its run and in the runs above.
+/// The count of one answer's tokens, or of one prompt's, in its run and in the runs above.
 #[derive(Debug)]
 pub(crate) struct TokenMeter {
     /// The counts of the nearest run and of the runs above it, as far as these count tokens.
@@ -416,7 +444,15 @@ impl TokenMeter {
 
     /// Replaces the tokens that the answer has used so far, in all counts.
     pub(crate) fn set(&mut self, usage: Option<Usage>, estimated: u64) {
-        let now = Spending::of(usage, estimated, self.price);
+        self.replace(Spending::of(usage, estimated, self.price));
+    }
+
+    /// Replaces the tokens of a prompt that no upstream has stated, in all counts.
+    pub(crate) fn set_prompt(&mut self, tokens: u64) {
+        self.replace(Spending::of_prompt(tokens, self.price));
+    }
+
+    fn replace(&mut self, now: Spending) {
         let before = std::mem::replace(&mut self.counted, now);
         if before != now {
             for ledger in &self.ledgers {

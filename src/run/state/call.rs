@@ -84,6 +84,10 @@ pub(crate) struct TargetState {
     /// Whether a metric has counted this attempt, or one within it.
     #[cfg(feature = "metrics")]
     pub(in crate::run) is_counted: AtomicBool,
+    /// Whether a layer further in makes attempts for this one: they count the prompt.
+    pub(in crate::run) is_outer: AtomicBool,
+    /// Whether a layer further in holds the request back: no upstream has it.
+    pub(in crate::run) is_held: AtomicBool,
     /// The place for the attempt's span, allocated if a subscriber wants it.
     pub(in crate::run) span: OnceLock<Box<SpanSlot>>,
 }

@@ -33,6 +33,7 @@ mod metrics;
 #[path = "../../../../tests/support/net/mod.rs"]
 mod net;
 mod progress;
+mod prompts;
 mod random_load;
 mod reload;
 mod shutdown;
