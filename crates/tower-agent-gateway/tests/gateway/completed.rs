@@ -155,3 +155,32 @@ fn a_caller_completes_its_own_run_and_the_next_request_opens_another() {
         assert!(gateway.records().is_empty());
     });
 }
+
+#[test]
+fn check_warns_of_an_idle_limit_that_is_not_shorter_than_the_ceiling() {
+    run(async {
+        for (limits, place) in [
+            (
+                "[run]\nidle = \"5m\"\nmax_turn_time = \"5m\"",
+                Some("2:8: run.idle: "),
+            ),
+            (
+                "[run]\nidle = \"5m\"\ntimeout = \"4m\"",
+                Some("2:8: run.idle: "),
+            ),
+            ("[run]\nidle = \"4m\"\nmax_turn_time = \"5m\"", None),
+            ("[run]\nmax_turn_time = \"5m\"", None),
+            ("[run]\nidle = \"0s\"\nmax_turn_time = \"5m\"", None),
+        ] {
+            let candidate = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"";
+            let file = Config::new(format!("{limits}\n{candidate}")).write();
+            let (status, [_, told]) = Gateway::printed(&["--check", file.path()], &[]).await;
+            assert_eq!(status, Some(0), "{told}");
+            let expected = place.map(|place| format!("warning: {}:{place}", file.path()));
+            match expected {
+                Some(expected) => assert!(told.contains(&expected), "{limits}: {told}"),
+                None => assert_eq!(told, "", "{limits}"),
+            }
+        }
+    });
+}
