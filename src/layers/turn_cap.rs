@@ -10,8 +10,8 @@
 //! A turn is one round of the agent's loop: a request for which a model generates, admitted by
 //! this layer. The attempts and fallbacks of a turn are no further turns, and neither are the
 //! tools that its answer calls. A retry by the caller is a new request, and a turn. By their
-//! paths, embeddings, counts of tokens and lists of models are no turns; a request with an
-//! unknown path is one. [`counts`](TurnCapLayer::counts) replaces this rule.
+//! paths, embeddings, images, counts of tokens and lists of models are no turns; a request with
+//! an unknown path is one. [`counts`](TurnCapLayer::counts) replaces this rule.
 //!
 //! The count belongs to the nearest run, so it holds across all requests with the run's id
 //! ([`RunLayer`](crate::RunLayer)); a sub-agent's run has a separate count. A call counts once,

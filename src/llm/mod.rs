@@ -6,6 +6,7 @@ mod content_type;
 mod conversation;
 pub mod dialect;
 pub mod failure;
+mod form_fields;
 mod json_scanner;
 mod json_validator;
 mod prompt_tokens;
@@ -26,6 +27,7 @@ pub(crate) use self::{
         AnswerReader, Called, ConversationEvent, History, HistoryPlace, SenderIdentity, ToolCall,
         canonical, digest, result, texts,
     },
+    form_fields::{FormFields, is_form},
     prompt_tokens::prompt_tokens,
     request_fields::{RequestFields, insert_model},
     volatile_words::{PIECE, ShortNumbers, normalise},

@@ -11,12 +11,15 @@ use tower_agent::llm::{
 pub(crate) const VERSION: &str = "/v1";
 
 /// The operations that the gateway forwards.
-pub(crate) const OPERATIONS: [&str; 5] = [
+pub(crate) const OPERATIONS: [&str; 8] = [
     "/v1/chat/completions",
     "/v1/responses",
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/v1/embeddings",
+    "/v1/images/generations",
+    "/v1/images/edits",
+    "/v1/images/variations",
 ];
 
 /// The list of models, which the gateway answers itself.

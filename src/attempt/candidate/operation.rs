@@ -74,20 +74,21 @@ pub(crate) fn without_last_operation(path: &str) -> Option<&str> {
 
 /// Whether the request is a turn of its run: a model generates output for it.
 ///
-/// Embeddings, counts of tokens, and a GET or HEAD of models are no turns. Any other request is
-/// one, also at an unknown path, and at a path in which another operation precedes the last one.
+/// Embeddings, images, counts of tokens, and a GET or HEAD of models are no turns. Any other
+/// request is one, also at an unknown path, and at a path in which another operation precedes the
+/// last one.
 pub(crate) fn generates<B>(request: &Request<B>) -> bool {
     let path = request.uri().path();
     let reads = matches!(*request.method(), Method::GET | Method::HEAD);
     match Operation::from_path(path) {
         None => !(reads && is_of_models(path)),
-        Some(operation @ (Operation::Embeddings | Operation::CountTokens)) => {
+        Some(Operation::ChatCompletions | Operation::Responses | Operation::Messages) => true,
+        Some(operation) => {
             // A server that routes by the beginning of the path may find another operation.
             let path = path.strip_suffix('/').unwrap_or(path);
             let base = path.strip_suffix(operation.path());
             base.and_then(Operation::from_path).is_some()
         }
-        Some(_) => true,
     }
 }
 

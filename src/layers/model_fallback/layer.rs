@@ -95,7 +95,7 @@ impl ModelFallbackLayer {
     /// model, the candidate accepts the dialect and is in no cooldown, and a
     /// [`CandidateOrder`](crate::CandidateOrder) keeps it. By default each request starts at the
     /// candidate that it names. The [`RunLayer`](crate::RunLayer) defines the session; the setting
-    /// affects neither a run without one nor a request with a form. Clones of the layer share the
+    /// affects neither a run without one nor a form without a readable model. Clones of the layer share the
     /// sessions, and remember at least the last 4,096.
     #[must_use]
     pub fn sticky(mut self, sticky: bool) -> Self {
@@ -130,9 +130,12 @@ impl ModelFallbackLayer {
         self
     }
 
-    /// Refuses a request with a body that is empty or a form, as the layer reads no model from it.
+    /// Refuses a request with a body into which the layer cannot write the candidate's model: one
+    /// that is empty, or a form.
     ///
-    /// By default the layer leaves an empty body or a form unchanged, and sends a form to the first
+    /// Edits and variations of images may be forms (`multipart/form-data`) that name their `model` in
+    /// a field; the layer replaces its value. By default the layer does so with any form, leaves an
+    /// empty body and a form without a readable model unchanged, and sends such a form to the first
     /// candidate only.
     #[must_use]
     pub const fn json_only(mut self) -> Self {
@@ -140,10 +143,11 @@ impl ModelFallbackLayer {
         self
     }
 
-    /// Sets whether a JSON body that names no `model` gets the first candidate's, and after a move
-    /// that of the candidate that is asked.
+    /// Sets whether a body that names no `model` gets the first candidate's, and after a move that of
+    /// the candidate that is asked.
     ///
-    /// The name becomes the first member of the body; nothing else of it changes. By default the
+    /// The name becomes the first member of a JSON body, or the first field of a form; nothing else
+    /// of it changes. By default the
     /// upstream gets the body as it is, and mostly refuses it.
     #[must_use]
     pub const fn default_model(mut self, default_model: bool) -> Self {

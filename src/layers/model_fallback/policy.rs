@@ -107,7 +107,7 @@ impl AttemptPolicy for FallbackPolicy {
         let mut original = OriginalRequest::read(request, self.settings.operation)?;
         original.set_names_model(self.settings.default_model);
         if self.settings.json_only {
-            original.check_json()?;
+            original.check_body()?;
         }
         self.request = PreparedRequest::Original(original);
         self.own = Some(own.clone());
@@ -167,12 +167,11 @@ impl AttemptPolicy for FallbackPolicy {
     }
 
     fn streams(&self) -> bool {
-        let fields = self.original().and_then(OriginalRequest::fields);
-        fields.is_some_and(|fields| fields.stream())
+        self.original().is_some_and(OriginalRequest::streams)
     }
 
     fn model(&self) -> Option<&str> {
-        self.original()?.fields()?.model()
+        self.original()?.model()
     }
 
     fn current_candidate(&self) -> Option<&Candidate> {

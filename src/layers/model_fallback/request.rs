@@ -7,7 +7,7 @@ use crate::{
     attempt::{Candidate, Operation, RequestTemplate, strip_request_headers, without_credentials},
     body::ReplayBody,
     error::{BoxError, InvalidRequest},
-    llm::{RequestFields, insert_model, is_plain},
+    llm::{FormFields, RequestFields, insert_model, is_form, is_plain},
 };
 
 /// The caller's request, from which the layer makes the request of each attempt.
@@ -27,8 +27,9 @@ pub(crate) struct OriginalRequest {
 enum Content {
     Nothing,
     Json(RequestFields),
-    /// The body is a multipart form; the layer does not read its model.
-    Form,
+    Form(FormFields),
+    /// A form that cannot be read, for this reason.
+    UnreadForm(&'static str),
 }
 
 impl OriginalRequest {
@@ -44,7 +45,10 @@ impl OriginalRequest {
         } else {
             match RequestFields::read(&body) {
                 Ok(fields) => Content::Json(fields),
-                Err(_) if is_form(&head.headers) => Content::Form,
+                Err(_) if is_form(&head.headers) => match FormFields::read(&head.headers, &body) {
+                    Ok(fields) => Content::Form(fields),
+                    Err(why) => Content::UnreadForm(why),
+                },
                 Err(error) => return Err(encoded(&head.headers).unwrap_or(error)),
             }
         };
@@ -68,14 +72,28 @@ impl OriginalRequest {
         self.names_model = names_model;
     }
 
-    /// Checks that the body is JSON: neither empty nor a form.
-    pub(super) fn check_json(&self) -> Result<(), InvalidRequest> {
-        let is = match self.content {
+    /// Checks that the candidate's model can be written into the body.
+    ///
+    /// The body is JSON or, for edits and variations of images, a form that names its model.
+    pub(super) fn check_body(&self) -> Result<(), InvalidRequest> {
+        let takes_forms = matches!(
+            self.operation,
+            Some(Operation::ImageEdits | Operation::ImageVariations)
+        );
+        let message = match &self.content {
             Content::Json(_) => return Ok(()),
-            Content::Nothing => "empty",
-            Content::Form => "a form",
+            Content::Form(fields) if takes_forms => match fields.model() {
+                None if !self.names_model => "the request's form names no `model`".to_owned(),
+                _ => return Ok(()),
+            },
+            Content::UnreadForm(why) if takes_forms => {
+                format!("the request's form is unusable: {why}")
+            }
+            Content::Nothing => "the request body is not JSON: it is empty".to_owned(),
+            Content::Form(_) | Content::UnreadForm(_) => {
+                "the request body is not JSON: it is a form".to_owned()
+            }
         };
-        let message = format!("the request body is not JSON: it is {is}");
         Err(InvalidRequest::new(message))
     }
 
@@ -97,19 +115,33 @@ impl OriginalRequest {
         self.template.head()
     }
 
-    /// The `model` and `stream` of the request's JSON body; `None` for another body.
-    pub(crate) const fn fields(&self) -> Option<&RequestFields> {
+    /// The model that the request's body names, if any.
+    pub(crate) fn model(&self) -> Option<&str> {
         match &self.content {
-            Content::Json(fields) => Some(fields),
-            _ => None,
+            Content::Json(fields) => fields.model(),
+            Content::Form(fields) => fields.model(),
+            Content::Nothing | Content::UnreadForm(_) => None,
         }
     }
 
-    /// Whether candidates other than the first may get the request; false for a form.
+    /// Whether the request's body asks for a stream.
+    pub(crate) const fn streams(&self) -> bool {
+        match &self.content {
+            Content::Json(fields) => fields.stream(),
+            Content::Form(fields) => fields.stream(),
+            Content::Nothing | Content::UnreadForm(_) => false,
+        }
+    }
+
+    /// Whether candidates other than the first may get the request.
     ///
-    /// The layer cannot replace the model that a form names.
-    pub(crate) const fn may_move(&self) -> bool {
-        !matches!(self.content, Content::Form)
+    /// False for a form in which the layer cannot write the candidate's model.
+    pub(crate) fn may_move(&self) -> bool {
+        match &self.content {
+            Content::Json(_) | Content::Nothing => true,
+            Content::Form(fields) => fields.model().is_some() || self.names_model,
+            Content::UnreadForm(_) => false,
+        }
     }
 
     /// The error for a path of no known operation, to which a base URL cannot be joined.
@@ -130,6 +162,9 @@ impl OriginalRequest {
                 ReplayBody::spliced(insert_model(&self.body, model))
             }
             Content::Json(fields) => ReplayBody::spliced(fields.splice(&self.body, model)),
+            Content::Form(fields) if self.may_move() => {
+                ReplayBody::spliced(fields.splice(&self.body, model))
+            }
             _ => self.body.clone().into(),
         }
     }
@@ -183,14 +218,6 @@ impl fmt::Debug for OriginalRequest {
             .field("len", &self.body.len())
             .finish_non_exhaustive()
     }
-}
-
-fn is_form(headers: &HeaderMap) -> bool {
-    let kind = headers
-        .get(header::CONTENT_TYPE)
-        .map(HeaderValue::as_bytes)
-        .and_then(|kind| kind.split_first_chunk());
-    kind.is_some_and(|(kind, _): (&[u8; 10], _)| kind.eq_ignore_ascii_case(b"multipart/"))
 }
 
 /// The error for a body that cannot be parsed because it is compressed; `None` for a plain body.

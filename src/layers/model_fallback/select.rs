@@ -42,7 +42,7 @@ impl FallbackPolicy {
             _ => all.find(is_named),
         };
         let sessions = self.settings.sessions.as_ref();
-        // The layer does not read the model in a form, so a form is not sticky.
+        // A form without a model that the layer can read is not sticky.
         let sessions = sessions.filter(|_| original.may_move());
         let session = sessions.and_then(|sessions| sessions.of(own, model));
         let served = sessions.and_then(|sessions| sessions.find(session?));
@@ -84,7 +84,7 @@ impl FallbackPolicy {
         self.route.stops().filter(speaks)
     }
 
-    /// The stops that may be tried; only the first of them if the body is a form.
+    /// The stops that may be tried; only the first of them if the body is a form of unknown model.
     fn suitable_stops(&self) -> impl Iterator<Item = usize> {
         let may_move = self.original().is_some_and(OriginalRequest::may_move);
         self.stops().take(if may_move { usize::MAX } else { 1 })

@@ -1,3 +1,4 @@
+mod form_fields;
 mod json_validator;
 mod prompt_tokens;
 mod request_fields;

@@ -117,7 +117,8 @@ async fn they_are_in_openais_dialect() {
     }
 }
 
-const FORM: &str = "--b\r\ncontent-disposition: form-data; name=\"model\"\r\n\r\na\r\n\
+/// A form without a model.
+const FORM: &str = "--b\r\ncontent-disposition: form-data; name=\"prompt\"\r\n\r\na\r\n\
                     --b\r\ncontent-disposition: form-data; name=\"image\"; filename=\"i\"\r\n\
                     content-type: image/png\r\n\r\n\u{0}\u{1}\u{7f}\r\n--b--\r\n";
 
@@ -129,7 +130,24 @@ fn form() -> Request<Full<Bytes>> {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_form_goes_to_the_first_as_it_is_and_to_nobody_else() {
+async fn a_form_moves_on_with_the_same_bytes_but_for_the_model() {
+    let upstream = Upstream::scripts([failure(500), Script::answer(200, OPERATIONS[2].2)]);
+    let candidates = [Candidate::new("a"), at("bb", "http://two.test/api")];
+    let layer = ModelFallbackLayer::new(candidates).json_only();
+    let named = FORM.replace("prompt", "model");
+    let request = form().map(|_| Full::from(named.clone()));
+
+    let answer = layer.layer(upstream.clone()).oneshot(request).await;
+
+    assert_eq!(answer.unwrap().headers()["x-served-model"], "bb");
+    let requests = upstream.requests();
+    assert_eq!(requests[0].body(), named);
+    assert_eq!(requests[1].body(), named.replace("\r\na\r\n", "\r\nbb\r\n"));
+    assert_eq!(requests[1].uri, "http://two.test/api/images/edits");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_form_without_a_model_goes_to_the_first_as_it_is_and_to_nobody_else() {
     let upstream = Upstream::scripts([failure(503).header("x-request-id", "r"), healthy()]);
     let candidates = [of_account("a", "one"), of_account("b", "two")];
     let layer = ModelFallbackLayer::new(candidates).cooldowns(Cooldowns::new());

@@ -18,6 +18,7 @@ mod error_answer;
 mod error_content;
 mod openai_chat;
 mod openai_embeddings;
+mod openai_images;
 mod openai_responses;
 mod request;
 mod routes;

@@ -17,6 +17,9 @@ pub(super) struct Request {
     pub(super) messages: Value,
     #[serde(default)]
     pub(super) tools: Vec<Value>,
+    /// The number of images.
+    #[serde(default)]
+    pub(super) n: Option<usize>,
     /// The encoding of embeddings: `float` or `base64`.
     #[serde(default)]
     pub(super) encoding_format: Option<String>,
@@ -37,6 +40,7 @@ pub(super) enum Endpoint {
     Messages,
     CountTokens,
     Embeddings,
+    Images,
 }
 
 /// The time of creation of all models and answers, in Unix seconds; fixed so that answers repeat.

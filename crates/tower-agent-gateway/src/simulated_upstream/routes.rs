@@ -20,7 +20,7 @@ use super::error_answer::Refusal;
 use super::request::{CREATED, Endpoint, Request};
 use super::scripted_body::ScriptBody;
 use super::stats::{Stats, StatsPage};
-use super::{anthropic_messages, openai_chat, openai_embeddings, openai_responses};
+use super::{anthropic_messages, openai_chat, openai_embeddings, openai_images, openai_responses};
 
 /// The name in `GET /stats` of requests that name no simulated model.
 const REFUSED: &str = "(refused)";
@@ -51,6 +51,9 @@ pub(super) fn router() -> Router {
             operation(Endpoint::CountTokens),
         )
         .route("/v1/embeddings", operation(Endpoint::Embeddings))
+        .route("/v1/images/generations", operation(Endpoint::Images))
+        .route("/v1/images/edits", operation(Endpoint::Images))
+        .route("/v1/images/variations", operation(Endpoint::Images))
         .route("/v1/models", get(models))
         .route("/stats", get(stats))
         .layer(DefaultBodyLimit::disable())
@@ -85,7 +88,12 @@ async fn models() -> Json<Value> {
 
 impl SimulatedUpstream {
     async fn answer(self, operation: Endpoint, body: Bytes) -> Response {
-        match serde_json::from_slice(&body) {
+        let form = (operation == Endpoint::Images).then(|| openai_images::form(&body));
+        let request = match form.flatten() {
+            Some(request) => Ok(request),
+            None => serde_json::from_slice(&body),
+        };
+        match request {
             Ok(request) => self.generate(operation, &request, &body).await,
             Err(error) => self.refuse(operation, &Refusal::BadJson(error)),
         }
@@ -116,7 +124,7 @@ impl SimulatedUpstream {
             Endpoint::Chat => Some(openai_chat::events(&answer)),
             Endpoint::Responses => Some(openai_responses::events(&answer)),
             Endpoint::Messages => Some(anthropic_messages::events(&answer)),
-            Endpoint::CountTokens | Endpoint::Embeddings => None,
+            Endpoint::CountTokens | Endpoint::Embeddings | Endpoint::Images => None,
         };
 
         let mut headers = head(operation, open.serial);
@@ -156,6 +164,7 @@ fn whole(operation: Endpoint, request: &Request, answer: &SimulatedAnswer<'_>) -
         Endpoint::Messages => anthropic_messages::whole(answer),
         Endpoint::CountTokens => anthropic_messages::count(),
         Endpoint::Embeddings => openai_embeddings::whole(request),
+        Endpoint::Images => openai_images::whole(request),
     }
 }
 

@@ -25,6 +25,7 @@ mod fallback;
 mod forwarding;
 mod framing;
 mod health;
+mod images;
 mod known_agents;
 mod listening;
 mod log;

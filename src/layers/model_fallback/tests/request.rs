@@ -75,7 +75,7 @@ fn nothing_is_spliced_into_no_body() {
         .body(ReplayBody::default())
         .unwrap();
     let original = OriginalRequest::read(request, None).unwrap();
-    assert!(original.may_move() && original.fields().is_none());
+    assert!(original.may_move() && original.model().is_none());
     let request = Candidate::new("served")
         .request(&mut original.clone(), None)
         .unwrap();
@@ -83,19 +83,42 @@ fn nothing_is_spliced_into_no_body() {
 }
 
 #[test]
-fn a_form_is_sent_as_it_is() {
+fn a_form_gets_the_model_in_its_field() {
     let form = "--b\r\ncontent-disposition: form-data; name=model\r\n\r\nasked\r\n--b--";
     for kind in [
         "multipart/form-data; boundary=b",
         "Multipart/Form-Data;boundary=b",
     ] {
         let original = post("/v1/images/edits", &[("content-type", kind)], form);
-        assert!(!original.may_move());
-        let request = elsewhere().request(&mut original.clone(), None).unwrap();
+        assert!(original.may_move() && original.model() == Some("asked"));
+        let mut request = elsewhere().request(&mut original.clone(), None).unwrap();
         assert_eq!(request.uri(), "https://other.example/v1/images/edits");
-        assert_eq!(bytes(request.body()), form);
+        let sent = form.replace("asked", elsewhere().model());
+        assert_eq!(bytes(request.body()), sent);
+        let length = request.headers_mut().remove("content-length").unwrap();
+        assert_eq!(length, sent.len().to_string().as_str());
     }
     assert!(chat(&[("content-type", "multipart/form-data")]).may_move());
+}
+
+/// The layer cannot say which model its upstream would read.
+#[test]
+fn a_form_that_cannot_be_read_is_sent_as_it_is() {
+    let form = "--b\r\ncontent-disposition: form-data; name=model\r\n\r\nasked\r\n--b--";
+    for (kind, form) in [
+        ("multipart/form-data", form),
+        ("multipart/form-data; boundary=c", form),
+        ("multipart/form-data; boundary=b", &form[..form.len() - 5]),
+        (
+            "multipart/form-data; boundary=b",
+            "--b\r\ncontent-disposition: form-data; name=prompt\r\n\r\nasked\r\n--b--",
+        ),
+    ] {
+        let original = post("/v1/images/edits", &[("content-type", kind)], form);
+        assert!(!original.may_move() && original.model().is_none());
+        let request = elsewhere().request(&mut original.clone(), None).unwrap();
+        assert_eq!(bytes(request.body()), form);
+    }
 }
 
 #[test]

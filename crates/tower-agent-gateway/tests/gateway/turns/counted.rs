@@ -81,7 +81,11 @@ fn what_writes_nothing_is_no_turn() {
             request.header("x-run-id", "r-1").ask()
         };
         for _ in 0..3 {
-            for path in ["/v1/embeddings", "/v1/messages/count_tokens"] {
+            for path in [
+                "/v1/embeddings",
+                "/v1/messages/count_tokens",
+                "/v1/images/generations",
+            ] {
                 assert_eq!(of_run(path).await.status, 200, "{path}");
             }
         }
@@ -92,7 +96,7 @@ fn what_writes_nothing_is_no_turn() {
         is_capped(&of_run(CHAT).await);
         // And then it is over for these, too.
         is_capped(&of_run("/v1/embeddings").await);
-        assert_eq!(upstream.count(), 7);
+        assert_eq!(upstream.count(), 10);
     });
 }
 
