@@ -92,11 +92,14 @@ pub use self::{
     future::Attempts,
 };
 
+#[cfg(feature = "config")]
+pub(crate) use self::candidate::without_last_operation;
+
 pub(crate) use self::{
     budget::Backoff,
     candidate::{
         ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, strip_request_headers,
-        without_credentials, without_last_operation,
+        without_credentials,
     },
     denial::Denial,
     failed_attempts::is_logged,

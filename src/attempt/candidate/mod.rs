@@ -11,9 +11,12 @@ mod tests;
 
 pub use self::operation::CandidateDialect;
 
+#[cfg(feature = "config")]
+pub(crate) use self::operation::without_last_operation;
+
 pub(crate) use self::{
     headers::{strip_hop, strip_request_headers},
-    operation::{Operation, generates, without_last_operation},
+    operation::{Operation, generates},
 };
 
 use std::{any::Any, borrow::Cow, error::Error, fmt, sync::Arc};

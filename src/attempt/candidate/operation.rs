@@ -59,6 +59,7 @@ impl Operation {
 ///
 /// The list of models and the operations that no candidate takes count, too. A deployment may have
 /// any name, also that of an operation.
+#[cfg(feature = "config")]
 pub(crate) fn without_last_operation(path: &str) -> Option<&str> {
     let path = path.trim_end_matches('/');
     let known = Operation::ALL.map(Operation::path);
