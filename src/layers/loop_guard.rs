@@ -9,7 +9,7 @@
 //!
 //! An action is a tool call, with its result if that is known. Two calls are the same if they have
 //! the same name and the same arguments, in any order of the keys. Two results of a history are the
-//! same if they differ only in words such as ids, times and durations, unless the layer compares
+//! same if they differ only in [ids, times and durations](#equal-results), unless the layer compares
 //! [exact results](LoopGuardLayer::exact_results). The layer compares the run's last 30 actions, or
 //! more if a limit is larger or a tool [polls](LoopGuardLayer::polls):
 //!
@@ -51,6 +51,25 @@
 //! the run counts their calls without a history. Such a run ends by the limits of a layer that one
 //! of its model calls has passed, unless the layer is in shadow mode, or by
 //! [`Run::end_when_looping`]. Without such limits observers get notices, and the run goes on.
+//!
+//! # Equal results
+//!
+//! Of a result in a history these parts do not count, unless the layer compares
+//! [exact results](LoopGuardLayer::exact_results):
+//!
+//! - In the first 8 KiB of each text, and in numbers: words with letters and digits, numbers of ten
+//!   or more characters, numbers with a unit of time, times such as `10:31:07`, ids with a known
+//!   prefix, letter case and white space. A shorter number, such as a page, a percentage or an exit
+//!   code, counts.
+//! - In its JSON, at any depth, and also in a text that is JSON: a number, or a time of RFC 3339,
+//!   under a key for a duration, a process or a time. The last word of the key decides:
+//!   `duration`, `elapsed`, `took`, `latency`, `uptime`, `runtime`, `walltime`; a unit such as `ms`
+//!   or `seconds`; `pid`, `ppid`, `pgid`, `tid`, `process_id`, `thread_id`; `time`, `timestamp`,
+//!   `ts`, `datetime`, `date`, `atime`, `mtime`, `ctime`; and `at` behind another word. So
+//!   `wallTime`, `duration_ms`, `Process-ID` and `startedAt` are such keys, and `exit_code`,
+//!   `count`, `times` and `timeout` are none.
+//! - In the lines with which Codex begins the output of a command: the numbers under such names, as
+//!   in `Wall time: 0.1 seconds`, and the `Chunk ID`.
 //!
 //! # Which history
 //!
@@ -243,11 +262,8 @@ impl LoopGuardLayer {
 
     /// Compares results as written, apart from JSON's order of keys and white space.
     ///
-    /// By default a result that differs only in ids, times and durations is not new: words with
-    /// letters and digits, numbers of ten or more characters, numbers with a unit of time, times
-    /// such as `10:31:07`, and ids with a known prefix count as equal, and letter case and white
-    /// space do not count. A shorter number, such as a page or a percentage, is compared as it is.
-    /// This holds for the first 8 KiB of each string; the rest is compared as written.
+    /// By default a result that differs only in ids, times and durations is not new: see
+    /// [equal results](self#equal-results).
     #[must_use]
     pub const fn exact_results(mut self) -> Self {
         self.exact = true;

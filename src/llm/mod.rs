@@ -15,6 +15,7 @@ pub mod sse;
 pub mod stream;
 #[cfg(test)]
 mod tests;
+mod volatile_values;
 mod volatile_words;
 
 use std::sync::Arc;
@@ -30,6 +31,7 @@ pub(crate) use self::{
     form_fields::{FormFields, is_form},
     prompt_tokens::prompt_tokens,
     request_fields::{RequestFields, insert_model},
+    volatile_values::{command_header, is_volatile_key, is_volatile_value, volatile_name},
     volatile_words::{PIECE, ShortNumbers, normalise},
 };
 

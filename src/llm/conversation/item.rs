@@ -8,9 +8,9 @@ use std::{
 };
 
 use crate::llm::{
-    ShortNumbers, excerpt,
+    ShortNumbers, command_header, excerpt, is_volatile_key, is_volatile_value,
     json_scanner::{Scan, Scanner, Text},
-    normalise,
+    normalise, volatile_name,
 };
 
 /// One event of a conversation.
@@ -273,17 +273,18 @@ pub(crate) fn digest(value: impl Hash) -> u64 {
 /// levels deep, is hashed as written. An empty text equals `{}`, because models send either for
 /// a call without arguments.
 pub(crate) fn canonical(json: &[u8]) -> u64 {
-    canonical_by(json, |span| digest(span))
+    Leaves::Written.digest(json)
 }
 
 /// Hashes the result of a tool call, like [`canonical`].
 ///
 /// Unless `exact` is set, volatile words in strings and numbers do not matter: ids, times,
-/// durations.
+/// durations. Neither do numbers and times under [volatile keys](is_volatile_key), also in JSON that
+/// is in a string of the result.
 pub(crate) fn result(json: &[u8], exact: bool) -> u64 {
     match exact {
         true => canonical(json),
-        false => canonical_by(json, normalised),
+        false => Leaves::Stable { nested: 0 }.digest(json),
     }
 }
 
@@ -292,51 +293,111 @@ pub(crate) fn result(json: &[u8], exact: bool) -> u64 {
 /// The rest of a longer string is compared as it is, because that is cheaper.
 const NORMALISED: usize = 8192;
 
-/// Hashes a string or number without its volatile words.
-fn normalised(span: &[u8]) -> u64 {
-    let text = Text::of(span).map_or(Cow::Borrowed(span), Text::decoded);
+/// The most strings around a JSON text that is read as such.
+const MAX_NESTED: u8 = 3;
+
+/// The form in which strings, numbers and literals of a JSON text are hashed.
+#[derive(Clone, Copy)]
+enum Leaves {
+    /// The form is the text as written.
+    Written,
+    /// The form has no volatile words, and no numbers under volatile keys. `nested` is the number
+    /// of strings around the text.
+    Stable { nested: u8 },
+}
+
+impl Leaves {
+    fn digest(self, json: &[u8]) -> u64 {
+        let json = json.trim_ascii();
+        let whole = self.whole(if json.is_empty() { b"{}" } else { json });
+        whole.unwrap_or_else(|| self.leaf(json))
+    }
+
+    /// Hashes a text that is one JSON value; `None` for any other text.
+    fn whole(self, json: &[u8]) -> Option<u64> {
+        let mut scanner = Scanner::new(json);
+        let read = self.value(&mut scanner).ok()?;
+        (scanner.position() >= json.len()).then_some(read)
+    }
+
+    /// Hashes the next value of the scanner. The scanner's limit of depth bounds the recursion.
+    fn value(self, json: &mut Scanner<'_>) -> Scan<u64> {
+        match json.peek()? {
+            b'{' => {
+                let mut members = Vec::new();
+                json.object(|json, key| {
+                    members.push((digest(key), self.member(json, key)?));
+                    Ok(())
+                })?;
+                members.sort_unstable();
+                Ok(digest(('{', members)))
+            }
+            b'[' => {
+                let mut elements = DefaultHasher::new();
+                '['.hash(&mut elements);
+                json.array(|json| {
+                    self.value(json)?.hash(&mut elements);
+                    Ok(())
+                })?;
+                Ok(elements.finish())
+            }
+            _ => json.span().map(|span| self.leaf(span)),
+        }
+    }
+
+    /// Hashes the value of a key.
+    fn member(self, json: &mut Scanner<'_>, key: &[u8]) -> Scan<u64> {
+        let is_leaf = !matches!(json.peek()?, b'{' | b'[');
+        if !is_leaf || matches!(self, Self::Written) || !is_volatile_key(key) {
+            return self.value(json);
+        }
+        let span = json.span()?;
+        let text = Text::of(span).map_or(Cow::Borrowed(span), Text::decoded);
+        match is_volatile_value(&text) {
+            true => Ok(digest("a volatile value")),
+            false => Ok(self.leaf(span)),
+        }
+    }
+
+    fn leaf(self, span: &[u8]) -> u64 {
+        let Self::Stable { nested } = self else {
+            return digest(span);
+        };
+        let Some(text) = Text::of(span).map(Text::decoded) else {
+            return normalised(span);
+        };
+        // Many tools answer with JSON, which the history then has in a string.
+        let begins = text.trim_ascii_start().first();
+        if nested < MAX_NESTED && matches!(begins, Some(b'{' | b'[')) {
+            let within = Self::Stable { nested: nested + 1 };
+            if let Some(whole) = within.whole(text.trim_ascii()) {
+                return digest(('"', whole));
+            }
+        }
+        normalised(&text)
+    }
+}
+
+/// Hashes a text without its volatile words.
+fn normalised(text: &[u8]) -> u64 {
     let (head, rest) = text.split_at(text.len().min(NORMALISED));
+    let head = String::from_utf8_lossy(head);
     let mut hasher = DefaultHasher::new();
-    normalise(
-        &String::from_utf8_lossy(head),
-        ShortNumbers::Kept,
-        |piece, len| hasher.write(&piece[..len]),
-    );
+    let (header, body) = command_header(&head).unwrap_or(("", &head));
+    for line in header.lines() {
+        match volatile_name(line) {
+            Some(name) => hasher.write(name.as_bytes()),
+            None => without_volatile_words(line, &mut hasher),
+        }
+        hasher.write_u8(b'\n');
+    }
+    without_volatile_words(body, &mut hasher);
     hasher.write(rest);
     hasher.finish()
 }
 
-/// Hashes a JSON text as [`canonical`] does, with `leaf` for its strings, numbers and literals.
-fn canonical_by(json: &[u8], leaf: fn(&[u8]) -> u64) -> u64 {
-    let json = json.trim_ascii();
-    let mut scanner = Scanner::new(if json.is_empty() { b"{}" } else { json });
-    match value(&mut scanner, leaf) {
-        Ok(read) if scanner.position() >= json.len() => read,
-        _ => leaf(json),
-    }
-}
-
-/// Hashes the next value of the scanner. The scanner's limit of depth bounds the recursion.
-fn value(json: &mut Scanner<'_>, leaf: fn(&[u8]) -> u64) -> Scan<u64> {
-    match json.peek()? {
-        b'{' => {
-            let mut members = Vec::new();
-            json.object(|json, key| {
-                members.push((digest(key), value(json, leaf)?));
-                Ok(())
-            })?;
-            members.sort_unstable();
-            Ok(digest(('{', members)))
-        }
-        b'[' => {
-            let mut elements = DefaultHasher::new();
-            '['.hash(&mut elements);
-            json.array(|json| {
-                value(json, leaf)?.hash(&mut elements);
-                Ok(())
-            })?;
-            Ok(elements.finish())
-        }
-        _ => json.span().map(leaf),
-    }
+fn without_volatile_words(text: &str, hasher: &mut DefaultHasher) {
+    normalise(text, ShortNumbers::Kept, |piece, len| {
+        hasher.write(&piece[..len]);
+    });
 }

@@ -49,13 +49,14 @@ impl Agent {
         self.calls += 1;
         let id = self.calls;
         let quoted = serde_json::Value::from(arguments);
+        let result = result.map(serde_json::Value::from);
         let (call, answer) = match self.dialect {
             Dialect::Chat => (
                 format!(
                     r#"{{"role":"assistant","tool_calls":[{{"id":"c{id}","type":"function","function":{{"name":"{name}","arguments":{quoted}}}}}]}}"#
                 ),
                 result.map(|result| {
-                    format!(r#"{{"role":"tool","tool_call_id":"c{id}","content":"{result}"}}"#)
+                    format!(r#"{{"role":"tool","tool_call_id":"c{id}","content":{result}}}"#)
                 }),
             ),
             Dialect::Responses => (
@@ -64,7 +65,7 @@ impl Agent {
                 ),
                 result.map(|result| {
                     format!(
-                        r#"{{"type":"function_call_output","call_id":"c{id}","output":"{result}"}}"#
+                        r#"{{"type":"function_call_output","call_id":"c{id}","output":{result}}}"#
                     )
                 }),
             ),
@@ -74,7 +75,7 @@ impl Agent {
                 ),
                 result.map(|result| {
                     format!(
-                        r#"{{"role":"user","content":[{{"type":"tool_result","tool_use_id":"c{id}","content":"{result}"}}]}}"#
+                        r#"{{"role":"user","content":[{{"type":"tool_result","tool_use_id":"c{id}","content":{result}}}]}}"#
                     )
                 }),
             ),

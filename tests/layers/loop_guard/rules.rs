@@ -94,6 +94,42 @@ async fn two_calls_in_turn_end_at_twenty_and_not_if_a_result_changes() {
     }
 }
 
+/// What Codex sends of a command, in its older and in its newer form, and what other tools say.
+#[tokio::test(start_paused = true)]
+async fn a_result_that_only_took_another_time_in_another_process_is_the_same() {
+    let older = |turn: usize, code: usize| {
+        let metadata = format!(r#"{{"exit_code":{code},"duration_seconds":{turn}.5}}"#);
+        format!(r#"{{"output":"no such file","metadata":{metadata}}}"#)
+    };
+    let newer = |turn: usize, code: usize| {
+        format!("Exit code: {code}\nWall time: {turn}.5 seconds\nOutput:\nno such file")
+    };
+    let other = |turn: usize, code: usize| {
+        let day = turn % 28 + 1;
+        let ended = format!(r#""endedAt":"2026-01-{day:02}T10:00:00Z""#);
+        format!(r#"{{"status":{code},"runs":[{{"wallTime":{turn},"pid":{turn}}}],{ended}}}"#)
+    };
+    let forms: [&dyn Fn(usize, usize) -> String; 3] = [&older, &newer, &other];
+    for dialect in ALL {
+        for form in forms {
+            let same = |agent: &mut Agent, turn: usize| agent.does("shell", &form(turn, 1));
+            let (ended, told) = circles(LoopGuardLayer::new(), Agent::new(dialect), same).await;
+            assert_eq!(ended, Some(20), "{dialect:?}: {}", form(1, 1));
+            let [warned, stopped] = ["warned shell 10", "stopped shell 20"];
+            assert_eq!(told, [warned, stopped].map(|it| format!("same call {it}")));
+
+            // Another exit code is another result.
+            let changes = |agent: &mut Agent, turn: usize| agent.does("shell", &form(1, turn));
+            let (ended, _) = circles(LoopGuardLayer::new(), Agent::new(dialect), changes).await;
+            assert_eq!(ended, Some(30), "any result, {dialect:?}: {}", form(1, 1));
+        }
+        let exact = LoopGuardLayer::new().exact_results();
+        let times = |agent: &mut Agent, turn: usize| agent.does("shell", &older(turn, 1));
+        let (ended, _) = circles(exact, Agent::new(dialect), times).await;
+        assert_eq!(ended, Some(30), "any result, {dialect:?}");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn the_tenth_call_of_tools_that_there_are_not_ends_it() {
     let calls = |agent: &mut Agent, turn: usize| {

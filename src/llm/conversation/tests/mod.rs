@@ -3,6 +3,7 @@ mod any;
 mod canonical;
 mod histories;
 mod linear;
+mod results;
 
 use std::collections::VecDeque;
 
