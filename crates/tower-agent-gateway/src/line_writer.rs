@@ -8,6 +8,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::Instant;
+
 #[cfg(test)]
 mod tests;
 
@@ -46,7 +48,7 @@ struct Queue {
     text: Vec<u8>,
     /// The number of calls of `write` with lines in `text`, or in the write in progress.
     unwritten: usize,
-    /// The number of calls that lost their lines since the start; in a log, since the last report.
+    /// The number of lines that were lost since the start; in a log, since the last report.
     lost: u64,
     /// Whether the thread has no lines and waits, and must be woken for the next one.
     is_idle: bool,
@@ -58,6 +60,9 @@ struct Queue {
 
 /// The time for which the thread collects lines after a write.
 const COLLECTED: Duration = Duration::from_millis(5);
+
+/// How often at most the log says that records cannot be written.
+const TOLD_EVERY: Duration = Duration::from_secs(60);
 
 /// The most records in the queue; one is a few hundred bytes.
 const MOST_RECORDS: usize = 1024;
@@ -96,7 +101,7 @@ impl LineWriter {
             .spawn(move || {
                 let result = channel.write(out);
                 if let (Err(error), LineKind::Records) = (result, kind) {
-                    tracing::error!(%error, "records are no longer written");
+                    tracing::error!(%error, "records are no longer written: their reader has gone");
                 }
             })?;
         Ok(writer)
@@ -123,7 +128,7 @@ impl Write for LineWriter {
             let lost = queue.lost;
             drop(queue);
             if self.0.kind == LineKind::Records {
-                tracing::warn!(lost, "a record was dropped: nobody reads standard output");
+                tracing::warn!(lost, "a record was dropped: standard output takes no more");
             }
             return Ok(line.len());
         }
@@ -147,6 +152,21 @@ impl Write for LineWriter {
     }
 }
 
+/// Writes as much of `text` as the output takes, and flushes it. Returns how many bytes were written
+/// before the first error.
+fn write_most(out: &mut impl Write, text: &[u8]) -> (usize, io::Result<()>) {
+    let mut written = 0;
+    while written < text.len() {
+        match out.write(&text[written..]) {
+            Ok(0) => return (written, Err(io::ErrorKind::WriteZero.into())),
+            Ok(bytes) => written += bytes,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) => return (written, Err(error)),
+        }
+    }
+    (written, out.flush())
+}
+
 /// A guard of the thread: marks the queue as broken at its end, and wakes the waiting callers.
 struct BrokenOnDrop<'a>(&'a LineChannel);
 
@@ -158,25 +178,47 @@ impl Drop for BrokenOnDrop<'_> {
 }
 
 impl LineChannel {
-    /// Writes the queued lines until the output panics or, for records, fails.
+    /// Writes the queued lines until the output panics or, for records, its reader has gone.
     ///
-    /// A log goes on after an error, which may pass: a disk was full, or a terminal took no more
-    /// at once because another program made it non-blocking.
+    /// Any other error may pass: a disk was full, or a terminal took no more at once because another
+    /// program made it non-blocking. The lines that were not written are lost, and those after them
+    /// are written again.
     fn write(&self, mut out: impl Write) -> io::Result<()> {
         let _guard = BrokenOnDrop(self);
-        let mut text = Vec::new();
+        let (mut text, mut torn) = (Vec::new(), false);
+        let mut last_told: Option<Instant> = None;
         loop {
             let taken = self.next(&mut text);
-            let result = out.write_all(&text).and_then(|()| out.flush());
+            if torn {
+                // The part of a line that was written before an error must not begin this one.
+                text.insert(0, b'\n');
+            }
+            let (written, result) = write_most(&mut out, &text);
+            let left = text[written..].iter().filter(|byte| **byte == b'\n');
+            let is_untouched = written == 0;
+            let lines = left.count() - usize::from(torn && is_untouched);
+            if !is_untouched {
+                torn = text[written - 1] != b'\n';
+            }
             text.clear();
             let mut queue = self.lock();
             queue.unwritten -= taken;
             if let Err(error) = result {
-                if self.kind == LineKind::Records {
+                let is_records = self.kind == LineKind::Records;
+                if is_records && error.kind() == io::ErrorKind::BrokenPipe {
                     // The output is dropped here, so that its reader sees the end.
                     return Err(error);
                 }
-                queue.lost += taken as u64;
+                queue.lost += lines as u64;
+                if is_records {
+                    let lost = queue.lost;
+                    drop(queue);
+                    if last_told.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
+                        last_told = Some(Instant::now());
+                        tracing::error!(%error, lost, "records were dropped: they could not be written");
+                    }
+                    queue = self.lock();
+                }
             }
             self.written.notify_all();
             let more = |queue: &mut Queue| !queue.is_awaited;

@@ -20,7 +20,8 @@ struct Slow {
 
 impl Write for Slow {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.may.recv().map_err(io::Error::other)?;
+        let gone = |_| io::Error::from(io::ErrorKind::BrokenPipe);
+        self.may.recv().map_err(gone)?;
         self.written.send(line.to_vec()).map_err(io::Error::other)?;
         Ok(line.len())
     }
@@ -164,5 +165,66 @@ fn what_was_taken_is_written_when_the_flush_returns() {
             lines.try_iter().flatten().count(),
             format!("{number}\n").len()
         );
+    }
+}
+
+/// An output that takes a part of a line, and then fails twice.
+struct Torn {
+    calls: usize,
+    written: Sender<Vec<u8>>,
+}
+
+impl Write for Torn {
+    fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+        self.calls += 1;
+        let taken = match self.calls {
+            1 => &text[..3],
+            2 => return Err(io::ErrorKind::StorageFull.into()),
+            3 => return Err(io::ErrorKind::WouldBlock.into()),
+            _ => text,
+        };
+        self.written
+            .send(taken.to_vec())
+            .map_err(io::Error::other)?;
+        Ok(taken.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn records_go_on_after_an_error_and_a_torn_one_spoils_no_other() {
+    let (written, lines) = channel();
+    let mut records = LineWriter::records(Torn { calls: 0, written }).unwrap();
+    for record in ["{\"n\":1}\n", "{\"n\":2}\n", "{\"n\":3}\n", "{\"n\":4}\n"] {
+        records.write_all(record.as_bytes()).unwrap();
+        records.flush_within(PATIENCE);
+    }
+
+    let got: Vec<u8> = lines.try_iter().flatten().collect();
+    let got = String::from_utf8(got).unwrap();
+    assert_eq!(got, "{\"n\n{\"n\":3}\n{\"n\":4}\n");
+    assert_eq!(
+        records.0.lock().lost,
+        2,
+        "the torn one, and the one after it"
+    );
+}
+
+/// A real device that is always full.
+#[test]
+fn records_to_a_full_device_are_lost_one_by_one_and_waited_for() {
+    let full = std::fs::File::options()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    let mut records = LineWriter::records(full).unwrap();
+    for number in 1..=3 {
+        records.write_all(b"{}\n").unwrap();
+        records.flush_within(PATIENCE);
+        let queue = records.0.lock();
+        assert_eq!((queue.lost, queue.is_broken), (number, false));
     }
 }
