@@ -267,12 +267,18 @@ impl AttemptPolicy for FallbackPolicy {
         }
         let at = self.route.at(self.current);
         let served = at.and_then(|at| self.settings.served.get(at));
-        for (name, value) in SERVED.iter().zip(served.into_iter().flatten()) {
-            match value {
-                Some(value) => drop(answer.headers.insert(name, value.clone())),
-                // The name has bytes that a header cannot hold.
-                None => drop(answer.headers.remove(name)),
-            }
+        let [model, label] = served.map_or([None, None], |[model, label]| {
+            [model.as_ref(), label.as_ref()]
+        });
+        let [of_model, of_candidate] = SERVED;
+        match model {
+            Some(model) => drop(answer.headers.insert(of_model, model.clone())),
+            // The name has bytes that a header cannot hold.
+            None => drop(answer.headers.remove(of_model)),
+        }
+        match label {
+            Some(label) => drop(answer.headers.insert(of_candidate, label.clone())),
+            None => drop(answer.headers.remove(of_candidate)),
         }
     }
 
