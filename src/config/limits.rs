@@ -83,31 +83,31 @@ const fn millis(millis: u64) -> Time {
 }
 
 /// The limits of all agents, and of each that has a table.
-pub(super) struct Limits {
+pub(super) struct FileLimits {
     pub(super) defaults: AgentLimits,
     /// Whether `agents.defaults` has the `ask_at` of all agents.
     pub(super) defaults_ask: bool,
     pub(super) agents: BTreeMap<String, AgentLimits>,
-    pub(super) windows: RunWindows,
+    pub(super) windows: WindowLimits,
 }
 
 /// The step timeouts that end runs.
-pub(super) struct RunWindows {
-    of_all: Option<RunWindow>,
+pub(super) struct WindowLimits {
+    of_all: Option<WindowLimit>,
     /// Those of the agents that set one of their own.
-    of_agents: Vec<RunWindow>,
+    of_agents: Vec<WindowLimit>,
     /// The longest of all; `None` if the runs of an agent, or of all, have none.
     pub(super) longest: Option<Duration>,
 }
 
 /// A step timeout that ends runs.
-struct RunWindow {
+struct WindowLimit {
     /// The path of the key that sets it; `None` if the preset does.
     key: Option<Vec<String>>,
     window: Duration,
 }
 
-impl RunWindow {
+impl WindowLimit {
     /// The window of the table at `path`, if the table decides about one and that is on.
     fn of(path: &[&str], set: &RunTable, whole: &RunTable) -> Option<Self> {
         if whole.observe == Some(true) {
@@ -134,7 +134,7 @@ impl RunWindow {
     }
 }
 
-impl Limits {
+impl FileLimits {
     /// Takes the agents' tables out of the file.
     pub(super) fn of(file: &mut File, errors: &mut Mistakes) -> Self {
         let recommended = file.preset.is_some();
@@ -177,8 +177,8 @@ impl Limits {
         } else {
             &["run"]
         };
-        let of_all = RunWindow::of(path, &set.run, &defaults.run);
-        let mut windows = RunWindows {
+        let of_all = WindowLimit::of(path, &set.run, &defaults.run);
+        let mut windows = WindowLimits {
             longest: of_all.as_ref().map(|of_all| of_all.window),
             of_all,
             of_agents: Vec::new(),
@@ -198,7 +198,7 @@ impl Limits {
             let set = limits_of(&name, table, errors);
             set.check(&absent, [path, path], errors);
             let limits = set.or(&absent);
-            let window = RunWindow::of(path, &set.run, &limits.run);
+            let window = WindowLimit::of(path, &set.run, &limits.run);
             let both = windows.longest.zip(window.as_ref());
             windows.longest = both.map(|(longest, own)| longest.max(own.window));
             // An agent that sets nothing has the window of all.
@@ -371,7 +371,7 @@ fn check_retry(table: &[&str], set: RetryTable, whole: RetryTable, errors: &mut 
     }
 }
 
-impl RunWindows {
+impl WindowLimits {
     /// Finds step timeouts of runs that are shorter than those of their attempts.
     ///
     /// Such a window ends the run before the attempt, so that no other attempt follows a silent one.
@@ -393,7 +393,7 @@ impl RunWindows {
         let before = errors.len();
         if let Some(limit) = limit(attempt.step_timeout) {
             let name = "step_timeout";
-            for RunWindow { key, window } in self.of_all.iter().filter(|it| it.window < limit) {
+            for WindowLimit { key, window } in self.of_all.iter().filter(|it| it.window < limit) {
                 errors.push(match key {
                     Some(key) => shorter(key, *window, name, limit),
                     None => longer(name, limit, *window),

@@ -5,7 +5,7 @@ use std::{num::NonZeroU32, time::Duration};
 use super::{
     AgentConfig, ConfigError, KeyPart, base_url,
     document::Reading,
-    limits::{AgentLimits, DEFAULTS, Limits, check_costs},
+    limits::{AgentLimits, DEFAULTS, FileLimits, check_costs},
     tables::{
         AttemptTable, CandidateTable, DisconnectPolicy, DisconnectTable, FallbackTable, File,
         LoopsTable, Profile, ProgressTable, StopTable,
@@ -49,7 +49,7 @@ impl AgentConfig {
         let knows_limits =
             knows(&["preset", "run", "retry", "tools"]) && !removed.concerns(&["agents", DEFAULTS]);
         let mut found = Mistakes::new();
-        let limits = Limits::of(&mut file, &mut found);
+        let limits = FileLimits::of(&mut file, &mut found);
         // A mistake in a table does not hide those that stand in another one.
         found.retain(|error| {
             let mut parts = error.parts().iter();
@@ -62,7 +62,7 @@ impl AgentConfig {
         });
         errors.extend(found);
 
-        let Limits {
+        let FileLimits {
             defaults,
             defaults_ask,
             agents,

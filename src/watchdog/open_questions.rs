@@ -22,12 +22,12 @@ const LOG_EVERY: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub(super) struct OpenQuestions {
     permits: Semaphore,
-    refused: Lock<Refused>,
+    refused: Lock<RefusedQuestions>,
 }
 
 /// The questions that were not asked since the last line of the log.
 #[derive(Debug, Default)]
-struct Refused {
+struct RefusedQuestions {
     count: u64,
     logged: Option<Instant>,
 }

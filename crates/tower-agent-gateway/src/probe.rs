@@ -24,11 +24,11 @@ pub struct Probe {
     label: String,
     model: String,
     url: Uri,
-    outcome: Outcome,
+    outcome: ProbeOutcome,
 }
 
 #[derive(Debug)]
-enum Outcome {
+enum ProbeOutcome {
     Unreachable(String),
     Answered(StatusCode, ModelList),
 }
@@ -66,7 +66,7 @@ async fn ask(client: &reqwest::Client, candidate: &Candidate) -> Option<Probe> {
     let request = request.map(|()| reqwest::Body::default());
     let outcome = match request.try_into() {
         Ok(request) => answer(client, request, candidate.model()).await,
-        Err(error) => Outcome::Unreachable(causes(&error)),
+        Err(error) => ProbeOutcome::Unreachable(causes(&error)),
     };
     Some(Probe {
         label: candidate.label().to_owned(),
@@ -76,23 +76,23 @@ async fn ask(client: &reqwest::Client, candidate: &Candidate) -> Option<Probe> {
     })
 }
 
-async fn answer(client: &reqwest::Client, request: reqwest::Request, model: &str) -> Outcome {
+async fn answer(client: &reqwest::Client, request: reqwest::Request, model: &str) -> ProbeOutcome {
     let until = Instant::now() + LIMIT;
     let mut answer = match timeout_at(until, client.execute(request)).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => return Outcome::Unreachable(causes(&error.without_url())),
-        Err(_elapsed) => return Outcome::Unreachable(format!("no answer within {LIMIT:?}")),
+        Ok(Err(error)) => return ProbeOutcome::Unreachable(causes(&error.without_url())),
+        Err(_elapsed) => return ProbeOutcome::Unreachable(format!("no answer within {LIMIT:?}")),
     };
     let status = answer.status();
     if !status.is_success() {
-        return Outcome::Answered(status, ModelList::Unknown(String::new()));
+        return ProbeOutcome::Answered(status, ModelList::Unknown(String::new()));
     }
     let list = match timeout_at(until, read(&mut answer)).await {
         Ok(Ok(body)) => models(&body, model),
         Ok(Err(why)) => ModelList::Unknown(why),
         Err(_elapsed) => ModelList::Unknown(format!("it was not read within {LIMIT:?}")),
     };
-    Outcome::Answered(status, list)
+    ProbeOutcome::Answered(status, list)
 }
 
 async fn read(answer: &mut reqwest::Response) -> Result<Vec<u8>, String> {
@@ -143,8 +143,8 @@ impl Probe {
     #[must_use]
     pub fn fails(&self) -> bool {
         match &self.outcome {
-            Outcome::Unreachable(_) => true,
-            Outcome::Answered(status, _) => matches!(status.as_u16(), 401 | 403 | 404),
+            ProbeOutcome::Unreachable(_) => true,
+            ProbeOutcome::Answered(status, _) => matches!(status.as_u16(), 401 | 403 | 404),
         }
     }
 }
@@ -159,8 +159,8 @@ impl fmt::Display for Probe {
         } = self;
         write!(f, "{label}: ")?;
         match outcome {
-            Outcome::Unreachable(why) => write!(f, "not reachable: GET {url}: {why}"),
-            Outcome::Answered(status, list) => {
+            ProbeOutcome::Unreachable(why) => write!(f, "not reachable: GET {url}: {why}"),
+            ProbeOutcome::Answered(status, list) => {
                 write!(f, "reachable: GET {url}: {status}")?;
                 match (list, status.as_u16()) {
                     (ModelList::Has, _) => write!(f, "; the model {model:?} is listed"),
