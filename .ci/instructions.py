@@ -6,7 +6,7 @@
     python3 .ci/instructions.py --write    # writes the counts of now as the bounds
     python3 .ci/instructions.py T3 T5      # prints those groups alone
 
-Needs valgrind. Each case of `benches/instructions.rs` runs with two numbers; the difference of the
+Needs valgrind. Each case of `benches/instructions.rs` and `counting.rs` runs with two numbers; the difference of the
 two counts is what the calls or frames alone cost, and the bare case is subtracted from it.
 """
 
@@ -21,17 +21,24 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BOUNDS = ROOT / ".ci" / "instructions.txt"
 SLACK = 1.03
-FEW = {"T3": 400, "T4": 100, "T5": 400}  # calls; of the others bodies of 1,024 frames
+BENCHES = ["instructions", "counting"]
+# Calls; of the others bodies of 1,024 frames.
+FEW = {"T3": 400, "T4": 100, "T5": 400, "count_call": 100}
 
 
 def build():
-    command = ["cargo", "bench", "--bench", "instructions", "--no-run", "--message-format", "json"]
+    """The programs of the benches."""
+    command = ["cargo", "bench", "--no-run", "--message-format", "json"]
+    command += [word for bench in BENCHES for word in ("--bench", bench)]
     lines = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
-    for line in lines.splitlines():
-        message = json.loads(line)
-        if message.get("target", {}).get("name") == "instructions" and message.get("executable"):
-            return message["executable"]
-    sys.exit("cargo names no bench `instructions`")
+    made = {}
+    for message in map(json.loads, lines.splitlines()):
+        if message.get("executable"):
+            made[message["target"]["name"]] = message["executable"]
+    missing = [bench for bench in BENCHES if bench not in made]
+    if missing:
+        sys.exit(f"cargo names no bench {', '.join(missing)}")
+    return [made[bench] for bench in BENCHES]
 
 
 def counted(program, case, times):
@@ -53,13 +60,15 @@ def bounds():
 
 
 def main():
-    program = os.environ.get("INSTRUCTIONS") or build()
-    listed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+    given = os.environ.get("INSTRUCTIONS")
     wanted = [argument for argument in sys.argv[1:] if not argument.startswith("--")]
-    cases = [line.split()[0] for line in listed.splitlines()]
-    cases = [case for case in cases if not wanted or case.split("/")[0] in wanted]
+    programs = {}
+    for program in [given] if given else build():
+        listed = subprocess.run([program], check=True, capture_output=True, text=True).stdout
+        programs |= {line.split()[0]: program for line in listed.splitlines()}
+    cases = [case for case in programs if not wanted or case.split("/")[0] in wanted]
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        counts = dict(zip(cases, pool.map(lambda case: each(program, case), cases)))
+        counts = dict(zip(cases, pool.map(lambda case: each(programs[case], case), cases)))
     stored, worse = bounds(), []
     added = {}
     for case, count in counts.items():

@@ -85,6 +85,7 @@ pub struct AgentStack<Side> {
     run_step: StepTimeoutLayer,
     turns: TurnCapLayer,
     tokens: TokenCapLayer,
+    always_counts: bool,
     loops: LoopGuardLayer,
     fallback: Option<ModelFallbackLayer>,
     retry: Option<RetryBudgetLayer>,
@@ -282,6 +283,7 @@ impl<Side> AgentStack<Side> {
             run_step: StepTimeoutLayer::optional(None),
             turns: TurnCapLayer::optional(None),
             tokens: TokenCapLayer::new(TokenCaps::new()),
+            always_counts: false,
             loops: LoopGuardLayer::off(),
             fallback: None,
             retry: None,
@@ -319,6 +321,16 @@ impl<Side> AgentStack<Side> {
     #[must_use]
     pub fn token_caps(mut self, caps: impl Into<TokenCapLayer>) -> Self {
         self.tokens = caps.into();
+        self
+    }
+
+    /// Counts the turns and the tokens of runs without caps, too.
+    ///
+    /// [`RunSnapshot::turns`](crate::RunSnapshot::turns) and
+    /// [`spent`](crate::RunSnapshot::spent) then say what each run has used.
+    #[must_use]
+    pub const fn always_count(mut self) -> Self {
+        self.always_counts = true;
         self
     }
 
@@ -438,7 +450,11 @@ impl<Side> AgentStack<Side> {
         let retry = self.retry.clone().unwrap_or_else(|| once().into());
         let fallback = self.fallback.clone().unwrap_or_else(|| [].into());
         let fallback = fallback.budget(retry.budget().clone());
-        let layers = Stack::new(self.tokens, self.turns.clone());
+        let (tokens, turns) = (self.tokens, self.turns.clone());
+        let layers = match self.always_counts {
+            true => Stack::new(tokens.always_count_attempts(), turns.always_count()),
+            false => Stack::new(tokens, turns),
+        };
         let layers = Stack::new(self.loops.clone(), layers);
         let layers = Stack::new(retry, Stack::new(fallback, layers));
         Stack::new(

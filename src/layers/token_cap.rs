@@ -10,6 +10,9 @@
 //! streams that failed or were cut. Each run has the caps of the layer that its own requests pass.
 //! A run has no caps if only its sub-agents make requests.
 //!
+//! Without a cap the layer counts nothing, unless [`always_count`](TokenCapLayer::always_count) is
+//! set.
+//!
 //! The layer compares a run with its caps at each request, and at each frame of a stream until the
 //! upstream says why it stops. A request or frame of a sub-agent also checks the runs above it. Of
 //! several runs over a cap the outermost ends.
@@ -139,14 +142,45 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub struct TokenCapLayer {
     of_run: RunTokenCaps,
+    without_caps: WithoutCaps,
+}
+
+/// What the layer does if no cap is set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum WithoutCaps {
+    /// The layer does nothing.
+    Inert,
+    /// The layer has the run count its tokens, and counts those of whole answers.
+    Count,
+    /// The layer has the run count its tokens; a layer further in, which makes attempts, counts
+    /// those of whole answers.
+    CountAttempts,
 }
 
 impl TokenCapLayer {
-    /// Makes a layer with these caps for each run; if none is set, it counts nothing.
+    /// Makes a layer with these caps for each run; if none is set, it counts nothing unless it
+    /// [always counts](Self::always_count).
     #[must_use]
     pub const fn new(caps: TokenCaps) -> Self {
-        let of_run = RunTokenCaps { caps, ask_at: None };
-        Self { of_run }
+        Self {
+            of_run: RunTokenCaps { caps, ask_at: None },
+            without_caps: WithoutCaps::Inert,
+        }
+    }
+
+    /// Counts the tokens of a run without a cap, too, for [`Run::tokens_spent`] and all that reports
+    /// them.
+    #[must_use]
+    pub const fn always_count(mut self) -> Self {
+        self.without_caps = WithoutCaps::Count;
+        self
+    }
+
+    /// Counts as [`always_count`](Self::always_count) does, outside of a layer that makes attempts.
+    #[must_use]
+    pub(crate) const fn always_count_attempts(mut self) -> Self {
+        self.without_caps = WithoutCaps::CountAttempts;
+        self
     }
 
     /// Sends a notice when a run has used this part of a cap, such as 0.8.
@@ -218,10 +252,19 @@ impl SupervisesCalls for TokenCapLayer {
         inner: impl FnOnce(Request<B>) -> F,
     ) -> SupervisedFuture<F> {
         let caps = self.of_run;
-        if !caps.caps.is_set() {
+        let is_capped = caps.caps.is_set();
+        if !is_capped && self.without_caps == WithoutCaps::Inert {
             return SupervisedFuture::inert(inner(request));
         }
         let claim = Claim::of(&mut request);
+        if !is_capped {
+            claim.run.count_tokens();
+            if !claim.owns && self.without_caps == WithoutCaps::CountAttempts {
+                return SupervisedFuture::inert(inner(request));
+            }
+            let settings = LayerSettings::passive().counting();
+            return SupervisedFuture::new(claim, settings, request, inner);
+        }
         if let Err(end) = claim.run.admit_tokens(&caps) {
             if !claim.run.node().is_over() {
                 // The run is closing and not over: refuse this call alone, and settle it if that is

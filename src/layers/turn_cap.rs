@@ -18,6 +18,9 @@
 //! even if it passes several layers of this kind; each layer compares the number of the turn with
 //! its cap.
 //!
+//! Without a cap the layer counts nothing, unless [`always_count`](TurnCapLayer::always_count) is
+//! set.
+//!
 //! A cap of n admits the first n turns, also if they come at the same time. Turn n + 1 is refused
 //! as [`TurnCap`](crate::TerminalReason::TurnCap): the inner service does not get that request, and
 //! [`at_turn`](crate::Terminated::at_turn) is n.
@@ -129,6 +132,7 @@ pub struct TurnCapLayer {
     finaliser: Option<Duration>,
     counts: Option<TurnsSource<bool>>,
     per_agent: Option<TurnsSource<Option<u32>>>,
+    always_counts: bool,
 }
 
 impl TurnCapLayer {
@@ -160,6 +164,7 @@ impl TurnCapLayer {
             finaliser: None,
             counts: None,
             per_agent: None,
+            always_counts: false,
         }
     }
 
@@ -184,6 +189,13 @@ impl TurnCapLayer {
         turns: impl Fn(&Parts) -> Option<u32> + Send + Sync + 'static,
     ) -> Self {
         self.per_agent = Some(Arc::new(turns));
+        self
+    }
+
+    /// Counts the turns of a run without a cap, too, for [`Run::turns`] and all that reports them.
+    #[must_use]
+    pub const fn always_count(mut self) -> Self {
+        self.always_counts = true;
         self
     }
 
@@ -218,6 +230,7 @@ impl fmt::Debug for TurnCapLayer {
             .field("finaliser", &self.finaliser)
             .field("counts", &self.counts.is_some())
             .field("per_agent", &self.per_agent.is_some())
+            .field("always_counts", &self.always_counts)
             .finish()
     }
 }
@@ -239,12 +252,12 @@ struct RequestTurn {
 }
 
 impl TurnCapLayer {
-    /// The cap that holds for a request; `None` if the request is no turn, or no cap holds.
+    /// The cap that holds for a request; `None` if the layer does not count the request.
     fn limit_for<B>(&self, request: Request<B>) -> (Option<TurnLimit>, Request<B>) {
         if self.counts.is_none() && self.per_agent.is_none() {
-            let counts = self.turns.is_some() && generates(&request);
-            let cap = self.turns.filter(|_| counts);
-            return (self.cap(cap), request);
+            let counts = self.turns.is_some() || self.always_counts;
+            let is_turn = counts && generates(&request);
+            return (self.limit(is_turn.then_some(self.turns)), request);
         }
         let known = self.counts.is_none().then(|| generates(&request));
         let (parts, body) = request.into_parts();
@@ -256,13 +269,16 @@ impl TurnCapLayer {
             let own = self.per_agent.as_ref().and_then(|turns| turns(&parts));
             own.filter(|turns| *turns > 0).or(self.turns)
         });
-        let cap = self.cap(turns.flatten());
-        (cap, Request::from_parts(parts, body))
+        (self.limit(turns), Request::from_parts(parts, body))
     }
 
-    fn cap(&self, turns: Option<u32>) -> Option<TurnLimit> {
+    /// The limit of a turn with this cap; `None` if the request is no turn, or is not counted.
+    fn limit(&self, turn: Option<Option<u32>>) -> Option<TurnLimit> {
         let finaliser = self.finaliser;
-        turns.map(|turns| TurnLimit { turns, finaliser })
+        match turn? {
+            Some(turns) => Some(TurnLimit { turns, finaliser }),
+            None => self.always_counts.then_some(TurnLimit::NONE),
+        }
     }
 }
 
@@ -305,6 +321,11 @@ impl SupervisesCalls for TurnCapLayer {
                 // The run is closing and not over: refuse this call alone.
                 return SupervisedFuture::refused(end.into());
             }
+        }
+        let is_capped = cap.turns < TurnLimit::NONE.turns;
+        if !is_capped && !entry.owns && !found.node().is_over() {
+            // The turn is counted, and a layer further out supervises the call.
+            return SupervisedFuture::inert(inner(request));
         }
         let settings = match found.is_of_many() && !found.node().is_over() {
             true => LayerSettings::hooks(Counted::new(&found)),

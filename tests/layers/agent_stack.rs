@@ -7,7 +7,8 @@ use http_body_util::Full;
 use tower::ServiceExt;
 use tower_agent::{
     AgentStack, Candidate, Cooldowns, HardCeilingLayer, LoopGuardLayer, ModelFallbackLayer, Owner,
-    OwnerCaps, RetryBudget, Run, RunId, RunRegistry, StepTimeoutLayer, TerminalReason,
+    OwnerCaps, RetryBudget, Run, RunId, RunRegistry, StepTimeoutLayer, TerminalReason, TokenCaps,
+    TurnCapLayer,
 };
 
 use crate::support::{
@@ -137,6 +138,31 @@ async fn a_client_has_the_same_limits_on_the_programs_run() {
         Some(&TerminalReason::TurnCap)
     );
     assert_eq!(upstream.calls(), 2);
+}
+
+/// In whatever order the settings come.
+#[tokio::test(start_paused = true)]
+async fn a_stack_counts_turns_and_tokens_without_caps_if_it_is_told_to() {
+    let upstream = Upstream::script(healthy());
+    let stack = || AgentStack::client().retry(no_delay());
+    let (turns, tokens) = (TurnCapLayer::optional(None), TokenCaps::new());
+    for (stack, counted) in [
+        (stack(), false),
+        (stack().always_count(), true),
+        (
+            stack().always_count().max_turns(turns).token_caps(tokens),
+            true,
+        ),
+    ] {
+        let run = Run::open();
+        let service = stack.service(upstream.clone());
+        for _ in 0..2 {
+            let answer = Outcome::of(service.clone().oneshot(run.attach(prompt("a")))).await;
+            assert_eq!(answer.whole(), healthy_text());
+        }
+        assert_eq!(run.turns(), if counted { 2 } else { 0 });
+        assert_eq!(run.tokens_spent().is_some(), counted);
+    }
 }
 
 #[test]

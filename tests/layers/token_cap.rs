@@ -365,6 +365,44 @@ async fn nothing_is_counted_without_a_cap_and_no_request_is_changed() {
     assert!(!bodies[1].contains("stream_options") && !bodies[1].contains("max_tokens"));
 }
 
+/// The run has no cap of that layer, so a later layer sets its own.
+#[tokio::test(start_paused = true)]
+async fn a_layer_without_a_cap_counts_tokens_only_if_it_is_told_to() {
+    let answer = r#"{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":30}}"#;
+    let stream = Script::sse().data(ten()).data(usage(7, 30)).data(DONE);
+    for script in [Script::json().data(answer), stream] {
+        let upstream = Upstream::script(script);
+        let layer = TokenCapLayer::new(TokenCaps::new()).always_count();
+        let stack = Stack::default().layer(Place::TokenCap, layer);
+        for service in [
+            stack.clone().build(&upstream),
+            stack.retry(1).build(&upstream),
+        ] {
+            let run = Run::open();
+            let child = run.child();
+            for _ in 0..2 {
+                ask(&service, &run).await.whole();
+            }
+            ask(&service, &child).await.whole();
+
+            let counted = [&run, &child].map(|run| {
+                let spent = spent(run);
+                (spent.input_tokens, spent.output_tokens)
+            });
+            assert_eq!(counted, [(21, 90), (7, 30)]);
+            assert_eq!(run.snapshot().spent, run.tokens_spent());
+            assert_eq!(run.terminal_reason(), None);
+
+            let capped = capped(output(80)).build(&upstream);
+            assert_eq!(
+                ask(&capped, &run).await.terminated().reason,
+                TerminalReason::TokenCap
+            );
+            assert_eq!(run.terminal_reason(), CAPPED);
+        }
+    }
+}
+
 /// The stream goes on after its caller has left, to learn the usage.
 #[tokio::test(start_paused = true)]
 async fn a_drained_stream_is_counted_to_its_end() {

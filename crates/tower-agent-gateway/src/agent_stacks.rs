@@ -76,6 +76,7 @@ impl Stacks {
         let stack = AgentStack::server(registry)
             .fallback(fallback.json_only())
             .limits(&config.agent)
+            .always_count()
             .responses(|layer| layer.error_status(request_body::status))
             .runs(|layer| runs(layer, config));
         let caps = config.auth.as_ref().map(|auth| auth.caps);

@@ -16,7 +16,8 @@ impl Run {
     /// The tokens of the nearest run and of its [child](Self::child) runs, and their cost.
     ///
     /// The result is `None` if neither a [`TokenCapLayer`](crate::TokenCapLayer) nor an
-    /// [`OwnerCapLayer`](crate::OwnerCapLayer) with caps on tokens counts them. Unlike
+    /// [`OwnerCapLayer`](crate::OwnerCapLayer) counts them: both do with caps on tokens, and the
+    /// former also if it [always counts](crate::TokenCapLayer::always_count). Unlike
     /// [`usage`](Self::usage) it includes answers that still stream, and estimates where an
     /// upstream has not stated its usage.
     #[must_use]
@@ -47,7 +48,7 @@ impl Run {
     }
 
     /// Counts the tokens of the nearest run, and of the runs above it, from now on.
-    fn count_tokens(&self) {
+    pub(crate) fn count_tokens(&self) {
         for run in self.node().path().filter_map(|node| node.payload.run()) {
             run.rare().tokens();
         }

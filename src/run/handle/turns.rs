@@ -16,8 +16,9 @@ use crate::run::{
 };
 
 impl Run {
-    /// The number of turns that the nearest run has had; 0 without a
-    /// [`TurnCapLayer`](crate::TurnCapLayer). The layer counts a turn when it admits the request.
+    /// The number of turns that the nearest run has had; 0 if no
+    /// [`TurnCapLayer`](crate::TurnCapLayer) counts them. The layer counts a turn when it admits the
+    /// request: with a cap, or if it [always counts](crate::TurnCapLayer::always_count).
     #[must_use]
     pub fn turns(&self) -> u32 {
         self.nearest().turns()

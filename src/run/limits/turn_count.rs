@@ -34,14 +34,23 @@ pub(crate) struct TurnLimit {
     pub(crate) finaliser: Option<Duration>,
 }
 
+impl TurnLimit {
+    /// The limit of a layer that counts turns and caps none.
+    pub(crate) const NONE: Self = Self {
+        turns: u32::MAX,
+        finaliser: None,
+    };
+}
+
 impl TurnCount {
     /// Counts a turn of the run, unless `number` shows that the turn was counted before.
     ///
     /// Returns whether the turn's number is within the cap; else the request is no turn.
     pub(in crate::run) fn take(&mut self, cap: u32, number: &AtomicU32) -> bool {
         match number.load(Ordering::Acquire) {
-            0 if self.taken < cap => {
-                self.taken += 1;
+            // Without a cap the count stops at the greatest number, and refuses nothing.
+            0 if self.taken < cap || cap == TurnLimit::NONE.turns => {
+                self.taken = self.taken.saturating_add(1);
                 number.store(self.taken, Ordering::Release);
                 true
             }

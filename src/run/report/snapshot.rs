@@ -83,7 +83,7 @@ pub struct RunSnapshot {
     /// upstream reported any.
     pub usage: Option<Usage>,
     /// The tokens that the run has used so far, and their cost, answers under way and estimates
-    /// included. `None` if no layer with caps on tokens counts them: see [`Run::tokens_spent`].
+    /// included. `None` if no layer counts them: see [`Run::tokens_spent`].
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<TokensSpent>,
     /// The text of the run's last answer that had text, as far as it came, once the node has

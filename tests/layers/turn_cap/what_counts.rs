@@ -190,3 +190,38 @@ async fn a_sub_agent_has_turns_of_its_own() {
     assert_eq!((child.turns(), run.turns()), (1, 0));
     turn(&service, run.attach(request())).await.unwrap();
 }
+
+/// The layer refuses nothing, also if it opened the run itself or stands outside of a cap.
+#[tokio::test(start_paused = true)]
+async fn a_layer_without_a_cap_counts_turns_only_if_it_is_told_to() {
+    let upstream = upstream();
+    let silent = TurnCapLayer::optional(None);
+    for (layer, turns) in [(silent.clone(), 0), (silent.clone().always_count(), 3)] {
+        let service = layer.layer(upstream.clone());
+        let run = Run::open();
+        for path in [
+            "/v1/messages",
+            "/v1/embeddings",
+            "/v1/responses",
+            "/anything",
+        ] {
+            let request = run.attach(asks("POST", path));
+            turn(&service, request).await.unwrap();
+        }
+        assert_eq!((run.turns(), run.snapshot().turns), (turns, turns));
+        turn(&service, asks("POST", "/v1/messages")).await.unwrap();
+    }
+
+    let per_agent = silent.always_count().per_agent(|_| None);
+    let inside = TurnCapLayer::new(2).layer(upstream.clone());
+    let service = per_agent.counts(|_| true).layer(inside);
+    let run = Run::open();
+    for _ in 0..2 {
+        turn(&service, run.attach(request())).await.unwrap();
+    }
+    let error = turn(&service, run.attach(request())).await.unwrap_err();
+    assert_eq!((end_of(&error).at_turn(), run.turns()), (Some(2), 2));
+    assert_eq!(run.terminal_reason(), CAPPED);
+    turn(&service, run.attach(request())).await.unwrap_err();
+    assert_eq!(run.turns(), 2);
+}

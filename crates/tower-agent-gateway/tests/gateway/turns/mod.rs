@@ -3,6 +3,7 @@
 mod counted;
 mod owners;
 mod sent;
+mod uncapped;
 
 use reqwest::StatusCode;
 
