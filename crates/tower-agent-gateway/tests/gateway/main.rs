@@ -35,6 +35,7 @@ mod metrics;
 mod net;
 mod progress;
 mod prompts;
+mod public_reports;
 mod random_load;
 mod reload;
 mod shutdown;
