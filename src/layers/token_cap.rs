@@ -27,8 +27,8 @@
 //!
 //! Some upstreams state the tokens of an answer at its end, and some never. Until an upstream
 //! states them, four bytes of generated text, as they stand in the JSON of the stream, count as one
-//! token. Each number that the upstream states replaces the estimate of the text so far. If
-//! reasoning stands under several keys, only the longest of these texts counts.
+//! token. Each number that the upstream states replaces the estimate of the text so far, but for a
+//! zero: some upstreams state no tokens with every answer. If reasoning stands under several keys, only the longest of these texts counts.
 //!
 //! An answer that is no stream is counted at its end; if it states no usage, the text in its JSON
 //! is estimated. If an end rests on an estimate, its message says `estimated`, and

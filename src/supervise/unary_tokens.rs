@@ -49,11 +49,13 @@ impl UnaryTokens {
         self.read.push(frame);
     }
 
-    /// Counts the usage that the answer states, or its estimated tokens if it states none.
+    /// Counts the usage that the answer states, or the estimated tokens of its text if it states
+    /// none for it.
     #[cold]
     pub(super) fn report(&mut self, run: &Run) {
         let usage = self.read.usage();
-        let unstated = usage.map_or_else(|| self.read.bytes(), |_| 0);
+        let states = usage.is_some_and(|usage| usage.output_tokens > 0);
+        let unstated = if states { 0 } else { self.read.bytes() };
         run.report(usage, None);
         self.meter.set(usage, estimated_tokens(unstated));
     }

@@ -338,7 +338,8 @@ impl StreamMarks {
         if usage != before {
             self.has_usage_news = true;
         }
-        let output = |usage: Option<Usage>| usage.map(|usage| usage.output_tokens);
+        // No tokens for a text say nothing: some upstreams state zero with every answer.
+        let output = |usage: Option<Usage>| usage.map_or(0, |usage| usage.output_tokens);
         let is_content = verdict.kind == EventKind::Content;
         let reader = self.generated.as_mut().filter(|_| is_content);
         let generated = reader.map(|reader| reader.read(event.data));

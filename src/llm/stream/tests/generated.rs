@@ -113,4 +113,7 @@ fn a_stated_number_includes_the_text_before_it_and_that_of_its_own_event() {
         "the number is no news"
     );
     assert_eq!(of(&[text, &stated[0], text, &stated[1]]), 0);
+    let zero = r#"{"choices":[],"usage":{"completion_tokens":0}}"#;
+    assert_eq!(of(&[text, zero]), 3, "none for a text is no number");
+    assert_eq!(of(&[zero, text, &stated[0]]), 0);
 }
