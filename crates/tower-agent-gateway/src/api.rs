@@ -34,10 +34,24 @@ pub(crate) fn error(
     code: &str,
     message: &str,
 ) -> Response {
-    let dialect = match Dialect::from_path(uri.path()) {
+    error_in(dialect(uri, headers), status, code, message)
+}
+
+/// The dialect in which the gateway answers a request.
+pub(crate) fn dialect(uri: &Uri, headers: &HeaderMap) -> Dialect {
+    match Dialect::from_path(uri.path()) {
         Dialect::Any if headers.contains_key("anthropic-version") => Dialect::Anthropic,
         known => known,
-    };
+    }
+}
+
+/// An [`error`] in a dialect that is known already.
+pub(crate) fn error_in(
+    dialect: Dialect,
+    status: StatusCode,
+    code: &str,
+    message: &str,
+) -> Response {
     let info = ErrorInfo {
         code,
         message,

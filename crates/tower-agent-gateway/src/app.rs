@@ -179,10 +179,10 @@ fn watch(watchdog: Watchdog) -> RunningWatchdog {
 
 /// The limits of connections, and the drain, of the first configuration.
 fn fixed(config: &Config) -> (ServerLimits, Option<Duration>) {
-    // The routes enforce this limit, and a reload replaces them.
-    let upload_idle = None;
+    // The routes enforce these limits, and a reload replaces them.
     let server = ServerLimits {
-        upload_idle,
+        upload_idle: None,
+        max_buffered: None,
         ..config.server
     };
     (server, config.shutdown_drain)

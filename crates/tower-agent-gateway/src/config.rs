@@ -12,10 +12,12 @@ use tower_agent::{
 };
 
 mod auth;
+mod byte_size;
 mod cors;
 mod file;
 mod health_gate;
 mod known_agents;
+mod memory;
 mod secret;
 mod server;
 mod telemetry;

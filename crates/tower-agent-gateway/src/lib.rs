@@ -37,6 +37,7 @@ mod access;
 mod agent_stacks;
 mod api;
 mod app;
+mod buffered_uploads;
 mod check_layer;
 mod config;
 mod control;

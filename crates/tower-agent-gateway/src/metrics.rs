@@ -14,6 +14,8 @@ use axum::{
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
 use tower_agent::RunRegistry;
 
+use crate::buffered_uploads::HeldBytes;
+
 #[cfg(test)]
 mod tests;
 
@@ -47,6 +49,10 @@ const LATENCIES: [f64; 12] = [
 
 const OPEN_RUNS: &str = "agent_runs_open";
 
+const HELD_BYTES: &str = "agent_upload_buffer_bytes";
+
+const REFUSED_UPLOADS: &str = "agent_uploads_refused_total";
+
 fn builder() -> Result<PrometheusBuilder, BuildError> {
     let latency = Matcher::Full("agent_cancel_latency_seconds".to_owned());
     let tokens = Matcher::Full("gen_ai.client.token.usage".to_owned());
@@ -79,6 +85,14 @@ fn install() -> Result<PrometheusHandle, BuildError> {
 fn describe() {
     tower_agent::metrics::describe();
     metrics::describe_gauge!(OPEN_RUNS, "Runs that have not ended.");
+    metrics::describe_gauge!(
+        HELD_BYTES,
+        "Bytes of request bodies that are held in memory."
+    );
+    metrics::describe_counter!(
+        REFUSED_UPLOADS,
+        "Uploads that were refused because they exceeded `max_buffered`."
+    );
 }
 
 /// Records metrics from now on, unless the program has installed another recorder.
@@ -86,23 +100,31 @@ pub(crate) fn start() {
     LazyLock::force(&INSTALLED);
 }
 
-/// Answers with all metrics of the process, and the number of open runs of `registry`. Answers with
-/// 501 if the gateway has no recorder.
-pub(crate) async fn metrics(State(registry): State<RunRegistry>) -> Response {
+/// Counts an upload that did not fit into the share of its owner, or else into that of all.
+pub(crate) fn count_refused_upload(is_of_owner: bool) {
+    let limit = if is_of_owner { "owner" } else { "all" };
+    metrics::counter!(REFUSED_UPLOADS, "limit" => limit).increment(1);
+}
+
+/// Answers with all metrics of the process, the number of open runs of the registry, and the bytes
+/// that are held. Answers with 501 if the gateway has no recorder.
+pub(crate) async fn metrics(State((registry, held)): State<(RunRegistry, HeldBytes)>) -> Response {
     let Some(recorder) = &*INSTALLED else {
         let message = "the program that runs this gateway records metrics elsewhere\n";
         return (StatusCode::NOT_IMPLEMENTED, message).into_response();
     };
     let kind = "text/plain; version=0.0.4; charset=utf-8";
-    ([("content-type", kind)], scrape(recorder, &registry)).into_response()
+    ([("content-type", kind)], scrape(recorder, &registry, &held)).into_response()
 }
 
-fn scrape(recorder: &PrometheusHandle, registry: &RunRegistry) -> String {
-    // Two gateways of one process share the gauge: under the lock, each scrape renders the number
+fn scrape(recorder: &PrometheusHandle, registry: &RunRegistry, held: &HeldBytes) -> String {
+    // Two gateways of one process share the gauges: under the lock, each scrape renders the numbers
     // that it has set.
     static SCRAPE: Mutex<()> = Mutex::new(());
     let _alone = SCRAPE.lock().unwrap_or_else(PoisonError::into_inner);
     #[allow(clippy::cast_precision_loss, reason = "no registry has so many runs")]
     metrics::gauge!(OPEN_RUNS).set(registry.open_runs() as f64);
+    #[allow(clippy::cast_precision_loss, reason = "no process has so much memory")]
+    metrics::gauge!(HELD_BYTES).set(held.total() as f64);
     recorder.render()
 }

@@ -12,6 +12,7 @@ use crate::{
     access::{self, Callers, Operator, Pages},
     agent_stacks::Gateway,
     api,
+    buffered_uploads::{BufferedUploads, HeldBytes, HeldLimits},
     check_layer::CheckLayer,
     config::Config,
     control,
@@ -35,6 +36,8 @@ pub(crate) struct Watched {
     pub(crate) registry: RunRegistry,
     events: EventFeed,
     pub(crate) cooldowns: Cooldowns,
+    /// The bytes of the requests that are read.
+    held: HeldBytes,
     /// Whether spans are sent, as the first configuration says.
     pub(crate) is_traced: bool,
 }
@@ -48,6 +51,7 @@ impl Watched {
             events: EventFeed::new(registry.clone(), runs.stopped()),
             registry,
             cooldowns: Cooldowns::new(),
+            held: HeldBytes::default(),
             is_traced: config.telemetry.is_some(),
         }
     }
@@ -70,7 +74,7 @@ pub(crate) fn routes(gateway: Gateway, watched: Watched, config: &Config) -> Rou
         ))
     };
     let operator = Operator::new(config.control_token.clone());
-    let forwarded = caller_routes(gateway, &watched.registry, config);
+    let forwarded = caller_routes(gateway, &watched, config);
     let callers = open_to(forwarded, Pages::Of(config.cors.clone()));
     let own = Router::new()
         .route("/", get(|| async { GREETING }))
@@ -83,9 +87,11 @@ pub(crate) fn routes(gateway: Gateway, watched: Watched, config: &Config) -> Rou
 
 /// The callers' routes: the forwarded operations, the list of models and, if callers have keys,
 /// each caller's own runs.
-fn caller_routes(gateway: Gateway, registry: &RunRegistry, config: &Config) -> Router {
+fn caller_routes(gateway: Gateway, watched: &Watched, config: &Config) -> Router {
     let models = Json(list(config.agent.candidate_tables()));
     let gateway = RunAssignment::new(config.known_agents.clone(), gateway);
+    let limits = HeldLimits::new(config.server.max_buffered());
+    let gateway = BufferedUploads::new(watched.held.clone(), limits, gateway);
     let mut app = api::OPERATIONS
         .into_iter()
         .fold(Router::new(), |app, path| {
@@ -98,7 +104,7 @@ fn caller_routes(gateway: Gateway, registry: &RunRegistry, config: &Config) -> R
             .route("/v1/runs/{id}/abort", post(control::abort_own))
             .route("/v1/runs/{id}/complete", post(control::complete_own))
             .route("/v1/sessions/{id}/abort", post(control::abort_own_session));
-        app = app.merge(own.with_state(registry.clone()));
+        app = app.merge(own.with_state(watched.registry.clone()));
     }
     // Inside of the check of keys: only a caller with a key is told which routes there are.
     app = app
@@ -120,6 +126,7 @@ fn operator_routes(watched: Watched, operator: Operator) -> Router {
         registry,
         events,
         cooldowns,
+        held,
         ..
     } = watched;
     Router::new()
@@ -129,8 +136,11 @@ fn operator_routes(watched: Watched, operator: Operator) -> Router {
         .route("/runs/{id}/abort", post(control::abort))
         .route("/runs/{id}/complete", post(control::complete))
         .route("/sessions/{id}/abort", post(control::abort_session))
-        .route("/metrics", get(metrics::metrics))
-        .with_state(registry)
+        .with_state(registry.clone())
+        .route(
+            "/metrics",
+            get(metrics::metrics).with_state((registry, held)),
+        )
         .route(
             "/cooldowns",
             get(control::cooldowns).with_state(cooldowns.clone()),

@@ -129,6 +129,9 @@ fn joined(mut read: Vec<Bytes>, len: usize) -> Bytes {
         return read.swap_remove(0);
     }
     let mut all = Vec::with_capacity(len);
-    read.iter().for_each(|data| all.extend_from_slice(data));
+    // Each part is freed once it is copied.
+    for data in read {
+        all.extend_from_slice(&data);
+    }
     all.into()
 }

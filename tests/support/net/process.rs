@@ -121,6 +121,16 @@ impl Process {
         std::time::Duration::from_millis(10 * ticks)
     }
 
+    /// A figure of the process's memory by its name in `/proc`, such as `VmHWM`, in MiB.
+    #[cfg(target_os = "linux")]
+    pub(crate) fn memory(&self, name: &str) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.id())).unwrap();
+        let mut figures = status.lines().filter_map(|line| line.split_once(':'));
+        let (_, figure) = figures.find(|(key, _)| *key == name).unwrap();
+        let kib: usize = figure.trim().trim_end_matches(" kB").parse().unwrap();
+        kib / 1024
+    }
+
     fn id(&self) -> u32 {
         self.child.id().expect("the process has not ended")
     }

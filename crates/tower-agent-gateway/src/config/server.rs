@@ -1,9 +1,15 @@
-//! `[server]`: the limits of a connection, so that idle clients cannot exhaust the server.
+//! `[server]`: the limits of connections and of uploads, so that clients cannot exhaust the server.
 
 use std::time::Duration;
 
 use serde::Deserialize;
 use tower_agent::config::{BoundedCount, Time};
+
+use super::{byte_size::ByteSize, memory};
+use crate::buffered_uploads::MAX_BODY;
+
+/// The least of `max_buffered`, in MiB: one request.
+const LEAST_BUFFERED: usize = MAX_BODY >> 20;
 
 /// The limits of `[server]`; `None` is off.
 ///
@@ -21,6 +27,16 @@ pub(crate) struct ServerLimits {
     /// How long a connection without a request is kept. After the same silence a probe (TCP
     /// keep-alive, HTTP/2 ping) finds out whether the peer is still there.
     pub(crate) keep_alive: Option<Duration>,
+    /// How many bytes of request bodies are held at a time; `None` is a share of the memory.
+    pub(crate) max_buffered: Option<usize>,
+}
+
+impl ServerLimits {
+    /// How many bytes of request bodies are held at a time.
+    pub(crate) fn max_buffered(&self) -> usize {
+        self.max_buffered
+            .unwrap_or_else(|| memory::default_buffer(MAX_BODY))
+    }
 }
 
 #[derive(Debug, Default, Deserialize)]
@@ -30,6 +46,7 @@ pub(super) struct ServerTable {
     upload_idle: Option<Time>,
     max_connections: Option<BoundedCount<0, 1_000_000>>,
     keep_alive: Option<Time>,
+    max_buffered: Option<ByteSize<LEAST_BUFFERED>>,
 }
 
 impl Default for ServerLimits {
@@ -51,6 +68,7 @@ impl From<ServerTable> for ServerLimits {
                 .max_connections
                 .map_or(Some(10_000), BoundedCount::limit),
             keep_alive: time(table.keep_alive, 60),
+            max_buffered: table.max_buffered.map(ByteSize::get),
         }
     }
 }

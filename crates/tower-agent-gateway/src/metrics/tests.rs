@@ -39,7 +39,7 @@ async fn a_run_counts_once_and_none_is_lost() {
             assert!(!run.end(TerminalReason::Aborted));
         }
         let _open = registry.open(Owner::default(), "open".parse().unwrap());
-        let text = scrape(recorder, &registry);
+        let text = scrape(recorder, &registry, &HeldBytes::default());
         has(&text, "agent_runs_open 1");
         has(
             &text,
@@ -79,7 +79,7 @@ async fn a_scrape_shows_the_open_runs_of_its_own_registry() {
         let _open = registries[0].open(Owner::default(), "r".parse().unwrap());
         for (registry, open) in registries.iter().zip([1, 0]) {
             has(
-                &scrape(recorder, registry),
+                &scrape(recorder, registry, &HeldBytes::default()),
                 &format!("agent_runs_open {open}"),
             );
         }
@@ -98,14 +98,16 @@ async fn a_scrape_costs_the_same_however_many_runs_are_open_or_remembered() {
             }
             last = runs;
         };
+        let held = HeldBytes::default();
         let scrape = |open: usize| {
             let mut text = String::new();
             // The first scrapes also sort the values since the last one, and both copies of the
             // help texts, which would count.
             for _ in 0..3 {
-                let _sorted = super::scrape(recorder, &registry);
+                let _sorted = super::scrape(recorder, &registry, &held);
             }
-            let cost = allocation_counter::measure(|| text = super::scrape(recorder, &registry));
+            let cost =
+                allocation_counter::measure(|| text = super::scrape(recorder, &registry, &held));
             has(&text, &format!("agent_runs_open {open}"));
             cost.count_total
         };

@@ -10,6 +10,8 @@ mod agents;
 mod answers;
 mod auth;
 mod base_urls;
+#[cfg(target_os = "linux")]
+mod buffered_uploads;
 mod caller_deadline;
 mod clocks;
 mod command_line;

@@ -16,6 +16,7 @@ fn connections_are_limited_unless_the_file_says_otherwise() {
         upload_idle: seconds(30),
         max_connections: Some(10_000),
         keep_alive: seconds(60),
+        max_buffered: None,
     };
     for more in ["", "[server]", "preset = \"recommended\""] {
         assert_eq!(with_candidate(more).unwrap().server, on, "{more}");
@@ -35,8 +36,20 @@ fn connections_are_limited_unless_the_file_says_otherwise() {
         upload_idle: None,
         max_connections: None,
         keep_alive: None,
+        max_buffered: None,
     };
     assert_eq!(with_candidate(off).unwrap().server, expected);
+}
+
+#[test]
+fn the_buffer_of_uploads_is_a_share_of_the_memory_unless_the_file_says_otherwise() {
+    let bytes = |line: &str| {
+        let config = with_candidate(&format!("[server]\n{line}"));
+        config.unwrap().server.max_buffered()
+    };
+    assert_eq!(bytes("max_buffered = \"256 MiB\""), 256 << 20);
+    assert_eq!(bytes("max_buffered = 33554432"), 32 << 20);
+    assert!(bytes("") >= 32 << 20);
 }
 
 #[test]
@@ -57,6 +70,22 @@ fn wrong_limits_of_connections_are_named() {
         (
             "max_connections = -1",
             "server.max_connections: -1 is not a whole number from 0 to 1000000",
+        ),
+        (
+            "max_buffered = \"31 MiB\"",
+            "server.max_buffered: \"31 MiB\" is less than 32 MiB, the longest request",
+        ),
+        (
+            "max_buffered = 0",
+            "server.max_buffered: 0 is less than 32 MiB, the longest request",
+        ),
+        (
+            "max_buffered = \"plenty\"",
+            "server.max_buffered: \"plenty\" is not a size such as \"256 MiB\"",
+        ),
+        (
+            "max_buffered = true",
+            "server.max_buffered: invalid type: boolean `true`, expected a size such as \"256 MiB\"",
         ),
         ("max_conections = 1", "server.max_conections: unknown key"),
     ] {

@@ -73,6 +73,12 @@ impl Config {
         self.start_with_file().await.0
     }
 
+    /// Starts a gateway with this much address space, in KiB.
+    pub(crate) async fn start_within(self, kib: u32) -> Gateway {
+        let file = self.write();
+        Gateway::listening_within(kib, &["--config", file.path()], &self.env).await
+    }
+
     /// Starts a gateway, and keeps its file for a reload.
     pub(crate) async fn start_with_file(self) -> (Gateway, File) {
         let file = self.write();

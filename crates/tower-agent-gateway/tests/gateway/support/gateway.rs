@@ -73,7 +73,25 @@ impl Gateway {
     /// Starts one, and waits until it listens.
     pub(super) async fn listening(address: &str, args: &[&str], env: &[(String, String)]) -> Self {
         let args = [args, &["--listen", address]].concat();
-        let process = Process::start(&mut command(&args, env));
+        Self::started(&mut command(&args, env)).await
+    }
+
+    /// Starts one with this much address space, in KiB, and waits until it listens.
+    pub(super) async fn listening_within(
+        kib: u32,
+        args: &[&str],
+        env: &[(String, String)],
+    ) -> Self {
+        let mut shell = Command::new("sh");
+        let limited = format!("ulimit -v {kib}; exec \"$0\" \"$@\"");
+        shell.args(["-c", &limited, env!("CARGO_BIN_EXE_tower-agent-gateway")]);
+        shell.args(["--listen", "127.0.0.1:0"]);
+        let env = env.iter().map(|(name, value)| (name, value));
+        Self::started(shell.args(args).envs(env).stdin(Stdio::null())).await
+    }
+
+    async fn started(command: &mut Command) -> Self {
+        let process = Process::start(command);
         let addr = process.line_after("listening on http://").await;
         let mut addr: SocketAddr = addr.parse().unwrap();
         if addr.ip().is_unspecified() {
