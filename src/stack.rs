@@ -261,7 +261,8 @@ impl AgentStack<Server> {
         let layers = Stack::new(side.pump, layers);
         let layers = Stack::new(ClientDisconnectLayer::new(), layers);
         let layers = Stack::new(self.run_limits(), layers);
-        let layers = Stack::new(side.stop, layers);
+        let stop = side.stop.refuse_unread(side.owners.caps());
+        let layers = Stack::new(stop, layers);
         Stack::new(self.calls(), Stack::new(side.owners, layers))
     }
 

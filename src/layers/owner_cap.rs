@@ -20,7 +20,8 @@
 //!
 //! A request over a cap ends as [`TurnCap`](crate::TerminalReason::TurnCap), or, over a cap on
 //! tokens or cost, as [`TokenCap`](crate::TerminalReason::TokenCap), with a message that names the
-//! cap. This layer does not read the request's body. A run that was admitted before goes on. A new
+//! cap. This layer does not read the request's body. In an [`AgentStack`](crate::AgentStack) no layer
+//! further out does either, unless the request may be a [stop phrase](crate::layers::stop_phrase). A run that was admitted before goes on. A new
 //! run that the layer refuses leaves the registry, unless observers know it or another call of it
 //! is in progress.
 //!
@@ -123,6 +124,11 @@ impl OwnerCapLayer {
         }
         Self { registry, caps }
     }
+
+    /// The caps, if there are any.
+    pub(crate) const fn caps(&self) -> Option<OwnerCaps> {
+        self.caps
+    }
 }
 
 /// The hooks that compare an owner's tokens with the caps at each frame of a stream, until the
@@ -176,13 +182,14 @@ impl SupervisesCalls for OwnerCapLayer {
         mut request: Request<B>,
         inner: impl FnOnce(Request<B>) -> F,
     ) -> SupervisedFuture<F> {
-        let is_uncounted = request.extensions_mut().remove::<Uncounted>().is_some();
-        if is_uncounted {
+        if let Some(Uncounted { is_admitted }) = request.extensions_mut().remove() {
             // Admit the run also without caps, as after a reload that removes them: at the
             // admission observers get the run's `Opened` notice.
             let caps = self.caps.unwrap_or_default();
             if let Some(call) = request.extensions().get::<Run>() {
-                self.registry.admit(call, caps, generates(&request));
+                if !is_admitted {
+                    self.registry.admit(call, caps, generates(&request));
+                }
                 if let Err(end) = call.check() {
                     return SupervisedFuture::refused(end.into());
                 }

@@ -12,8 +12,11 @@ use crate::run::{Identity, Run, RunNotice};
 /// A request's extension: no cap has counted the call that a layer opened for it.
 ///
 /// Calls that the program attached to a run lack the extension, and are not counted.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Uncounted;
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Uncounted {
+    /// Whether the request was admitted already, before a layer read it.
+    pub(crate) is_admitted: bool,
+}
 
 /// The side that looks a run up, and may open it: the program or a request.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -75,6 +78,16 @@ impl RunRegistry {
         };
         drop(ended.node().end(cap.owner_reason(), Some(cap), ended.now()));
         self.report_refused(owner, cap, known);
+    }
+
+    /// Whether [`admit`](Self::admit) would refuse this request now. Nothing is counted.
+    pub(crate) fn is_at_cap(&self, call: &Run, caps: OwnerCaps, is_turn: bool) -> bool {
+        let run = call.run();
+        self.identity_of(&run).is_some_and(|identity| {
+            let is_new = !identity.admission.is_admitted();
+            let owner = Owner(identity.owner);
+            self.count_owners().is_at_cap(owner, caps, is_new, is_turn)
+        })
     }
 
     /// Counts the tokens of this call's run for the run's owner from now on. Returns the owner's

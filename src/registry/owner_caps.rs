@@ -285,10 +285,8 @@ impl Owners {
         turn: bool,
     ) -> Result<OpenRun, LimitHit> {
         self.with(owner.0, |account, minute| {
-            if let Some(cap) = caps.max_open_runs.filter(|cap| account.open >= *cap) {
-                return Err(reached(LimitKind::OpenRuns(cap)));
-            }
-            account.request(minute, caps, turn)?;
+            account.check(caps, true, turn)?;
+            account.count_turn(minute, caps, turn);
             account.open += 1;
             Ok(())
         })?;
@@ -311,7 +309,22 @@ impl Owners {
         is_turn: bool,
     ) -> Result<(), LimitHit> {
         self.with(owner.0, |account, minute| {
-            account.request(minute, caps, is_turn)
+            account.check(caps, false, is_turn)?;
+            account.count_turn(minute, caps, is_turn);
+            Ok(())
+        })
+    }
+
+    /// Whether a cap refuses a request of this owner now; with `is_new` it opens a run.
+    pub(super) fn is_at_cap(
+        &self,
+        owner: Owner,
+        caps: OwnerCaps,
+        is_new: bool,
+        is_turn: bool,
+    ) -> bool {
+        self.with(owner.0, |account, _| {
+            account.check(caps, is_new, is_turn).is_err()
         })
     }
 
@@ -387,8 +400,13 @@ impl Account {
             && !reports.any(|at| at.as_secs() / 60 + MINUTES > minute)
     }
 
-    /// Checks the caps on tokens; if `is_turn`, also counts a turn against its cap.
-    fn request(&mut self, minute: u64, caps: OwnerCaps, is_turn: bool) -> Result<(), LimitHit> {
+    /// Checks the caps on open runs, for a request that opens one, on tokens, and for a turn on
+    /// turns.
+    fn check(&self, caps: OwnerCaps, is_new: bool, is_turn: bool) -> Result<(), LimitHit> {
+        let open_runs = caps.max_open_runs.filter(|_| is_new);
+        if let Some(cap) = open_runs.filter(|cap| self.open >= *cap) {
+            return Err(reached(LimitKind::OpenRuns(cap)));
+        }
         if let (Some(caps), Some(tokens)) = (caps.tokens(), &self.tokens) {
             if let Some(limit) = caps.reached(&tokens.spent(), 1, 1.0) {
                 return Err(reached(LimitKind::Tokens(limit.per_hour())));
@@ -398,9 +416,15 @@ impl Account {
             if self.minutes.values().sum::<u32>() >= cap {
                 return Err(reached(LimitKind::TurnsPerHour(cap)));
             }
-            *self.minutes.entry(minute).or_default() += 1;
         }
         Ok(())
+    }
+
+    /// Counts a turn, if the request is one and turns are capped.
+    fn count_turn(&mut self, minute: u64, caps: OwnerCaps, is_turn: bool) {
+        if is_turn && caps.turns_per_hour.is_some() {
+            *self.minutes.entry(minute).or_default() += 1;
+        }
     }
 }
 

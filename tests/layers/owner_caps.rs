@@ -10,7 +10,7 @@ use std::{
 use bytes::Bytes;
 use http::Request;
 use http_body::{Body, Frame};
-use http_body_util::BodyExt;
+use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use tokio::time::advance;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
@@ -336,6 +336,49 @@ async fn the_body_of_a_refused_request_is_not_read() {
         "1 open runs",
     );
     assert_eq!(upstream.calls(), 1);
+}
+
+/// A caller at a cap must not fill the memory with requests that are read for it.
+///
+/// covers: T84
+#[tokio::test(start_paused = true)]
+async fn a_stack_reads_a_request_over_a_cap_only_if_it_may_be_a_stop_phrase() {
+    let turns = OwnerCaps::new().turns_per_hour(1);
+    let runs = OwnerCaps::new().max_open_runs(1);
+    for (caps, phrases, header) in [
+        (turns, [""; 1], ("x-session-id", "s")),
+        (runs, [""], ("x-session-id", "s")),
+        (turns, ["/stop"], ("x-none", "s")),
+    ] {
+        let registry = RunRegistry::new();
+        let upstream = Upstream::script(Script::json().data("{}"));
+        let stack = AgentStack::server(&registry)
+            .owner_caps(caps)
+            .stop_phrases(phrases)
+            .service(upstream.clone());
+        let ask = async |run, body: UnsyncBoxBody<Bytes, BoxError>| {
+            let request = with_header(prompt("a"), "x-run-id", run).map(|_| body);
+            let request = with_header(request, header.0, header.1);
+            stack.clone().oneshot(request).await.unwrap()
+        };
+        let whole = |text: &'static str| Full::from(text).map_err(Into::into).boxed_unsync();
+        let first = ask("a", whole(r#"{"model":"m","messages":[]}"#)).await;
+        assert_eq!(first.status(), 200);
+        drop(first.into_body().collect().await.unwrap());
+
+        let refused = ask("b", Unread.boxed_unsync()).await;
+        assert_eq!(refused.status(), 422, "{caps:?}");
+        assert_eq!(upstream.calls(), 1);
+        assert_eq!(registry.list().len(), 1, "no trace of it is left");
+
+        // A stop phrase is read and answered, also at the cap.
+        if phrases != [""] {
+            let stop = r#"{"model":"m","messages":[{"role":"user","content":"/stop"}]}"#;
+            let request = with_header(prompt("a"), "x-session-id", "s");
+            let answer = stack.clone().oneshot(request.map(|_| whole(stop))).await;
+            assert_eq!(answer.unwrap().status(), 200);
+        }
+    }
 }
 
 /// The caps of an earlier configuration: a reload has dropped them.

@@ -2,6 +2,7 @@
 
 use std::{
     mem,
+    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -12,11 +13,16 @@ use http_body_util::{Either, Full};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use super::{phrases::Phrases, reader::StopPhraseReader};
+use super::{
+    phrases::Phrases,
+    reader::{StopPhraseReader, may_stop},
+};
 use crate::{
+    attempt::generates,
     body::{MAX_BODY, ReplayBody},
     error::BoxError,
-    registry::RunRegistry,
+    registry::{OwnerCaps, RunRegistry, Uncounted},
+    run::{Run, Terminated},
     supervise::{Claim, LayerSettings, ReadRequest, SupervisedBody, SupervisedFuture},
 };
 
@@ -29,6 +35,9 @@ pub struct StopPhraseLayer {
     registry: RunRegistry,
     phrases: Phrases,
     max_body: usize,
+    /// The caps of the layer inside, for which a request that is no stop phrase need not be read.
+    /// Shared, so that a clone for each call is short.
+    caps: Option<Arc<OwnerCaps>>,
 }
 
 impl StopPhraseLayer {
@@ -43,6 +52,7 @@ impl StopPhraseLayer {
             registry,
             phrases: Phrases::new(phrases),
             max_body: MAX_BODY,
+            caps: None,
         }
     }
 
@@ -54,6 +64,40 @@ impl StopPhraseLayer {
     pub const fn max_body(mut self, bytes: usize) -> Self {
         self.max_body = bytes;
         self
+    }
+
+    /// Has the layer refuse a request over one of these caps before it reads the request, unless the
+    /// request may be a stop phrase. An [`OwnerCapLayer`](crate::OwnerCapLayer) further in has the
+    /// same caps.
+    pub(crate) fn refuse_unread(mut self, caps: Option<OwnerCaps>) -> Self {
+        self.caps = caps.map(Arc::new);
+        self
+    }
+
+    /// # Errors
+    ///
+    /// The end of a call that a cap of its owner refuses.
+    fn check_caps<Q>(&self, request: &mut Request<Q>) -> Result<(), Terminated> {
+        let Some(caps) = self.caps.as_deref().copied() else {
+            return Ok(());
+        };
+        let extensions = request.extensions();
+        let Some(call) = extensions.get::<Run>() else {
+            return Ok(());
+        };
+        if extensions.get::<Uncounted>().is_none() || may_stop(&self.phrases, call, request) {
+            return Ok(());
+        }
+        let is_turn = generates(request);
+        if !self.registry.is_at_cap(call, caps, is_turn) {
+            return Ok(());
+        }
+        self.registry.admit(call, caps, is_turn);
+        call.check()?;
+        // Room came up between the two.
+        let is_admitted = true;
+        request.extensions_mut().insert(Uncounted { is_admitted });
+        Ok(())
     }
 }
 
@@ -94,6 +138,9 @@ where
     }
 
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
+        if let Err(refused) = self.layer.check_caps(&mut request) {
+            return SupervisedFuture::refused(refused.into());
+        }
         let entry = Claim::of(&mut request);
         let reader = StopPhraseReader {
             run: entry.run.clone(),

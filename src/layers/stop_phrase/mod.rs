@@ -29,7 +29,9 @@
 //! limit the call: their deadlines then bound the reading of the request. The layer belongs
 //! outside of all layers that count or call, such as
 //! [`OwnerCapLayer`](crate::OwnerCapLayer) and [`TurnCapLayer`](crate::TurnCapLayer):
-//! inside of those, a caller at a cap would get a 422 and its other runs would go on. The
+//! inside of those, a caller at a cap would get a 422 and its other runs would go on. In an
+//! [`AgentStack`](crate::AgentStack) this layer refuses requests over a cap of their owner before it
+//! reads them, unless they may be stop phrases: with a session, and only if there are phrases. The
 //! inner service must be `Clone`, and takes a [`ReplayBody`](crate::ReplayBody).
 //!
 //! # Cancel safety

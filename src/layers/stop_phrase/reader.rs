@@ -32,15 +32,8 @@ impl StopPhraseReader {
     ///
     /// A stop phrase without a session, or in an unknown dialect, gets no answer.
     fn answer(&self, request: &Request<ReplayBody>) -> Option<Response<Full<Bytes>>> {
-        if self.phrases.is_empty() || self.run.session().is_none() {
+        if !may_stop(&self.phrases, &self.run, request) {
             return None;
-        }
-        // A request for another operation, such as embeddings, cannot be answered with
-        // a message.
-        match Operation::from_path(request.uri().path()) {
-            None
-            | Some(Operation::ChatCompletions | Operation::Responses | Operation::Messages) => {}
-            Some(_) => return None,
         }
         let body = request.body().gathered();
         let history = History::read(&dialect_of(request), &body, &VecDeque::new())?;
@@ -76,4 +69,17 @@ impl<B> RequestReader<Response<B>> for StopPhraseReader {
     fn pass(answer: Response<B>) -> Self::Answer {
         answer.map(Either::Left)
     }
+}
+
+/// Whether the body of a request may hold one of the phrases.
+///
+/// Without a session there is nothing to stop. A request for another operation, such as embeddings,
+/// cannot be answered with a message.
+pub(super) fn may_stop<Q>(phrases: &Phrases, run: &Run, request: &Request<Q>) -> bool {
+    !phrases.is_empty()
+        && run.session().is_some()
+        && matches!(
+            Operation::from_path(request.uri().path()),
+            None | Some(Operation::ChatCompletions | Operation::Responses | Operation::Messages)
+        )
 }
