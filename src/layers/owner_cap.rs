@@ -91,7 +91,7 @@ use tower_layer::Layer;
 
 use crate::{
     attempt::generates,
-    registry::{OwnerCaps, OwnerTokens, RunRegistry, Uncounted},
+    registry::{AdmittedUnread, OwnerCaps, OwnerTokens, RunRegistry, Uncounted},
     run::{Run, TokenCaps},
     supervise::{
         Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture,
@@ -182,12 +182,14 @@ impl SupervisesCalls for OwnerCapLayer {
         mut request: Request<B>,
         inner: impl FnOnce(Request<B>) -> F,
     ) -> SupervisedFuture<F> {
-        if let Some(Uncounted { is_admitted }) = request.extensions_mut().remove() {
+        let is_uncounted = request.extensions_mut().remove::<Uncounted>().is_some();
+        if is_uncounted {
             // Admit the run also without caps, as after a reload that removes them: at the
             // admission observers get the run's `Opened` notice.
             let caps = self.caps.unwrap_or_default();
+            let admitted = request.extensions_mut().remove::<AdmittedUnread>();
             if let Some(call) = request.extensions().get::<Run>() {
-                if !is_admitted {
+                if admitted.is_none() {
                     self.registry.admit(call, caps, generates(&request));
                 }
                 if let Err(end) = call.check() {

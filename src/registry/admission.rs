@@ -12,11 +12,12 @@ use crate::run::{Identity, Run, RunNotice};
 /// A request's extension: no cap has counted the call that a layer opened for it.
 ///
 /// Calls that the program attached to a run lack the extension, and are not counted.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Uncounted {
-    /// Whether the request was admitted already, before a layer read it.
-    pub(crate) is_admitted: bool,
-}
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Uncounted;
+
+/// A further extension of an [`Uncounted`] request: the caps have admitted it before it was read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AdmittedUnread;
 
 /// The side that looks a run up, and may open it: the program or a request.
 #[derive(Clone, Copy, PartialEq, Eq)]

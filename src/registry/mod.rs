@@ -74,7 +74,7 @@ pub use self::{
 };
 
 pub(crate) use self::{
-    admission::{Finder, Uncounted},
+    admission::{AdmittedUnread, Finder, Uncounted},
     owner_caps::OwnerTokens,
 };
 

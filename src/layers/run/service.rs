@@ -230,7 +230,7 @@ impl SupervisesCalls for RunLayer {
                 let call = self.open(named, found.as_ref());
                 Claim::trace(&call, &request, found.as_ref());
                 if self.registry.has_caps() {
-                    request.extensions_mut().insert(Uncounted::default());
+                    request.extensions_mut().insert(Uncounted);
                 }
                 (call, true)
             }

@@ -2,12 +2,11 @@
 
 use std::{
     mem,
-    sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::{Extensions, Request, Response};
 use http_body::Body;
 use http_body_util::{Either, Full};
 use tower_layer::Layer;
@@ -21,8 +20,8 @@ use crate::{
     attempt::generates,
     body::{MAX_BODY, ReplayBody},
     error::BoxError,
-    registry::{OwnerCaps, RunRegistry, Uncounted},
-    run::{Run, Terminated},
+    registry::{AdmittedUnread, OwnerCaps, RunRegistry, Uncounted},
+    run::Run,
     supervise::{Claim, LayerSettings, ReadRequest, SupervisedBody, SupervisedFuture},
 };
 
@@ -36,8 +35,7 @@ pub struct StopPhraseLayer {
     phrases: Phrases,
     max_body: usize,
     /// The caps of the layer inside, for which a request that is no stop phrase need not be read.
-    /// Shared, so that a clone for each call is short.
-    caps: Option<Arc<OwnerCaps>>,
+    caps: Option<OwnerCaps>,
 }
 
 impl StopPhraseLayer {
@@ -69,35 +67,36 @@ impl StopPhraseLayer {
     /// Has the layer refuse a request over one of these caps before it reads the request, unless the
     /// request may be a stop phrase. An [`OwnerCapLayer`](crate::OwnerCapLayer) further in has the
     /// same caps.
-    pub(crate) fn refuse_unread(mut self, caps: Option<OwnerCaps>) -> Self {
-        self.caps = caps.map(Arc::new);
+    pub(crate) const fn refuse_unread(mut self, caps: Option<OwnerCaps>) -> Self {
+        self.caps = caps;
         self
     }
 
+    /// Whether a request over a cap, which need not be read, was admitted after all.
+    ///
     /// # Errors
     ///
     /// The end of a call that a cap of its owner refuses.
-    fn check_caps<Q>(&self, request: &mut Request<Q>) -> Result<(), Terminated> {
-        let Some(caps) = self.caps.as_deref().copied() else {
-            return Ok(());
-        };
-        let extensions = request.extensions();
+    fn check_caps(
+        &self,
+        caps: OwnerCaps,
+        extensions: &Extensions,
+        path: &str,
+        is_turn: bool,
+    ) -> Result<bool, BoxError> {
         let Some(call) = extensions.get::<Run>() else {
-            return Ok(());
+            return Ok(false);
         };
-        if extensions.get::<Uncounted>().is_none() || may_stop(&self.phrases, call, request) {
-            return Ok(());
+        let is_counted = extensions.get::<Uncounted>().is_none();
+        if is_counted || may_stop(&self.phrases, call, path) {
+            return Ok(false);
         }
-        let is_turn = generates(request);
         if !self.registry.is_at_cap(call, caps, is_turn) {
-            return Ok(());
+            return Ok(false);
         }
         self.registry.admit(call, caps, is_turn);
         call.check()?;
-        // Room came up between the two.
-        let is_admitted = true;
-        request.extensions_mut().insert(Uncounted { is_admitted });
-        Ok(())
+        Ok(true)
     }
 }
 
@@ -138,8 +137,16 @@ where
     }
 
     fn call(&mut self, mut request: Request<Q>) -> Self::Future {
-        if let Err(refused) = self.layer.check_caps(&mut request) {
-            return SupervisedFuture::refused(refused.into());
+        if let Some(caps) = self.layer.caps {
+            let is_turn = generates(&request);
+            let (extensions, path) = (request.extensions(), request.uri().path());
+            match self.layer.check_caps(caps, extensions, path, is_turn) {
+                Ok(false) => {}
+                Ok(true) => {
+                    request.extensions_mut().insert(AdmittedUnread);
+                }
+                Err(refused) => return SupervisedFuture::refused(refused),
+            }
         }
         let entry = Claim::of(&mut request);
         let reader = StopPhraseReader {

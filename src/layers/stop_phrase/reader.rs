@@ -32,7 +32,7 @@ impl StopPhraseReader {
     ///
     /// A stop phrase without a session, or in an unknown dialect, gets no answer.
     fn answer(&self, request: &Request<ReplayBody>) -> Option<Response<Full<Bytes>>> {
-        if !may_stop(&self.phrases, &self.run, request) {
+        if !may_stop(&self.phrases, &self.run, request.uri().path()) {
             return None;
         }
         let body = request.body().gathered();
@@ -75,11 +75,11 @@ impl<B> RequestReader<Response<B>> for StopPhraseReader {
 ///
 /// Without a session there is nothing to stop. A request for another operation, such as embeddings,
 /// cannot be answered with a message.
-pub(super) fn may_stop<Q>(phrases: &Phrases, run: &Run, request: &Request<Q>) -> bool {
+pub(super) fn may_stop(phrases: &Phrases, run: &Run, path: &str) -> bool {
     !phrases.is_empty()
         && run.session().is_some()
         && matches!(
-            Operation::from_path(request.uri().path()),
+            Operation::from_path(path),
             None | Some(Operation::ChatCompletions | Operation::Responses | Operation::Messages)
         )
 }
