@@ -219,6 +219,7 @@ pub mod run;
 pub mod stack;
 pub mod supervise;
 pub mod tool;
+mod wall_clock;
 pub mod watchdog;
 
 // This alias lets the tests below name the crate `tower_agent`, as its users do.

@@ -182,6 +182,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             run = %self.own.id(),
             failed = Tries::of(&self.own).as_ref().and_then(Tries::last),
             class = failure.class.as_str(),
+            signal = failure.signal(),
             next = self.policy.subject(),
             ?wait,
             "another try follows"
@@ -270,6 +271,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                     denied = denied.as_str(),
                     not_repeated,
                     class = failure.class.as_str(),
+                    signal = failure.signal(),
                     attempts = own.attempt_count(),
                     tried = %tries.listed(),
                     "chain_stopped"

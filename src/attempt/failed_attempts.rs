@@ -36,6 +36,8 @@ pub struct Tried {
     pub reason: TerminalReason,
     /// The class of the attempt's failure; `None` for an attempt that did not fail.
     pub class: Option<FailureClass>,
+    /// The [signal](Failure::signal) that decided the class; empty for a failure without an answer.
+    pub signal: Arc<str>,
     /// The status of the answer, if the attempt served the call or failed by that status. For any
     /// other failure, the status in the error's code; `None` if there is none.
     pub status: Option<StatusCode>,
@@ -59,6 +61,7 @@ impl Tried {
             candidate: candidate.map(Into::into),
             reason: TerminalReason::Aborted,
             class: None,
+            signal: Arc::default(),
             status: None,
             message: String::new(),
             request_id: None,
@@ -85,6 +88,7 @@ impl Tried {
         Self {
             reason: end.unwrap_or(TerminalReason::Failed(failure.class)),
             class: Some(failure.class),
+            signal: failure.signal().into(),
             status: failure.status,
             message: cut(message, MAX_MESSAGE).to_owned(),
             duration: attempt.elapsed(),

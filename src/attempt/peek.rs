@@ -5,11 +5,10 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::SystemTime,
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, Response, StatusCode, header, response::Parts};
+use http::{Response, StatusCode, response::Parts};
 use http_body::Body;
 use pin_project_lite::pin_project;
 
@@ -28,6 +27,7 @@ use crate::{
     },
     run::{NodeKind, ReasonClass, Run, TerminalReason, Terminated},
     supervise::{MarkingReader, ResponseMarks, SupervisedBody, SupervisedFuture},
+    wall_clock::wall_clock,
 };
 
 /// The most frames that one poll reads.
@@ -194,8 +194,8 @@ impl<B> PeekedAnswer<B> {
             return Some(Failure::clone(failure));
         }
         let whole = self.content.held.whole();
-        let headers = &self.parts.headers;
-        classifier.of_answer(self.parts.status, headers, &whole, wall_clock(headers))
+        let (status, headers) = (self.parts.status, &self.parts.headers);
+        classifier.of_answer_at(status, headers, &whole, wall_clock)
     }
 }
 
@@ -256,7 +256,9 @@ where
                     Some(Failure::of_error(redirected))
                 }
                 CommitRule::Content(marks) => {
-                    let event = marks.failure().map(|event| classifier.of_stream(event));
+                    let event = marks
+                        .failure()
+                        .map(|event| classifier.of_stream(event, wall_clock()));
                     event.or_else(|| stop_failure(marks))
                 }
                 _ => None,
@@ -299,19 +301,6 @@ where
                 AttemptOutcome::Failed(failure, FailedAttempt::Error(error))
             }
         }
-    }
-}
-
-/// The time of day, to compare with a date in `retry-after`; the Unix epoch without that header.
-#[allow(
-    clippy::disallowed_methods,
-    reason = "a date on the wire has no other clock"
-)]
-fn wall_clock(headers: &HeaderMap) -> SystemTime {
-    if headers.contains_key(header::RETRY_AFTER) {
-        SystemTime::now()
-    } else {
-        SystemTime::UNIX_EPOCH
     }
 }
 

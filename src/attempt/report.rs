@@ -10,7 +10,7 @@ use http::response::Parts;
 
 use super::failed_attempts::{Tried, request_id};
 use crate::{
-    llm::failure::FailureClass,
+    llm::failure::{Failure, FailureClass},
     run::{Run, TerminalReason, guarded, is_traced},
 };
 
@@ -53,9 +53,10 @@ impl AttemptReport {
     }
 
     /// Stores the class that the program's rules give to the end of the attempt.
-    pub(super) fn classify(&mut self, class: FailureClass) {
-        self.tried.reason = TerminalReason::Failed(class);
-        self.tried.class = Some(class);
+    pub(super) fn classify(&mut self, failure: &Failure) {
+        self.tried.reason = TerminalReason::Failed(failure.class);
+        self.tried.class = Some(failure.class);
+        self.tried.signal = failure.signal().into();
     }
 }
 

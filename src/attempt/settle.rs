@@ -7,9 +7,10 @@ use std::{
 
 use super::report::AttemptReport;
 use crate::{
-    llm::failure::Classifier,
+    llm::failure::{Classifier, Failure},
     run::{End, Run, TerminalReason, Terminated},
     supervise::ResponseMarks,
+    wall_clock::wall_clock,
 };
 
 /// The duty of a layer to settle its node once the attempt has ended.
@@ -53,10 +54,10 @@ impl Ownership {
 
 /// Learns how the attempt that served a call ended.
 pub trait CompletionObserver: Send + Sync + Debug {
-    /// Takes the `reason` for which the attempt's node ended. After an error event of the stream,
-    /// the reason has the class that the program's rules give. The method is not called if a node
-    /// above ended the attempt.
-    fn ended(self: Box<Self>, reason: &TerminalReason);
+    /// Takes the `reason` for which the attempt's node ended, and the failure that an error event of
+    /// the stream reports. Then the reason has the class that the program's rules give. The method
+    /// is not called if a node above ended the attempt.
+    fn ended(self: Box<Self>, reason: &TerminalReason, failure: Option<&Failure>);
 }
 
 /// Reports to the policy's observer and to the program's hook how the attempt that serves the call
@@ -76,16 +77,16 @@ impl Completion {
         let node = self.attempt.node();
         let end = node.own_end().filter(|end| end.origin == node.number());
         if let Some(end) = end {
-            let reason = match end.reason {
-                TerminalReason::Failed(_) => self.reason_of_event(),
+            let failure = match end.reason {
+                TerminalReason::Failed(_) => self.failure_of_event(),
                 _ => None,
             };
-            if let (Some(report), Some(TerminalReason::Failed(class))) = (&mut self.report, &reason)
-            {
-                report.classify(*class);
+            if let (Some(report), Some(failure)) = (&mut self.report, &failure) {
+                report.classify(failure);
             }
             if let Some(observer) = self.observer {
-                observer.ended(reason.as_ref().unwrap_or(&end.reason));
+                let reason = failure.as_ref().map(|it| TerminalReason::Failed(it.class));
+                observer.ended(reason.as_ref().unwrap_or(&end.reason), failure.as_ref());
             }
         }
     }
@@ -94,11 +95,11 @@ impl Completion {
     /// if a rule panics.
     ///
     /// The supervised body settled the attempt's node without the program's rules.
-    fn reason_of_event(&self) -> Option<TerminalReason> {
+    fn failure_of_event(&self) -> Option<Failure> {
         let event = self.marks.as_ref()?.failure()?;
         // A rule that panics must not abort the process: this may run in a drop.
-        let class = catch_unwind(AssertUnwindSafe(|| self.classifier.of_stream(event).class));
-        Some(TerminalReason::Failed(class.ok()?))
+        let judged = || self.classifier.of_stream(event, wall_clock());
+        catch_unwind(AssertUnwindSafe(judged)).ok()
     }
 }
 

@@ -52,7 +52,7 @@ use self::{
     limits::{AgentLimits, DEFAULTS},
     tables::{
         AttemptTable, DisconnectTable, FallbackTable, File, LoopsTable, ProgressTable, RetryTable,
-        RunTable,
+        RunTable, SignalTable,
     },
 };
 
@@ -78,6 +78,7 @@ pub struct AgentConfig {
     loops: Option<LoopsTable>,
     progress: Option<ProgressTable>,
     candidates: Vec<CandidateTable>,
+    signals: Vec<SignalTable>,
 }
 
 /// Parses a TOML document.
@@ -195,6 +196,7 @@ impl AgentConfig {
             loops: &'a Option<LoopsTable>,
             progress: Option<ProgressTable>,
             candidates: &'a [CandidateTable],
+            signals: &'a [SignalTable],
             agents: BTreeMap<&'a str, AgentLimits>,
         }
         let phrases = BTreeMap::from([("phrases", &*self.stop)]);
@@ -216,6 +218,7 @@ impl AgentConfig {
             loops: &self.loops,
             progress: self.progress,
             candidates: &self.candidates,
+            signals: &self.signals,
             agents: agents.chain(of_all.map(|it| (DEFAULTS, it))).collect(),
         })
         .map_err(|error| ConfigError::new([""; 0], error.to_string()))

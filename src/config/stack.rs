@@ -5,7 +5,10 @@ use std::time::Duration;
 use super::{
     AgentConfig, ConfigError,
     limits::AgentLimits,
-    tables::{AttemptTable, CandidateTable, LoopsTable, PriceTable, Profile, RetryTable, RunTable},
+    tables::{
+        AttemptTable, CandidateTable, ConcernName, LoopsTable, PriceTable, Profile, RetryTable,
+        RunTable,
+    },
     values::{Amount, BoundedCount, BoundedNumber, Time},
 };
 use crate::{
@@ -21,6 +24,7 @@ use crate::{
         token_cap::TokenCapLayer,
         turn_cap::TurnCapLayer,
     },
+    llm::failure::{Classifier, Concern, FailureClass, Signal, SignalUntil},
     registry::RunRegistry,
     run::{Price, ProgressNotices, TokenCaps},
     stack::{AgentStack, Server},
@@ -54,6 +58,33 @@ impl AgentConfig {
         }
     }
 
+    /// Makes the classifier that knows the configuration's own signals.
+    ///
+    /// Every layer that makes further attempts needs it; those of this configuration have it.
+    #[must_use]
+    pub fn classifier(&self) -> Classifier {
+        if self.signals.is_empty() {
+            return Classifier::new();
+        }
+        let signals = self.signals.iter().filter_map(|table| {
+            let (_, place, what) = *table.places().first()?;
+            let signal = Signal::new(place, what, table.class.0).under(table.status.clone());
+            let signal = with(signal, table.beside.clone(), Signal::beside);
+            let signal = with(signal, table.concerns, |signal, concern| {
+                signal.concerns(concern.into())
+            });
+            let signal = match table.renewed {
+                true => signal.until(SignalUntil::Renewed),
+                false => signal,
+            };
+            Some(match table.quoted {
+                true => signal.quoted(),
+                false => signal,
+            })
+        });
+        Classifier::new().signals(signals)
+    }
+
     /// Makes the layer that moves calls between `candidates`. Failed candidates cool down in
     /// `cooldowns`, if the configuration sets cooldowns.
     #[must_use]
@@ -66,7 +97,12 @@ impl AgentConfig {
         let layer = layer
             .sticky(self.fallback.sticky == Some(true))
             .share(self.fallback.share != Some(false))
-            .default_model(self.fallback.default_model == Some(true));
+            .default_model(self.fallback.default_model == Some(true))
+            .classifier(self.classifier());
+        let layer = match self.fallback.after_refusal {
+            Some(true) => layer.also_after(FailureClass::ContentFilter),
+            _ => layer,
+        };
         match self.fallback.cooldown {
             Some(true) => layer.cooldowns(cooldowns.clone()),
             _ => layer,
@@ -102,6 +138,7 @@ impl AgentConfig {
         let shared = same.cloned().unwrap_or_else(|| shared(&of.retry));
         let retry = RetryBudgetLayer::new(budget(shared, &of.retry, idle));
         let retry = with(retry, limit(self.attempt.hold), RetryBudgetLayer::hold);
+        let retry = retry.classifier(self.classifier());
         stack
             .responses(|layer| self.notices(layer, of.notify_after))
             .runs(runs)
@@ -235,6 +272,18 @@ fn token_caps(run: &RunTable) -> TokenCapLayer {
         .count_cached_input(run.count_cached_input == Some(true));
     let ask_at = run.ask_at.and_then(BoundedNumber::limit);
     with(TokenCapLayer::new(caps), ask_at, TokenCapLayer::ask_at)
+}
+
+impl From<ConcernName> for Concern {
+    fn from(name: ConcernName) -> Self {
+        match name {
+            ConcernName::Request => Self::Request,
+            ConcernName::Model => Self::Model,
+            ConcernName::ModelOfAccount => Self::ModelOfAccount,
+            ConcernName::Account => Self::Account,
+            ConcernName::Host => Self::Host,
+        }
+    }
 }
 
 impl From<PriceTable> for Price {

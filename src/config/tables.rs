@@ -2,13 +2,16 @@
 
 use std::collections::BTreeMap;
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 use super::{
     error::KeyPart,
     values::{Amount, BoundedCount, BoundedNumber, Time, Url},
 };
-use crate::attempt::CandidateDialect;
+use crate::{
+    attempt::CandidateDialect,
+    llm::failure::{FailureClass, SignalPlace},
+};
 
 /// A number of bytes of a partial text, at most 1 MiB.
 type Bytes = BoundedCount<0, { 1 << 20 }>;
@@ -33,6 +36,7 @@ pub(super) struct File {
     /// An empty table already turns notices and keep-alive comments on.
     pub(super) progress: Option<ProgressTable>,
     pub(super) candidates: Vec<CandidateTable>,
+    pub(super) signals: Vec<SignalTable>,
     pub(super) agents: BTreeMap<String, AgentTable>,
     pub(super) tools: ToolsTable,
 }
@@ -184,6 +188,7 @@ pub(super) struct FallbackTable {
     pub(super) sticky: Option<bool>,
     pub(super) share: Option<bool>,
     pub(super) default_model: Option<bool>,
+    pub(super) after_refusal: Option<bool>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
@@ -249,6 +254,86 @@ pub struct CandidateTable {
     #[serde(default)]
     pub(super) trusted: bool,
     pub(super) price: Option<PriceTable>,
+}
+
+/// An entry of `[[signals]]`, as it is written: one of the six places, and what it means.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, expecting = "a table")]
+pub(super) struct SignalTable {
+    /// The place of the entry in the list of the document.
+    #[serde(skip)]
+    pub(super) index: usize,
+    pub(super) name: Option<String>,
+    pub(super) phrase: Option<String>,
+    pub(super) start: Option<String>,
+    pub(super) header: Option<String>,
+    pub(super) quota: Option<String>,
+    pub(super) field: Option<String>,
+    pub(super) beside: Option<String>,
+    #[serde(default)]
+    pub(super) status: Vec<u16>,
+    pub(super) class: Class,
+    pub(super) concerns: Option<ConcernName>,
+    #[serde(default)]
+    pub(super) renewed: bool,
+    #[serde(default)]
+    pub(super) quoted: bool,
+}
+
+/// The class of a failure, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Class(pub(super) FailureClass);
+
+/// What a failure concerns, by its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub(super) enum ConcernName {
+    Request,
+    Model,
+    ModelOfAccount,
+    Account,
+    Host,
+}
+
+impl SignalTable {
+    /// The path of a key of this entry.
+    pub(super) fn path(&self, key: &str) -> [KeyPart; 3] {
+        ["signals".into(), self.index.into(), key.into()]
+    }
+
+    /// The places that the entry has, each with its key.
+    pub(super) fn places(&self) -> Vec<(&'static str, SignalPlace, &str)> {
+        let places = [
+            ("name", SignalPlace::Name, &self.name),
+            ("phrase", SignalPlace::Phrase, &self.phrase),
+            ("start", SignalPlace::Start, &self.start),
+            ("header", SignalPlace::Header, &self.header),
+            ("quota", SignalPlace::Quota, &self.quota),
+            ("field", SignalPlace::Field, &self.field),
+        ];
+        let places = places.into_iter();
+        let places = places.filter_map(|(key, place, what)| Some((key, place, what.as_deref()?)));
+        places.collect()
+    }
+}
+
+impl<'de> Deserialize<'de> for Class {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let name = String::deserialize(from)?;
+        FailureClass::named(&name).map(Self).ok_or_else(|| {
+            let names: Vec<_> = FailureClass::ALL.iter().map(|it| it.as_str()).collect();
+            let names = names.join(", ");
+            D::Error::custom(format!(
+                "\"{name}\" is no class of failures: write one of {names}"
+            ))
+        })
+    }
+}
+
+impl Serialize for Class {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_str(self.0.as_str())
+    }
 }
 
 /// The prices of a million of a candidate's tokens, by the kind of token.

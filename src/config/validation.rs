@@ -2,17 +2,19 @@
 
 use std::{num::NonZeroU32, time::Duration};
 
+use http::HeaderName;
+
 use super::{
     AgentConfig, ConfigError, KeyPart, base_url,
     document::Reading,
     limits::{AgentLimits, DEFAULTS, FileLimits, check_costs},
     tables::{
         AttemptTable, CandidateTable, DisconnectPolicy, DisconnectTable, FallbackTable, File,
-        LoopsTable, Profile, ProgressTable, StopTable,
+        LoopsTable, Profile, ProgressTable, SignalTable, StopTable,
     },
     values::{BoundedCount, Time},
 };
-use crate::run::LoopLimits;
+use crate::{llm::failure::SignalPlace, run::LoopLimits};
 
 /// The default values of absent keys.
 const HEARTBEAT: Time = secs(10);
@@ -41,6 +43,9 @@ impl AgentConfig {
         let mut file = value.unwrap_or_default();
         for (index, candidate) in file.candidates.iter_mut().enumerate() {
             candidate.index = removed.index(&["candidates".into()], index);
+        }
+        for (index, signal) in file.signals.iter_mut().enumerate() {
+            signal.index = removed.index(&["signals".into()], index);
         }
         let knows = |tables: &[&str]| tables.iter().all(|table| !removed.concerns(&[*table]));
         let recommended = file.preset.is_some();
@@ -78,6 +83,7 @@ impl AgentConfig {
             errors.push(ConfigError::new(["disconnect", "caller_deadline"], message));
         }
         check_candidates(&file.candidates, &mut errors);
+        check_signals(&file.signals, &mut errors);
         let has_price = file.candidates.iter().any(|it| it.price.is_some());
         if knows_runs && knows(&["candidates"]) && !has_price {
             check_costs(&defaults, &agents, &mut errors);
@@ -110,6 +116,7 @@ impl AgentConfig {
                 sticky: Some(file.fallback.sticky.unwrap_or(recommended)),
                 share: Some(file.fallback.share.unwrap_or(true)),
                 default_model: Some(file.fallback.default_model.unwrap_or(false)),
+                after_refusal: Some(file.fallback.after_refusal.unwrap_or(false)),
             },
             stop: stop.unwrap_or_default(),
             loops,
@@ -119,6 +126,7 @@ impl AgentConfig {
                 ..table
             }),
             candidates: file.candidates,
+            signals: file.signals,
             agents,
             defaults,
             defaults_ask,
@@ -230,6 +238,55 @@ fn loops(
         is_on |= number.0 > 0;
     }
     is_on.then_some(table)
+}
+
+fn check_signals(signals: &[SignalTable], errors: &mut Mistakes) {
+    for (position, signal) in signals.iter().enumerate() {
+        let mut wrong =
+            |key, message: &str| errors.push(ConfigError::new(signal.path(key), message));
+        let places = signal.places();
+        if places.is_empty() {
+            let why = "says not where to look: write `name`, `phrase`, `start`, `header`, `quota` \
+                       or `field`";
+            let [list, index, _] = signal.path("name");
+            errors.push(ConfigError::new([list, index], why));
+            continue;
+        }
+        for (key, _, _) in &places[1..] {
+            let first = places[0].0;
+            let why = format!("is a second place beside `{first}`: write another entry for it");
+            wrong(key, &why);
+        }
+        let (key, place, what) = places[0];
+        if what.trim().is_empty() {
+            wrong(key, "is empty");
+        } else if place == SignalPlace::Header {
+            let name = what.split_once(':').map_or(what, |(name, _)| name).trim();
+            if name.parse::<HeaderName>().is_err() {
+                let why = "is no header: write its name, or \"name: a part of its value\"";
+                wrong(key, why);
+            }
+        }
+        if signal.quoted && !matches!(place, SignalPlace::Phrase | SignalPlace::Start) {
+            wrong("quoted", "counts for a `phrase` or a `start` alone");
+        }
+        if let Some(status) = signal.status.iter().find(|it| !(200..=599).contains(*it)) {
+            let why = format!("{status} is no status of an answer");
+            wrong("status", &why);
+        }
+        let is_same = |other: &&SignalTable| {
+            other.places() == places
+                && other.beside == signal.beside
+                && (other.status == signal.status || other.status.is_empty())
+        };
+        if let Some(other) = signals[..position].iter().find(is_same) {
+            let why = format!(
+                "never decides: entry {} has the same signal",
+                other.index + 1
+            );
+            wrong(key, &why);
+        }
+    }
 }
 
 fn check_candidates(candidates: &[CandidateTable], errors: &mut Mistakes) {

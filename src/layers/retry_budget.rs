@@ -392,7 +392,7 @@ impl AttemptPolicy for RetryPolicy {
             return Err(Denial::Class);
         }
         let settings = self.settings.budget.settings();
-        let moves = || failure.class.other() == TryOther::Yes && has_others();
+        let moves = || failure.other() == TryOther::Yes && has_others();
         match failure.retry_after {
             // The layer does not wait long while another candidate can answer at once.
             Some(retry_after) if retry_after > settings.delays.base && moves() => {

@@ -13,6 +13,7 @@ use crate::{
         failure::{Failure, FailureClass},
     },
     run::{Nanos, NotCounted, ResetOn, Run, TerminalReason},
+    wall_clock::wall_clock,
 };
 
 /// The facts of a request that a layer needs to read the response.
@@ -372,7 +373,7 @@ impl Observer {
     /// `Completed`.
     pub(crate) fn verdict(&self) -> TerminalReason {
         let failure = self.marks().and_then(ResponseMarks::failure);
-        let class = failure.map(|failure| Failure::of_stream(failure).class);
+        let class = failure.map(|failure| Failure::of_stream(failure, wall_clock()).class);
         let cut = || self.finish().err().map(|_| FailureClass::Transport);
         match class.or(self.failed).or_else(cut) {
             Some(class) => TerminalReason::Failed(class),

@@ -61,7 +61,9 @@ impl Fixture {
 
     pub(crate) fn judged(&self, classifier: &Classifier) -> Option<Failure> {
         let Some(status) = self.status else {
-            return Some(classifier.of_stream(&StreamFailure::read(&self.body())));
+            return Some(
+                classifier.of_stream(&StreamFailure::read(&self.body()), SystemTime::UNIX_EPOCH),
+            );
         };
         let status = StatusCode::from_u16(status).unwrap();
         let now = SystemTime::UNIX_EPOCH;

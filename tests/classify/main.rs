@@ -129,7 +129,7 @@ fn the_judge_of_a_stream_finds_the_same_failure() {
         judge.push(body.trim_ascii_end());
         judge.push(b"\n\n");
         let failure = judge.failure().expect(&fixture.file);
-        let failure = Failure::of_stream(failure);
+        let failure = Failure::of_stream(failure, SystemTime::UNIX_EPOCH);
         assert_eq!(Some(failure), fixture.judged(&Classifier::new()));
     }
 }

@@ -5,9 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 
 use tower_agent::{
     AgentStack, Candidate, CandidateDialect, Cooldowns, HardCeilingLayer, IdleBreaker,
-    LoopGuardLayer, ModelFallbackLayer, ProgressNotices, RetryBudget, RunRegistry,
-    StepTimeoutLayer, TokenCapLayer, TokenCaps,
+    LoopGuardLayer, ModelFallbackLayer, ProgressNotices, RetryBudget, RetryBudgetLayer,
+    RunRegistry, StepTimeoutLayer, TokenCapLayer, TokenCaps,
     config::{AgentConfig, ConfigError},
+    llm::failure::{Classifier, FailureClass, Signal},
     run::Price,
     stack::Server,
 };
@@ -251,7 +252,7 @@ type Set = fn(AgentStack<Server>) -> AgentStack<Server>;
 /// Each key of the stack, and the setting that it stands for.
 #[test]
 fn each_key_is_a_setting_of_the_stack() {
-    let keys: [(&str, Set); 41] = [
+    let keys: [(&str, Set); 43] = [
         ("[run]\nstep_timeout = 7", |stack| stack.run_step(secs(7))),
         ("[run]\nmax_turn_time = 7", |stack| {
             let half = Duration::from_millis(3_500);
@@ -399,6 +400,22 @@ fn each_key_is_a_setting_of_the_stack() {
         ("[fallback]\ndefault_model = true", |stack| {
             stack.fallback(ModelFallbackLayer::new([]).default_model(true))
         }),
+        ("[fallback]\nafter_refusal = true", |stack| {
+            let layer = ModelFallbackLayer::new([]);
+            stack.fallback(layer.also_after(FailureClass::ContentFilter))
+        }),
+        (
+            "[[signals]]\nname = \"spent\"\nclass = \"quota\"",
+            |stack| {
+                let signal = Signal::name("spent", FailureClass::Quota);
+                let classifier = Classifier::new().signals([signal]);
+                let layer = ModelFallbackLayer::new([]);
+                let repeats = RetryBudgetLayer::new(once());
+                stack
+                    .fallback(layer.classifier(classifier.clone()))
+                    .retry(repeats.classifier(classifier))
+            },
+        ),
         ("[fallback]\nsticky = true", |stack| {
             stack.fallback(ModelFallbackLayer::new([]).sticky(true))
         }),

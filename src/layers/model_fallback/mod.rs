@@ -162,6 +162,7 @@
 mod cooldown;
 mod layer;
 mod policy;
+mod quoted_words;
 mod request;
 mod route;
 mod select;

@@ -3,7 +3,8 @@ use std::{mem, sync::Arc, time::Duration};
 use http::{HeaderName, HeaderValue, Request, response::Parts};
 
 use super::{
-    cooldown::{CandidateCooldowns, CooldownWatch},
+    cooldown::{CandidateCooldowns, CooldownWatch, Witness},
+    quoted_words,
     request::OriginalRequest,
     route::{CandidateOrder, Route},
     sticky_sessions::StickySessions,
@@ -87,6 +88,23 @@ impl FallbackPolicy {
     }
 }
 
+impl FallbackPolicy {
+    /// The call as a witness of what its upstream says; `None` if these words may be quoted from
+    /// the call's request.
+    fn witness(&self, cooldowns: &CandidateCooldowns, words: &str) -> Option<Witness> {
+        let original = self.original()?;
+        let (head, body) = (original.head(), original.body());
+        if quoted_words::may_contain(head, body, words) {
+            return None;
+        }
+        let owner = self.own.as_ref().and_then(Run::owner_digest);
+        Some(Witness {
+            owner: owner.unwrap_or_else(|| cooldowns.owner_of(&head.headers)),
+            prompt: cooldowns.handle.digest(body),
+        })
+    }
+}
+
 impl AttemptPolicy for FallbackPolicy {
     const MOVES: bool = true;
 
@@ -111,6 +129,9 @@ impl AttemptPolicy for FallbackPolicy {
         }
         self.request = PreparedRequest::Original(original);
         self.own = Some(own.clone());
+        if let (Some(cooldowns), Some(owner)) = (&self.settings.cooldowns, own.owner_digest()) {
+            cooldowns.handle.note_owner(owner);
+        }
         self.plan(own, listed);
         let first = self.stops().next();
         let first = first.ok_or_else(|| self.no_candidate_error())?;
@@ -184,7 +205,7 @@ impl AttemptPolicy for FallbackPolicy {
     }
 
     fn retry_delay(&mut self, failure: &Failure) -> Result<Duration, Denial> {
-        match failure.class.other() {
+        match failure.other() {
             TryOther::No => Err(Denial::Class),
             TryOther::IfAllowed if !self.settings.allowed.contains(&failure.class) => {
                 Err(Denial::Class)
@@ -194,9 +215,10 @@ impl AttemptPolicy for FallbackPolicy {
     }
 
     fn find_next(&mut self, failure: &Failure) -> Result<(), Denial> {
-        let other = match failure.is_unresolved {
-            true => TryOther::Provider,
-            false => failure.class.other(),
+        let other = match (failure.class, failure.other()) {
+            // The same model refuses the same content with any key.
+            (FailureClass::ContentFilter, TryOther::IfAllowed) => TryOther::OtherModel,
+            (_, other) => other,
         };
         self.failed.push((self.current, other));
         let next = self.following().find(|stop| self.claim(*stop));
@@ -222,14 +244,17 @@ impl AttemptPolicy for FallbackPolicy {
             return Err(Denial::Run);
         }
         let next = self.next.take().ok_or(Denial::NoCandidate)?;
-        self.report(self.current, next, failure.class.as_str());
+        self.report(self.current, next, failure.class.as_str(), failure.signal());
         self.current = next;
         Ok(None)
     }
 
     fn note_failure(&mut self, failure: &Failure) {
         if let (Some(cooldowns), Some(keys)) = (&self.settings.cooldowns, self.keys(self.current)) {
-            cooldowns.handle.fail(&keys, failure);
+            let witness = |words: &str| self.witness(cooldowns, words);
+            cooldowns
+                .handle
+                .fail(&keys, failure, self.is_sole(), witness);
         }
     }
 
@@ -246,6 +271,7 @@ impl AttemptPolicy for FallbackPolicy {
             cooldowns,
             keys,
             attempt.elapsed(),
+            self.is_sole(),
         )))
     }
 

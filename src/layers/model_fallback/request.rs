@@ -115,6 +115,11 @@ impl OriginalRequest {
         self.template.head()
     }
 
+    /// The caller's body.
+    pub(super) fn body(&self) -> &[u8] {
+        &self.body
+    }
+
     /// The model that the request's body names, if any.
     pub(crate) fn model(&self) -> Option<&str> {
         match &self.content {

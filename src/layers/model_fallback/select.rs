@@ -90,6 +90,11 @@ impl FallbackPolicy {
         self.stops().take(if may_move { usize::MAX } else { 1 })
     }
 
+    /// Whether only one candidate can serve the request.
+    pub(super) fn is_sole(&self) -> bool {
+        self.suitable_stops().nth(1).is_none()
+    }
+
     /// The later stops that may be tried after the current one.
     pub(super) fn following(&self) -> impl Iterator<Item = usize> {
         self.suitable_stops()
@@ -108,6 +113,7 @@ impl FallbackPolicy {
                 TryOther::LargerWindow => {
                     failed.window().is_none() || next.window() <= failed.window()
                 }
+                TryOther::OtherModel => failed.model() == next.model(),
                 _ => false,
             })
         })
@@ -141,7 +147,7 @@ impl FallbackPolicy {
         }
         let open = open.unwrap_or(first);
         if open != first {
-            self.report(first, open, "cooldown");
+            self.report(first, open, "cooldown", "");
         }
         self.current = open;
         Ok(())
@@ -173,7 +179,8 @@ impl FallbackPolicy {
     /// The cooldown keys of the candidate at a stop; `None` without cooldowns, or at an empty stop.
     pub(super) fn keys(&self, stop: usize) -> Option<Keys> {
         let cooldowns = self.settings.cooldowns.as_ref()?;
-        cooldowns.keys(self.route.at(stop)?, self.original()?.head())
+        let original = self.original()?;
+        cooldowns.keys(self.route.at(stop)?, original.head(), original.operation())
     }
 
     /// The candidates that could serve but are in a cooldown without a due probe, each with the
@@ -201,7 +208,7 @@ impl FallbackPolicy {
     }
 
     /// Logs one event for a step from one candidate to another.
-    pub(super) fn report(&self, from: usize, to: usize, why: &'static str) {
+    pub(super) fn report(&self, from: usize, to: usize, why: &'static str, signal: &str) {
         #[cfg(feature = "metrics")]
         {
             let label = |stop| Some(AttemptTarget::label(&**self.candidate(stop)?));
@@ -215,6 +222,7 @@ impl FallbackPolicy {
             from = label(from),
             to = label(to),
             why,
+            signal,
             gen_ai.original.model = self.logged_model(),
             gen_ai.request.model = sent,
             "model_fallback"

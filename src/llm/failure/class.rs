@@ -80,6 +80,8 @@ pub enum FailureClass {
     ///
     /// The request is at fault: the caller has to begin anew.
     SessionExpired,
+    /// The upstream does not offer the operation: 501, LM Studio's "Unexpected endpoint".
+    NotOffered,
     /// The request has more bytes than the upstream accepts: 413, `request_too_large`.
     TooLarge,
     /// The upstream refused the content: `content_filter`, `content_policy_violation`,
@@ -156,6 +158,10 @@ pub enum TryOther {
     Provider,
     /// Another candidate is worth a try if its context window is larger.
     LargerWindow,
+    /// Another candidate is worth a try if it is of another model. No class has this condition: a
+    /// fallback layer that may move on after a refusal makes it of
+    /// [`IfAllowed`](Self::IfAllowed).
+    OtherModel,
     /// Any other candidate is worth a try, if the program allows it for the failure's class:
     /// the request itself is at fault.
     IfAllowed,
@@ -178,7 +184,51 @@ pub enum Cooldown {
     Quota,
 }
 
+/// What a failure concerns: a rest that it begins holds for all calls that share it.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Concern {
+    /// The failure concerns this request alone, and begins no rest.
+    Request,
+    /// The failure concerns the operation at this model, on all accounts.
+    Model,
+    /// The failure concerns the operation at this model, on this account.
+    ModelOfAccount,
+    /// The failure concerns all models of the account.
+    Account,
+    /// The failure concerns all models at the host.
+    Host,
+}
+
 impl FailureClass {
+    /// All classes, in the order of their declaration.
+    #[cfg(any(test, feature = "config"))]
+    pub(crate) const ALL: [Self; 23] = [
+        Self::StepTimeout,
+        Self::Deadline,
+        Self::Transport,
+        Self::Certificate,
+        Self::Redirect,
+        Self::RequestTimeout,
+        Self::Conflict,
+        Self::RateLimit,
+        Self::RequestLimit,
+        Self::Overloaded,
+        Self::NotReady,
+        Self::Server,
+        Self::ModelFault,
+        Self::Quota,
+        Self::Auth,
+        Self::ModelGone,
+        Self::Region,
+        Self::ContextOverflow,
+        Self::SessionExpired,
+        Self::NotOffered,
+        Self::TooLarge,
+        Self::ContentFilter,
+        Self::Caller,
+    ];
+
     /// Whether the candidate that failed is itself worth another try.
     ///
     /// An upstream's `x-should-retry` may forbid a retry that the class allows: see
@@ -200,6 +250,26 @@ impl FailureClass {
     #[must_use]
     pub const fn cool(self) -> Cooldown {
         self.traits().3
+    }
+
+    /// What a failure of this class concerns, unless a signal says otherwise.
+    #[must_use]
+    pub const fn concern(self) -> Concern {
+        match self {
+            Self::RateLimit | Self::ModelGone => Concern::ModelOfAccount,
+            Self::Quota | Self::Auth => Concern::Account,
+            Self::Certificate | Self::Region => Concern::Host,
+            _ => match self.cool() {
+                Cooldown::No => Concern::Request,
+                _ => Concern::Model,
+            },
+        }
+    }
+
+    /// The class with this [name](Self::as_str), if there is one.
+    #[cfg(feature = "config")]
+    pub(crate) fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|class| class.as_str() == name)
     }
 
     /// The table of the classes: the name of each, the retries and the cooldown that it
@@ -225,6 +295,7 @@ impl FailureClass {
             Self::ModelGone => ("model_gone", RetrySame::No, TryOther::Yes, Cooldown::Long),
             Self::Region => ("region", RetrySame::No, TryOther::Provider, Cooldown::Long),
             Self::ContextOverflow => ("context_overflow", RetrySame::No, TryOther::LargerWindow, Cooldown::No),
+            Self::NotOffered => ("not_offered", RetrySame::No, TryOther::Yes, Cooldown::No),
             Self::TooLarge => ("too_large", RetrySame::No, TryOther::IfAllowed, Cooldown::No),
             Self::ContentFilter => ("content_filter", RetrySame::No, TryOther::IfAllowed, Cooldown::No),
             Self::SessionExpired => ("session_expired", RetrySame::No, TryOther::No, Cooldown::No),
@@ -254,6 +325,7 @@ pub(super) fn class_of_status(status: StatusCode) -> Option<FailureClass> {
         // 499 says that the client closed the request. This process has not, so another proxy
         // did.
         499 => Some(FailureClass::Server),
+        501 => Some(FailureClass::NotOffered),
         529 => Some(FailureClass::Overloaded),
         500.. => Some(FailureClass::Server),
         _ => None,
@@ -267,5 +339,31 @@ pub(super) fn fallback_class(status: Option<StatusCode>) -> FailureClass {
         // Without a status the failure came after the head of an answer, so the upstream had
         // accepted the request.
         _ => FailureClass::Server,
+    }
+}
+
+/// Maps the wire name of a terminal reason to a failure class.
+///
+/// The name comes from an answer's `x-terminal-reason` or from its error, and mostly stands for the
+/// end of a run in another process. The result is `None` for every name that is not listed here,
+/// such as `completed`.
+///
+/// A timeout, a cancellation or a failure there ended only that run, so the class is `Server`,
+/// which allows a retry. A limit there would stop the same work again, and a superseded run's
+/// work is no longer wanted, so the class is `Caller`.
+pub(super) fn of_reason(name: &str) -> Option<FailureClass> {
+    match name {
+        "step_timeout" | "max_turn_time" | "timeout" | "client_disconnect" | "aborted"
+        | "shutdown" | "upstream_failed" => Some(FailureClass::Server),
+        "superseded"
+        | "turn_cap_reached"
+        | "token_cap_reached"
+        | "retry_budget_exceeded"
+        | "per_dispatch_errors_exceeded"
+        | "consecutive_errors"
+        | "loop_detected"
+        | "stuck"
+        | "idle_circuit_open" => Some(FailureClass::Caller),
+        _ => None,
     }
 }

@@ -11,11 +11,15 @@ use std::{
 use http::{HeaderMap, HeaderValue, StatusCode, header::AsHeaderName};
 
 use super::{
-    class::{self, FailureClass, RetrySame},
-    error_body::{self, Details},
-    error_codes,
+    class::{self, Concern, FailureClass, RetrySame, TryOther},
+    error_body,
     errors::{self, CoolingDown, Redirected},
-    json_outline, retry_after, stop_reasons,
+    evidence::Evidence,
+    json_outline,
+    judgement::{self, Circumstances, Judgement, Rest, Suspicion},
+    retry_after,
+    signals::Signal,
+    stop_reasons,
 };
 use crate::{
     error::chain,
@@ -53,6 +57,7 @@ const MAX_BODY: usize = 64 * 1024;
 pub struct Classifier {
     // The rules are shared, because layers clone the classifier for each call.
     rules: Option<Arc<Vec<Arc<Rule>>>>,
+    signals: Option<Arc<Vec<Signal>>>,
 }
 
 type Rule = dyn Fn(&Answered<'_>) -> Option<FailureClass> + Send + Sync;
@@ -78,7 +83,20 @@ impl Classifier {
     /// Creates a classifier without rules of the program.
     #[must_use]
     pub const fn new() -> Self {
-        Self { rules: None }
+        Self {
+            rules: None,
+            signals: None,
+        }
+    }
+
+    /// Adds rows to the table of signals, after those added before and before this crate's own.
+    ///
+    /// The rules decide before the rows.
+    #[must_use]
+    pub fn signals(mut self, signals: impl IntoIterator<Item = Signal>) -> Self {
+        let known = self.signals.get_or_insert_default();
+        Arc::make_mut(known).extend(signals);
+        self
     }
 
     /// Adds a rule, a function that classifies answers, which runs after the rules added
@@ -109,6 +127,17 @@ impl Classifier {
         body: &[u8],
         now: SystemTime,
     ) -> Option<Failure> {
+        self.of_answer_at(status, headers, body, || now)
+    }
+
+    /// Classifies an answer. The clock is read only for a failed one.
+    pub(crate) fn of_answer_at(
+        &self,
+        status: StatusCode,
+        headers: &HeaderMap,
+        body: &[u8],
+        now: impl FnOnce() -> SystemTime,
+    ) -> Option<Failure> {
         let is_failure = class::is_failure_status(status);
         if !is_failure && !status.is_success() {
             return None;
@@ -131,26 +160,68 @@ impl Classifier {
             body,
             error: &error,
         });
+        let ruled = ruled.map(|class| (class, "rule"));
         let ruled = match is_error {
-            true => ruled.or(is_cut.then_some(FailureClass::Transport)),
-            false => Some(ruled.or_else(|| stop_reasons::of_answer(body))?),
+            true => ruled.or(is_cut.then_some((FailureClass::Transport, "cut JSON"))),
+            false => {
+                let stop = || Some((stop_reasons::of_answer(body)?, "stop reason"));
+                Some(ruled.or_else(stop)?)
+            }
         };
-        let mut head = FailureHead::read(headers, now);
-        head.status = is_failure.then_some(status);
-        head.is_page = is_page;
-        Some(head.judge(&error, body, ruled))
+        let status = is_failure.then_some(status);
+        Some(self.judge(headers, status, &error, body, is_page, ruled, now()))
     }
 
     /// Classifies the event by which a stream reported that it failed.
+    ///
+    /// The times in the event count from `now`, the wall clock.
     #[must_use]
-    pub fn of_stream(&self, failure: &StreamFailure) -> Failure {
+    pub fn of_stream(&self, failure: &StreamFailure, now: SystemTime) -> Failure {
+        let headers = HeaderMap::new();
         let ruled = self.ask(&Answered {
             status: None,
-            headers: &HeaderMap::new(),
+            headers: &headers,
             body: &failure.body,
             error: failure,
         });
-        FailureHead::default().judge(failure, &failure.body, ruled)
+        let ruled = ruled.map(|class| (class, "rule"));
+        self.judge(&headers, None, failure, &failure.body, false, ruled, now)
+    }
+
+    /// Judges a failed answer; `ruled` is the class that was decided already.
+    #[allow(clippy::too_many_arguments, reason = "the parts of one answer")]
+    fn judge(
+        &self,
+        headers: &HeaderMap,
+        status: Option<StatusCode>,
+        error: &StreamFailure,
+        body: &[u8],
+        is_page: bool,
+        ruled: Option<(FailureClass, &'static str)>,
+        now: SystemTime,
+    ) -> Failure {
+        let status = status.or_else(|| numeric(&error.code));
+        let evidence = Evidence::read(headers, error, body, now);
+        let around = Circumstances {
+            status,
+            is_page,
+            ruled,
+            ended: class::of_reason(text(headers, "x-terminal-reason")),
+            own: self.signals.as_deref().map_or(&[], Vec::as_slice),
+        };
+        let judged = judgement::judge(&evidence, &around);
+        Failure {
+            status,
+            message: error.message.trim().to_owned(),
+            retry_after: judged.retry_after.map(retry_after::capped),
+            should_retry: match text(headers, "x-should-retry") {
+                "true" => Some(true),
+                "false" => Some(false),
+                _ => None,
+            },
+            judgement: Some(Box::new(judged.judgement)),
+            ..Failure::new(judged.class)
+        }
     }
 
     fn ask(&self, answered: &Answered<'_>) -> Option<FailureClass> {
@@ -166,6 +237,10 @@ impl fmt::Debug for Classifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Classifier")
             .field("rules", &self.rules().count())
+            .field(
+                "signals",
+                &self.signals.as_deref().map_or(&[][..], Vec::as_slice),
+            )
             .finish()
     }
 }
@@ -201,6 +276,8 @@ pub struct Failure {
     /// Whether a step window passed before an answer that does not stream: the upstream may have
     /// been at work.
     pub(crate) is_slow: bool,
+    // Boxed, because the outcome of each attempt has room for a failure.
+    judgement: Option<Box<Judgement>>,
 }
 
 impl Failure {
@@ -215,6 +292,7 @@ impl Failure {
             should_retry: None,
             is_unresolved: false,
             is_slow: false,
+            judgement: None,
         }
     }
 
@@ -238,10 +316,10 @@ impl Failure {
         Classifier::new().of_answer(status, headers, body, now)
     }
 
-    /// Classifies the event by which a stream reported that it failed.
+    /// Classifies the event by which a stream reported that it failed; `now` is the wall clock.
     #[must_use]
-    pub fn of_stream(failure: &StreamFailure) -> Self {
-        Classifier::new().of_stream(failure)
+    pub fn of_stream(failure: &StreamFailure, now: SystemTime) -> Self {
+        Classifier::new().of_stream(failure, now)
     }
 
     /// Classifies a stop reason; `None` unless the model refused or its context was full.
@@ -281,6 +359,49 @@ impl Failure {
         }
     }
 
+    /// The signal that decided the class: the name or phrase that the answer has, such as
+    /// `insufficient_quota`, or `status 429`; empty for a failure without an answer.
+    ///
+    /// Whoever disagrees puts a [`Signal`] of their own in front.
+    #[must_use]
+    pub fn signal(&self) -> &str {
+        self.judgement
+            .as_ref()
+            .map_or("", |judgement| &judgement.signal)
+    }
+
+    /// What the failure concerns.
+    #[must_use]
+    pub fn concern(&self) -> Concern {
+        self.judgement
+            .as_ref()
+            .map_or(self.class.concern(), |judgement| judgement.concern)
+    }
+
+    /// Which other candidate is worth a try after this failure.
+    #[must_use]
+    pub fn other(&self) -> TryOther {
+        match (self.class.other(), self.concern()) {
+            _ if self.is_unresolved => TryOther::Provider,
+            // The account's other models may serve.
+            (TryOther::Credential, Concern::Model | Concern::ModelOfAccount) => TryOther::Yes,
+            (other, _) => other,
+        }
+    }
+
+    /// The rest that the failure begins for other calls.
+    pub(crate) fn rest(&self) -> Option<Rest> {
+        match &self.judgement {
+            Some(judgement) => judgement.rest,
+            None => Judgement::of_class(self.class, self.retry_after).rest,
+        }
+    }
+
+    /// The rest that the failure begins once a second witness confirms it.
+    pub(crate) fn suspicion(&self) -> Option<&Suspicion> {
+        self.judgement.as_ref()?.suspicion.as_ref()
+    }
+
     /// Whether the failure allows a retry with the same candidate; budgets still apply.
     ///
     /// The upstream may forbid a retry that the class allows, but not allow one that
@@ -288,122 +409,6 @@ impl Failure {
     #[must_use]
     pub fn is_worth_repeating(&self) -> bool {
         self.class.same() != RetrySame::No && self.should_retry != Some(false) && !self.is_slow
-    }
-}
-
-/// The values of an answer's head that serve to classify a failure.
-#[derive(Default)]
-pub(super) struct FailureHead<'a> {
-    reason: &'a str,
-    kind: &'a str,
-    /// The status of the answer, if that status is a failure.
-    pub(super) status: Option<StatusCode>,
-    /// Whether the answer's body is an HTML page.
-    pub(super) is_page: bool,
-    retry_after: Option<Duration>,
-    should_retry: Option<bool>,
-}
-
-impl<'a> FailureHead<'a> {
-    /// Reads the headers of an answer; `now` is the wall clock, for dates.
-    pub(super) fn read(headers: &'a HeaderMap, now: SystemTime) -> Self {
-        Self {
-            reason: text(headers, "x-terminal-reason"),
-            kind: text(headers, "x-amzn-errortype"),
-            retry_after: retry_after::read(headers, now),
-            should_retry: match text(headers, "x-should-retry") {
-                "true" => Some(true),
-                "false" => Some(false),
-                _ => None,
-            },
-            ..Self::default()
-        }
-    }
-
-    /// Classifies the failure that `error` reports in `body`.
-    ///
-    /// `ruled` is the class that a rule, cut JSON or a stop reason has decided already.
-    pub(super) fn judge(
-        self,
-        error: &StreamFailure,
-        body: &[u8],
-        ruled: Option<FailureClass>,
-    ) -> Failure {
-        let status = self.status.or_else(|| numeric(&error.code));
-        let message = error.message.trim();
-        let details = Details::read(body);
-        let names = [self.kind, &error.kind, &error.code, &details.reason];
-        let class = ruled.unwrap_or_else(|| self.class(status, &names, message, &details));
-        // Without a retry the delay means nothing: Google asks for half a minute even if the
-        // quota of the day is used up.
-        let asked = || match class.same() {
-            RetrySame::No => None,
-            _ => details
-                .retry_delay
-                .or_else(|| retry_after::in_prose(message)),
-        };
-        Failure {
-            status,
-            message: message.to_owned(),
-            retry_after: self.retry_after.or_else(asked).map(retry_after::capped),
-            should_retry: self.should_retry,
-            ..Failure::new(class)
-        }
-    }
-
-    /// Decides the class of a failed answer.
-    ///
-    /// `status` is that of the answer, or else the one in the error's code. `names` are
-    /// `error.type`, `error.code` and their equivalents of other providers; empty if missing.
-    ///
-    /// Exact names come before phrases, and both before the status, because proxies keep an
-    /// error's body more often than its status. The order among several classes is that of
-    /// [`EXACT`](error_codes::EXACT) and [`SENTENCES`](error_codes::SENTENCES).
-    fn class(
-        &self,
-        status: Option<StatusCode>,
-        names: &[&str],
-        message: &str,
-        details: &Details,
-    ) -> FailureClass {
-        let class = class_of_reason(self.reason)
-            .or_else(|| error_codes::find_code(error_codes::EXACT, names))
-            .or_else(|| details.class(status))
-            .or_else(|| {
-                let status = status.or_else(|| error_codes::status_of(names));
-                error_codes::find_message(status, names, message)
-            })
-            .or_else(|| error_codes::find_code(error_codes::SHARED, names))
-            .or_else(|| self.class_of_status(status?, message))
-            .or_else(|| error_codes::find_code(error_codes::BROAD, names))
-            .or_else(|| names.iter().find_map(|name| class_of_reason(name)))
-            .unwrap_or_else(|| class::fallback_class(status));
-        // Whether the request exceeds a rate limit by itself, however long the caller waits.
-        let is_too_large = || {
-            status == Some(StatusCode::PAYLOAD_TOO_LARGE)
-                || error_codes::has(message, "request too large for")
-        };
-        match class {
-            FailureClass::RateLimit if is_too_large() => FailureClass::RequestLimit,
-            class => class,
-        }
-    }
-
-    fn class_of_status(&self, status: StatusCode, message: &str) -> Option<FailureClass> {
-        let asks_soon = || {
-            retry_after::in_prose(message).is_some_and(|delay| delay < Duration::from_secs(3600))
-        };
-        match class::class_of_status(status)? {
-            // A 402 with a delay is a rate limit: an upstream asks for no delay if no credit is
-            // left. In the message only a delay below one hour counts: a longer one may mean the
-            // next window of a plan.
-            FailureClass::Quota if self.retry_after.is_some() || asks_soon() => {
-                Some(FailureClass::RateLimit)
-            }
-            // A firewall sends its page under 403: it blocks by location, not by credential.
-            _ if self.is_page && status == StatusCode::FORBIDDEN => Some(FailureClass::Region),
-            class => Some(class),
-        }
     }
 }
 
@@ -417,30 +422,4 @@ fn text(headers: &HeaderMap, name: impl AsHeaderName) -> &str {
 fn numeric(code: &str) -> Option<StatusCode> {
     let status: StatusCode = code.parse().ok()?;
     (status.is_client_error() || status.is_server_error()).then_some(status)
-}
-
-/// Maps the wire name of a terminal reason to a failure class.
-///
-/// The name comes from an answer's `x-terminal-reason` or from its error, and mostly stands for the
-/// end of a run in another process. The result is `None` for every name that is not listed here,
-/// such as `completed`.
-///
-/// A timeout, a cancellation or a failure there ended only that run, so the class is `Server`,
-/// which allows a retry. A limit there would stop the same work again, and a superseded run's
-/// work is no longer wanted, so the class is `Caller`.
-fn class_of_reason(name: &str) -> Option<FailureClass> {
-    match name {
-        "step_timeout" | "max_turn_time" | "timeout" | "client_disconnect" | "aborted"
-        | "shutdown" | "upstream_failed" => Some(FailureClass::Server),
-        "superseded"
-        | "turn_cap_reached"
-        | "token_cap_reached"
-        | "retry_budget_exceeded"
-        | "per_dispatch_errors_exceeded"
-        | "consecutive_errors"
-        | "loop_detected"
-        | "stuck"
-        | "idle_circuit_open" => Some(FailureClass::Caller),
-        _ => None,
-    }
 }

@@ -1,17 +1,11 @@
-//! Finds out whether an answer's body is an error or an HTML page. Also reads the details of errors
-//! of Google and OpenRouter.
+//! Finds out whether an answer's body is an error or an HTML page.
 
-use std::{sync::LazyLock, time::Duration};
+use std::sync::LazyLock;
 
-use http::{HeaderMap, StatusCode, header};
+use http::{HeaderMap, header};
 use memchr::memmem::Finder;
-use serde_json::Value;
 
-use super::{class::FailureClass, error_codes, retry_after};
-use crate::llm::{
-    dialect::{StreamFailure, error_in},
-    json_scanner::Scanner,
-};
+use crate::llm::json_scanner::Scanner;
 
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
 
@@ -92,79 +86,4 @@ fn have_failed(choices: &[u8]) -> bool {
 /// Whether the value of an `error` key reports an error.
 fn reports_error(span: &[u8]) -> bool {
     Scanner::new(span).is_error().unwrap_or_default()
-}
-
-/// The details of an upstream's error beside its type, code and message.
-#[derive(Debug, Default)]
-pub(super) struct Details {
-    /// The reason of the error in Google's `ErrorInfo.reason`; empty if there is none.
-    pub(super) reason: String,
-    /// The delay that Google asks for in `RetryInfo.retryDelay`.
-    pub(super) retry_delay: Option<Duration>,
-    /// Whether Google's details name a daily quota as the exceeded one.
-    is_daily: bool,
-    /// Whether OpenRouter's moderation stopped the request.
-    is_moderated: bool,
-    /// Whether the error is that of a provider behind OpenRouter.
-    is_from_provider: bool,
-    /// Whether the provider behind OpenRouter says that the model's context is too short.
-    is_overflow: bool,
-}
-
-/// Whether an error that a provider sent says that the model's context is too short.
-fn is_overflow(raw: &str) -> bool {
-    let error = StreamFailure::read(raw.as_bytes());
-    let names = [&*error.kind, &*error.code];
-    let class = error_codes::find_code(error_codes::EXACT, &names)
-        .or_else(|| error_codes::find_message(None, &names, &error.message));
-    class == Some(FailureClass::ContextOverflow)
-}
-
-impl Details {
-    /// Reads the details of an error in a JSON body; any other body has none.
-    pub(super) fn read(body: &[u8]) -> Self {
-        let Ok(body) = serde_json::from_slice::<Value>(body) else {
-            return Self::default();
-        };
-        let error = error_in(&body);
-        let metadata = &error["metadata"];
-        let mut details = Self {
-            is_moderated: metadata["reasons"].is_array() || metadata["flagged_input"].is_string(),
-            is_from_provider: metadata["provider_name"].is_string(),
-            is_overflow: metadata["raw"].as_str().is_some_and(is_overflow),
-            ..Self::default()
-        };
-        for detail in error["details"].as_array().into_iter().flatten() {
-            details.add(detail);
-        }
-        details
-    }
-
-    fn add(&mut self, detail: &Value) {
-        if let Some(reason) = detail["reason"].as_str() {
-            self.reason = reason.to_owned();
-        }
-        let asked = detail["retryDelay"].as_str().and_then(retry_after::seconds);
-        self.retry_delay = self.retry_delay.max(asked);
-        let mut violations = detail["violations"].as_array().into_iter().flatten();
-        self.is_daily |= violations.any(|violation| {
-            let says = |key: &str, words: &str| {
-                let text = violation[key].as_str();
-                text.is_some_and(|text| text.contains(words))
-            };
-            says("quotaId", "PerDay") || says("quotaMetric", "per_day")
-        });
-    }
-
-    /// The failure class that the details determine, if any.
-    pub(super) fn class(&self, status: Option<StatusCode>) -> Option<FailureClass> {
-        if self.is_daily {
-            return Some(FailureClass::Quota);
-        }
-        match status.map(|status| status.as_u16()) {
-            None | Some(400 | 413 | 422) if self.is_overflow => Some(FailureClass::ContextOverflow),
-            Some(502 | 503) if self.is_from_provider => Some(FailureClass::Overloaded),
-            _ => self.is_moderated.then_some(FailureClass::ContentFilter),
-        }
-    }
 }

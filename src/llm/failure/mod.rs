@@ -52,21 +52,27 @@
 mod class;
 mod classifier;
 mod error_body;
-mod error_codes;
 mod errors;
+mod evidence;
 mod json_outline;
+mod judgement;
+mod prose;
 mod retry_after;
+mod signals;
 mod stop_reasons;
 #[cfg(test)]
 mod tests;
+mod times;
 
 pub use self::{
-    class::{Cooldown, FailureClass, RetrySame, TryOther},
+    class::{Concern, Cooldown, FailureClass, RetrySame, TryOther},
     classifier::{Answered, Classifier, Failure},
     errors::{Cooling, CoolingDown, IncompleteJson, Redirected, TransportError},
+    signals::{Signal, SignalPlace, SignalUntil},
 };
 
 pub(crate) use self::{
     errors::{NotAStream, seconds},
     json_outline::{JsonOutline, is_broken_json},
+    judgement::Rest,
 };

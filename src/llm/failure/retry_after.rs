@@ -4,25 +4,36 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName, header};
 
-use super::error_codes;
+use super::{prose, times};
 
 /// The longest delay that an upstream can ask for, 30 days; a longer one is cut to it.
 pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 /// Reads the delay that an upstream's headers ask for, never rounded down.
 ///
-/// The delay is that of `retry-after-ms`, else that of `retry-after`, in seconds or as a date.
-/// Of several headers of one name the first that parses counts. For a date in the past the
-/// delay is zero.
+/// The delay is that of `retry-after-ms`, else that of `retry-after`, in seconds, as a date, or as
+/// a time of Unix, else that of `llm_provider-retry-after`, as which LiteLLM hands it on. Of several
+/// headers of one name the first that parses counts. For a date in the past the delay is zero.
 pub(super) fn read(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
-    let millis = HeaderName::from_static("retry-after-ms");
-    values(headers, &millis)
-        .find_map(|text| decimal(text, 6))
-        .or_else(|| {
-            values(headers, &header::RETRY_AFTER)
-                .find_map(|text| decimal(text, 9).or_else(|| until(text, now)))
-        })
+    let millis = ["retry-after-ms", "llm_provider-retry-after-ms"].map(HeaderName::from_static);
+    let [own, passed_on] = [
+        header::RETRY_AFTER,
+        HeaderName::from_static("llm_provider-retry-after"),
+    ];
+    let in_millis = |name| values(headers, name).find_map(|text| decimal(text, 6));
+    let in_seconds = |name| values(headers, name).find_map(|text| seconds_or_date(text, now));
+    in_millis(&millis[0])
+        .or_else(|| in_seconds(&own))
+        .or_else(|| in_millis(&millis[1]))
+        .or_else(|| in_seconds(&passed_on))
         .map(capped)
+}
+
+/// Parses the value of a `retry-after`: seconds, a date, or a time of Unix.
+pub(super) fn seconds_or_date(text: &str, now: SystemTime) -> Option<Duration> {
+    times::unix(text, now)
+        .or_else(|| decimal(text, 9))
+        .or_else(|| until(text, now))
 }
 
 /// Cuts a delay to [`LONGEST`], so that its sum with an instant does not overflow.
@@ -74,21 +85,30 @@ const BEFORE: [&str; 4] = [
     "again after ",
 ];
 
-/// Reads the delay in the prose of an error message, as in "try again in 1m30s".
-pub(super) fn in_prose(message: &str) -> Option<Duration> {
+/// Reads the delay in the prose of an error message, outside of quotation marks. Also returns the
+/// phrase before it.
+pub(super) fn found_in_prose(message: &str) -> Option<(Duration, &'static str)> {
     BEFORE.iter().find_map(|before| {
-        let mut rest = message;
-        std::iter::from_fn(|| {
-            rest = error_codes::after(rest, before)?;
-            Some(rest)
-        })
-        .find_map(sum)
+        let mut from = 0;
+        let places = std::iter::from_fn(|| {
+            let at = from + prose::position(message.get(from..)?, before)?;
+            from = at + before.len();
+            Some(at)
+        });
+        let mut places = places.filter(|at| !prose::is_quoted(message, *at));
+        let delay = places.find_map(|at| sum(message.get(at + before.len()..)?))?;
+        Some((delay, *before))
     })
 }
 
 /// Parses a JSON duration, as in "34.07s".
 pub(super) fn seconds(text: &str) -> Option<Duration> {
     decimal(text.strip_suffix('s')?, 9)
+}
+
+/// Parses the duration with which `text` begins, as in "1h2m 3.5 seconds".
+pub(super) fn prefixed(text: &str) -> Option<Duration> {
+    sum(text)
 }
 
 /// Sums the parts of the duration with which `text` begins, as in "1h2m 3.5 seconds".

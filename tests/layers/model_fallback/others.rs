@@ -147,7 +147,7 @@ async fn a_row_that_nobody_continues_is_forgotten() {
     drop(ask().await.unwrap());
 
     let error = ask().await.unwrap_err().downcast::<CoolingDown>().unwrap();
-    assert_eq!(error.soonest(), secs(30), "the first of a new row");
+    assert_eq!(error.soonest(), secs(1), "the first of a new row");
     assert_eq!(cooldowns.len(), 1);
 }
 

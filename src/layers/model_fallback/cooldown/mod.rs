@@ -5,7 +5,7 @@
 mod windows;
 
 pub(crate) use self::windows::{
-    CooldownBackoff, CooldownKey, CooldownProbe, CooldownState, CooldownWindows, Keys,
+    CooldownBackoff, CooldownKey, CooldownProbe, CooldownState, CooldownWindows, Keys, Witness,
 };
 
 use std::{
@@ -13,7 +13,7 @@ use std::{
     hash::{BuildHasher, Hash, RandomState},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -22,9 +22,9 @@ use http::{HeaderMap, HeaderValue, request::Parts};
 use tokio::time::Instant;
 
 use crate::{
-    attempt::{ApiKey, Candidate, CompletionObserver, WITHIN_ACCOUNT},
+    attempt::{ApiKey, Candidate, CompletionObserver, Operation, WITHIN_ACCOUNT},
     headers::CREDENTIALS,
-    llm::failure::{Cooling, Failure, FailureClass},
+    llm::failure::{Cooling, Failure, FailureClass, Rest},
     lock::Lock,
     run::TerminalReason,
 };
@@ -37,8 +37,8 @@ use crate::{
 /// | a person has to fix it | 10 min, doubling to a day |
 /// | an exhausted quota | 5 h, doubling to a day |
 ///
-/// A window is made at least as long as the wait that the upstream asked for, up to a day. A
-/// failure during a window does not extend it; but a refused key or an exhausted quota replaces a
+/// A window lasts exactly as long as the upstream states, up to a day; one that a person has to fix at
+/// least so long. A failure during a window does not extend it; but a refused key or an exhausted quota replaces a
 /// rate limit of the account. A window ends early once an attempt that began in it serves a call.
 ///
 /// Two windows after failures of one kind are consecutive if the second begins before the first has
@@ -53,7 +53,24 @@ use crate::{
 /// | an untrusted certificate, a refused region | the host |
 /// | any other that begins a window | the model, on all accounts |
 ///
-/// A refused region without a message begins no window, as it may concern one prompt alone.
+/// A window of a model holds for one operation, such as chat completions or the count of a prompt's
+/// tokens: a model may offer one and not another.
+///
+/// # Evidence
+///
+/// One caller's answer rests a candidate for all. So what counts is who can have written it:
+///
+/// - A name of the error, another field that only the upstream fills, or a header counts at once.
+/// - A status alone counts if it is 401, 402, 429 or a 5xx other than 501.
+/// - A phrase in a message may quote a caller. It counts once two calls have met it within a minute,
+///   of two owners, or with two prompts if the last hour had one owner; no call that the candidate
+///   served may lie in between. It does not count after the commit, in quotation marks, or if the
+///   request has the same words, or could not be searched for them: a body that is compressed or
+///   over 1 MiB.
+///
+/// A time that the upstream states is kept exactly. Without one, the first window of a candidate that
+/// alone can serve the request lasts for one second after a rate limit, a failure of the upstream or
+/// a cut answer, then doubles up to the usual windows.
 ///
 /// By default a candidate gets at most one call as a probe every 30 s, in the last two minutes of a
 /// window. The first probe comes 30 s after the last failure, or later.
@@ -84,7 +101,21 @@ struct SharedCooldowns {
     candidates: Lock<Vec<CooldownIdentity>>,
     /// The number of stored windows: mostly 0, and then a call without a failure takes no lock.
     known: AtomicUsize,
+    owners: RecentOwners,
 }
+
+/// Whether the calls of the last hour had one owner.
+#[derive(Debug, Default)]
+struct RecentOwners {
+    /// The owner of the last call; 0 before the first.
+    last: AtomicU64,
+    /// One more than the second at which a call had another owner than the call before it; 0 if
+    /// none had.
+    changed: AtomicU64,
+}
+
+/// The time for which an owner counts as one of the recent ones, in seconds.
+const RECENT: u64 = 60 * 60;
 
 impl fmt::Debug for Cooldowns {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -107,6 +138,7 @@ impl Cooldowns {
                 windows: Lock::default(),
                 candidates: Lock::default(),
                 known: AtomicUsize::new(0),
+                owners: RecentOwners::default(),
             }),
             backoff: CooldownBackoff::new(),
             probe: CooldownProbe {
@@ -238,14 +270,59 @@ impl Cooldowns {
         !matches!(state, CooldownState::Cooling { .. })
     }
 
-    pub(crate) fn fail(&self, keys: &Keys, failure: &Failure) {
-        // A region error without a message may be a firewall's page about this one prompt, which
-        // must not keep all callers from the host.
-        let is_of_prompt = failure.class == FailureClass::Region && failure.message.is_empty();
-        if is_of_prompt || failure.is_slow {
+    /// Records a failure before the commit. `witness` tells the call as a witness of what these
+    /// words of the upstream say, or `None` if they may be the call's own.
+    pub(crate) fn fail(
+        &self,
+        keys: &Keys,
+        failure: &Failure,
+        is_sole: bool,
+        witness: impl FnOnce(&str) -> Option<Witness>,
+    ) {
+        if failure.is_slow {
             return;
         }
-        self.note(keys, failure.class, failure.retry_after);
+        if let Some(rest) = failure.rest() {
+            self.note(keys, rest, is_sole);
+        }
+        let suspicion = failure.suspicion();
+        let suspected = suspicion.and_then(|it| Some((it.rest, witness(&it.words)?)));
+        if let Some((rest, witness)) = suspected {
+            let now = self.now();
+            let has_one_owner = self.has_one_owner(witness.owner, now);
+            let mut windows = self.shared.windows.lock();
+            let is_confirmed = windows.suspect(keys, rest, witness, has_one_owner, now);
+            self.shared.known.store(windows.len(), Ordering::Release);
+            drop(windows);
+            if is_confirmed {
+                self.note(keys, rest, is_sole);
+            }
+        }
+    }
+
+    /// Notes the owner of a call: what one owner's upstream says in a text may quote that owner.
+    pub(crate) fn note_owner(&self, owner: u64) {
+        let owners = &self.shared.owners;
+        let last = owners.last.load(Ordering::Relaxed);
+        if last != owner {
+            self.note_another_owner(last, owner);
+        }
+    }
+
+    #[cold]
+    fn note_another_owner(&self, last: u64, owner: u64) {
+        let owners = &self.shared.owners;
+        owners.last.store(owner, Ordering::Relaxed);
+        if last != 0 {
+            let now = self.now().as_secs() + 1;
+            owners.changed.store(now, Ordering::Relaxed);
+        }
+    }
+
+    fn has_one_owner(&self, owner: u64, now: Duration) -> bool {
+        self.note_owner(owner);
+        let changed = self.shared.owners.changed.load(Ordering::Relaxed);
+        changed == 0 || now.as_secs() + 1 > changed + RECENT
     }
 
     /// Ends the windows that began no later than `began`, the start of an attempt that serves.
@@ -264,19 +341,19 @@ impl Cooldowns {
         }
     }
 
-    fn note(&self, keys: &Keys, class: FailureClass, retry_after: Option<Duration>) {
+    fn note(&self, keys: &Keys, rest: Rest, is_sole: bool) {
         let now = self.now();
         let mut windows = self.shared.windows.lock();
         #[cfg_attr(
             not(feature = "metrics"),
             allow(unused_variables, reason = "a metric counts it")
         )]
-        let begins = windows.fail(keys, class, retry_after, &self.backoff, now);
+        let begins = windows.fail(keys, rest, is_sole, &self.backoff, now);
         self.shared.known.store(windows.len(), Ordering::Release);
         drop(windows);
         #[cfg(feature = "metrics")]
         if begins {
-            crate::metrics::cooldown(&keys.candidate, class.as_str());
+            crate::metrics::cooldown(&keys.candidate, rest.class.as_str());
         }
     }
 }
@@ -296,24 +373,33 @@ pub(crate) struct CooldownWatch {
     cooldowns: Cooldowns,
     keys: Keys,
     began: Duration,
+    is_sole: bool,
 }
 
 impl CooldownWatch {
     /// Makes the observer of an attempt that began `ago` before now, and ends the windows that
     /// began before the attempt.
-    pub(crate) fn new(cooldowns: Cooldowns, keys: Keys, ago: Duration) -> Self {
+    pub(crate) fn new(cooldowns: Cooldowns, keys: Keys, ago: Duration, is_sole: bool) -> Self {
         let began = cooldowns.now().saturating_sub(ago);
         cooldowns.lift(&keys, began);
         Self {
             cooldowns,
             keys,
             began,
+            is_sole,
         }
     }
 }
 
 impl CompletionObserver for CooldownWatch {
-    fn ended(self: Box<Self>, reason: &TerminalReason) {
+    fn ended(self: Box<Self>, reason: &TerminalReason, failure: Option<&Failure>) {
+        // After the commit a text is no evidence, not even with a second witness.
+        if let Some(failure) = failure {
+            if let Some(rest) = failure.rest() {
+                self.cooldowns.note(&self.keys, rest, self.is_sole);
+            }
+            return;
+        }
         let class = match reason {
             TerminalReason::Completed => return self.cooldowns.succeed(&self.keys, self.began),
             TerminalReason::Failed(class) => *class,
@@ -321,7 +407,9 @@ impl CompletionObserver for CooldownWatch {
             // Any other limit, or an end from outside, says nothing about the candidate.
             _ => return,
         };
-        self.cooldowns.note(&self.keys, class, None);
+        if let Some(rest) = Failure::new(class).rest() {
+            self.cooldowns.note(&self.keys, rest, self.is_sole);
+        }
     }
 }
 
@@ -364,9 +452,20 @@ impl CandidateCooldowns {
     }
 
     /// The cooldown keys of candidate `at`, for a request with the head `caller`.
-    pub(crate) fn keys(&self, at: usize, caller: &Parts) -> Option<Keys> {
+    pub(crate) fn keys(
+        &self,
+        at: usize,
+        caller: &Parts,
+        operation: Option<Operation>,
+    ) -> Option<Keys> {
         let identity = self.identities.get(at)?;
-        Some(identity.keys(&self.handle, &caller.headers, caller.uri.query()))
+        let (headers, query) = (&caller.headers, caller.uri.query());
+        Some(identity.keys(&self.handle, headers, query, operation))
+    }
+
+    /// The digest that stands for the owner of a caller's credentials.
+    pub(crate) fn owner_of(&self, caller: &HeaderMap) -> u64 {
+        self.handle.digest(("owner", account(caller)))
     }
 }
 
@@ -394,7 +493,13 @@ impl CooldownIdentity {
         }
     }
 
-    fn keys(&self, cooldowns: &Cooldowns, caller: &HeaderMap, query: Option<&str>) -> Keys {
+    fn keys(
+        &self,
+        cooldowns: &Cooldowns,
+        caller: &HeaderMap,
+        query: Option<&str>,
+        operation: Option<Operation>,
+    ) -> Keys {
         let forwarded = self.forwards.then(|| account(caller));
         let forwarded = forwarded.filter(|headers| headers.iter().any(Option::is_some));
         let (account, is_callers) = match self.account {
@@ -410,13 +515,23 @@ impl CooldownIdentity {
             ),
         };
         let key = |digest, is_callers| CooldownKey { digest, is_callers };
+        let model = self.model ^ mark(operation);
         Keys {
             candidate: Arc::clone(&self.label),
-            model: key(self.model, false),
-            model_of_account: key(cooldowns.digest((self.model, account)), is_callers),
+            model: key(model, false),
+            model_of_account: key(cooldowns.digest((model, account)), is_callers),
             account: key(account, is_callers),
             provider: key(self.provider, false),
         }
+    }
+}
+
+/// A number that tells the operations apart: a model may offer one and not another.
+const fn mark(operation: Option<Operation>) -> u64 {
+    match operation {
+        // The products differ, and the digest is random.
+        Some(operation) => (operation as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
+        None => 0,
     }
 }
 

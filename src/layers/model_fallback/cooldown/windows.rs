@@ -1,9 +1,12 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use crate::llm::failure::{Cooldown, Cooling, FailureClass};
+use crate::llm::failure::{Concern, Cooldown, Cooling, FailureClass, Rest};
 
-/// The maximum number of stored cooldown windows, running or ended.
+/// The maximum number of stored cooldown windows, running or ended, and suspicions.
 const MAX_WINDOWS: usize = 256;
+
+/// The longest time from one witness of a suspicion to the second.
+const MEMORY: Duration = Duration::from_secs(60);
 
 /// The cooldown windows by key.
 ///
@@ -11,6 +14,17 @@ const MAX_WINDOWS: usize = 256;
 #[derive(Debug, Default)]
 pub(crate) struct CooldownWindows {
     entries: HashMap<CooldownKey, CooldownEntry>,
+    /// The windows that a text alone asked for, each with its first witness.
+    suspicions: HashMap<(CooldownKey, FailureClass), (Witness, Duration, Arc<str>)>,
+}
+
+/// A failed call as the witness of what a text of its upstream says about others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Witness {
+    /// The digest of the call's owner.
+    pub(crate) owner: u64,
+    /// The digest of the call's prompt.
+    pub(crate) prompt: u64,
 }
 
 #[derive(Debug)]
@@ -65,7 +79,7 @@ impl CooldownEntry {
 
 impl CooldownWindows {
     pub(crate) fn len(&self) -> usize {
-        self.entries.len()
+        self.entries.len() + self.suspicions.len()
     }
 
     /// Records a failure, which may begin a window, or delay the next probe of a running one.
@@ -74,23 +88,68 @@ impl CooldownWindows {
     pub(crate) fn fail(
         &mut self,
         keys: &Keys,
-        class: FailureClass,
-        retry_after: Option<Duration>,
+        rest: Rest,
+        is_sole: bool,
         backoff: &CooldownBackoff,
         now: Duration,
     ) -> bool {
         // A failure at or after the `forgotten` time of a window begins a new row.
         self.entries.retain(|_, entry| entry.forgotten() > now);
-        let mut begins = self.begin(keys.of(class), keys, class, retry_after, backoff, now);
-        match class {
+        let Some(key) = keys.of(rest.concern) else {
+            return false;
+        };
+        let mut begins = self.begin(key, keys, rest, is_sole, backoff, now);
+        match rest.class {
             FailureClass::RateLimit if self.limits_another_model(keys, now) => {
-                begins |= self.begin(keys.account, keys, class, retry_after, backoff, now);
+                begins |= self.begin(keys.account, keys, rest, is_sole, backoff, now);
             }
             // A probe that found no model tells nothing of the account and the host.
             FailureClass::ModelGone => self.give_probe_back(keys),
             _ => {}
         }
         begins
+    }
+
+    /// Records a failure whose text alone asks for this rest, and says whether the rest is
+    /// confirmed. A confirmed suspicion is forgotten.
+    ///
+    /// A second witness within a minute confirms it: a call of another owner, or one with another
+    /// prompt if `has_one_owner`. A success in between forgets the first.
+    pub(crate) fn suspect(
+        &mut self,
+        keys: &Keys,
+        rest: Rest,
+        witness: Witness,
+        has_one_owner: bool,
+        now: Duration,
+    ) -> bool {
+        self.suspicions
+            .retain(|_, (_, since, _)| now.saturating_sub(*since) <= MEMORY);
+        let Some(key) = keys.of(rest.concern) else {
+            return false;
+        };
+        let key = (key, rest.class);
+        let Some((first, ..)) = self.suspicions.get(&key) else {
+            if self.len() >= MAX_WINDOWS {
+                self.forget_one();
+            }
+            let candidate = Arc::clone(&keys.candidate);
+            self.suspicions.insert(key, (witness, now, candidate));
+            return false;
+        };
+        let is_confirmed =
+            first.owner != witness.owner || has_one_owner && first.prompt != witness.prompt;
+        if is_confirmed {
+            self.suspicions.remove(&key);
+        }
+        is_confirmed
+    }
+
+    /// Forgets the suspicions of these keys that are no younger than `began`.
+    fn trust(&mut self, keys: &Keys, began: Duration) {
+        let keys = keys.all();
+        self.suspicions
+            .retain(|(key, _), (_, since, _)| *since > began || !keys.contains(key));
     }
 
     /// Whether a rate limit is running for another model of the same account.
@@ -120,11 +179,12 @@ impl CooldownWindows {
         &mut self,
         key: CooldownKey,
         keys: &Keys,
-        class: FailureClass,
-        retry_after: Option<Duration>,
+        rest: Rest,
+        is_sole: bool,
         backoff: &CooldownBackoff,
         now: Duration,
     ) -> bool {
+        let class = rest.class;
         let strikes = match self.entries.get_mut(&key) {
             // A rate limit of the account must not hide a refused key or an exhausted quota.
             Some(entry)
@@ -141,10 +201,12 @@ impl CooldownWindows {
             Some(entry) if entry.class.cool() == class.cool() => entry.strikes + 1,
             _ => 0,
         };
-        let Some(window) = backoff.window(class.cool(), strikes, retry_after) else {
+        let is_sole = is_sole && passes_soon(class);
+        let window = backoff.window(class.cool(), strikes, rest.stated, is_sole);
+        let Some(window) = window.filter(|window| !window.is_zero()) else {
             return false;
         };
-        if self.entries.len() >= MAX_WINDOWS && !self.entries.contains_key(&key) {
+        if self.len() >= MAX_WINDOWS && !self.entries.contains_key(&key) {
             self.forget_one();
         }
         let entry = CooldownEntry {
@@ -192,6 +254,7 @@ impl CooldownWindows {
     ///
     /// These windows stay stored, so a later failure may still continue their rows.
     pub(crate) fn lift(&mut self, keys: &Keys, began: Duration, now: Duration) {
+        self.trust(keys, began);
         for key in keys.all() {
             if let Some(entry) = self.entries.get_mut(&key) {
                 if entry.since <= began {
@@ -203,6 +266,7 @@ impl CooldownWindows {
 
     /// Removes the windows that began no later than `began`, and so ends their rows.
     pub(crate) fn succeed(&mut self, keys: &Keys, began: Duration) {
+        self.trust(keys, began);
         for key in keys.all() {
             if self.entries.get(&key).is_some_and(|it| it.since <= began) {
                 self.entries.remove(&key);
@@ -227,6 +291,9 @@ impl CooldownWindows {
     ///
     /// Returns how many of them were running.
     pub(crate) fn clear(&mut self, candidate: &str, digests: &[u64], now: Duration) -> usize {
+        self.suspicions.retain(|(key, _), (_, _, suspected)| {
+            **suspected != *candidate && !digests.contains(&key.digest)
+        });
         let mut running = 0;
         self.entries.retain(|key, entry| {
             let is_cleared = *entry.candidate == *candidate || digests.contains(&key.digest);
@@ -242,10 +309,19 @@ impl CooldownWindows {
         entries.filter(move |entry| entry.until > now)
     }
 
-    /// Removes the window that ends first; windows of callers' accounts go before all others.
+    /// Removes the oldest suspicion, else the window that ends first; windows of callers' accounts
+    /// go before all others.
     ///
     /// Callers decide how many accounts they use, and must not displace the program's own windows.
     fn forget_one(&mut self) {
+        let oldest = self
+            .suspicions
+            .iter()
+            .min_by_key(|(_, (_, since, _))| *since);
+        if let Some(key) = oldest.map(|(key, _)| *key) {
+            self.suspicions.remove(&key);
+            return;
+        }
         let entries = self.entries.iter();
         let worth = |(key, entry): &(&CooldownKey, &CooldownEntry)| (!key.is_callers, entry.until);
         if let Some(key) = entries.min_by_key(worth).map(|(key, _)| *key) {
@@ -282,14 +358,15 @@ pub(crate) struct Keys {
 }
 
 impl Keys {
-    /// The key under which a failure of `class` begins a window.
-    pub(super) const fn of(&self, class: FailureClass) -> CooldownKey {
-        match class {
-            FailureClass::RateLimit | FailureClass::ModelGone => self.model_of_account,
-            FailureClass::Quota | FailureClass::Auth => self.account,
-            FailureClass::Certificate | FailureClass::Region => self.provider,
-            _ => self.model,
-        }
+    /// The key under which a failure with this concern begins a window; `None` if it begins none.
+    pub(super) const fn of(&self, concern: Concern) -> Option<CooldownKey> {
+        Some(match concern {
+            Concern::Request => return None,
+            Concern::Model => self.model,
+            Concern::ModelOfAccount => self.model_of_account,
+            Concern::Account => self.account,
+            Concern::Host => self.provider,
+        })
     }
 
     pub(super) const fn all(&self) -> [CooldownKey; 4] {
@@ -331,24 +408,58 @@ impl CooldownBackoff {
 
     /// The length of a window that follows `strikes` earlier ones in its row.
     ///
-    /// The window is at least `retry_after`, which the upstream asked for, up to `most`. The result
-    /// is `None` if a failure of this kind causes no cooldown.
+    /// A time that the upstream stated is kept exactly, up to `most`, except by windows that a
+    /// person has to end: those are at least as long. The windows of a sole candidate begin at one
+    /// second. The result is `None` if a failure of this kind causes no cooldown.
     pub(crate) fn window(
         &self,
         cool: Cooldown,
         strikes: u32,
-        retry_after: Option<Duration>,
+        stated: Option<Duration>,
+        is_sole: bool,
     ) -> Option<Duration> {
         let doubled = |first: Duration| {
             let times = 1_u32.checked_shl(strikes).unwrap_or(u32::MAX);
             first.saturating_mul(times).min(self.most)
         };
-        let window = match cool {
-            Cooldown::No => return None,
-            Cooldown::Short => self.short[strikes.min(2) as usize],
-            Cooldown::Long => doubled(self.long),
-            Cooldown::Quota => doubled(self.quota),
-        };
-        Some(window.max(retry_after.unwrap_or_default().min(self.most)))
+        let stated = stated.map(|stated| stated.min(self.most));
+        Some(match (cool, stated) {
+            (Cooldown::No, _) => return None,
+            (Cooldown::Short | Cooldown::Quota, Some(stated)) => stated,
+            (Cooldown::Short, None) if is_sole => self.short_of_sole(strikes),
+            (Cooldown::Short, None) => self.short[strikes.min(2) as usize],
+            (Cooldown::Long, stated) => doubled(self.long).max(stated.unwrap_or_default()),
+            (Cooldown::Quota, None) => doubled(self.quota),
+        })
     }
+
+    /// One second, doubling up to the first of the short windows; then the short windows.
+    fn short_of_sole(&self, strikes: u32) -> Duration {
+        let first = self.short[0];
+        let mut step = Duration::from_secs(1);
+        for strike in 0.. {
+            if step >= first {
+                let at = strikes.saturating_sub(strike).min(2);
+                return self.short[at as usize];
+            }
+            if strike == strikes {
+                break;
+            }
+            step = step.saturating_mul(2);
+        }
+        step
+    }
+}
+
+/// Whether a failure of this class may have passed in a second: there is no use in keeping calls
+/// from the only candidate for longer.
+const fn passes_soon(class: FailureClass) -> bool {
+    matches!(
+        class,
+        FailureClass::RateLimit
+            | FailureClass::Server
+            | FailureClass::Overloaded
+            | FailureClass::NotReady
+            | FailureClass::Transport
+    )
 }

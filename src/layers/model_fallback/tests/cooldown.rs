@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::super::cooldown::{
     CooldownBackoff, CooldownKey, CooldownProbe, CooldownState, CooldownWindows, Keys,
 };
-use crate::llm::failure::FailureClass;
+use crate::llm::failure::{FailureClass, Rest};
 
 const LADDER: CooldownBackoff = CooldownBackoff::new();
 const PROBING: CooldownProbe = CooldownProbe {
@@ -21,6 +21,14 @@ const fn secs(seconds: u64) -> Duration {
 
 const fn hours(hours: u64) -> Duration {
     secs(hours * 3600)
+}
+
+fn rest(class: FailureClass, stated: Option<Duration>) -> Rest {
+    Rest {
+        class,
+        concern: class.concern(),
+        stated,
+    }
 }
 
 /// The cooldown keys of a candidate with an account of its own.
@@ -52,7 +60,7 @@ fn row(class: FailureClass, failures: usize) -> Vec<Duration> {
     let mut book = CooldownWindows::default();
     let mut now = secs(1000);
     let windows = (0..failures).map(|_| {
-        book.fail(&keys(1), class, None, &LADDER, now);
+        book.fail(&keys(1), rest(class, None), false, &LADDER, now);
         let left = left(&book, &keys(1), now);
         now += left;
         left
@@ -127,12 +135,30 @@ fn what_says_nothing_of_the_next_request_cools_nothing() {
 #[test]
 fn a_running_window_is_not_extended() {
     let mut book = CooldownWindows::default();
-    book.fail(&keys(1), FailureClass::Server, None, &LADDER, secs(0));
+    book.fail(
+        &keys(1),
+        rest(FailureClass::Server, None),
+        false,
+        &LADDER,
+        secs(0),
+    );
     for at in [1, 10, 29] {
-        book.fail(&keys(1), FailureClass::Server, None, &LADDER, secs(at));
+        book.fail(
+            &keys(1),
+            rest(FailureClass::Server, None),
+            false,
+            &LADDER,
+            secs(at),
+        );
         assert_eq!(left(&book, &keys(1), secs(at)), secs(30 - at));
     }
-    book.fail(&keys(1), FailureClass::Server, None, &LADDER, secs(30));
+    book.fail(
+        &keys(1),
+        rest(FailureClass::Server, None),
+        false,
+        &LADDER,
+        secs(30),
+    );
     assert_eq!(
         left(&book, &keys(1), secs(30)),
         secs(60),
@@ -141,11 +167,17 @@ fn a_running_window_is_not_extended() {
 }
 
 #[test]
-fn what_the_upstream_asks_for_is_the_least_within_a_day() {
-    for (asked, window) in [(1, 30), (100, 100), (1_000_000, 86_400)] {
+fn what_the_upstream_asks_for_is_kept_within_a_day() {
+    for (asked, window) in [(1, 1), (100, 100), (1_000_000, 86_400)] {
         let mut book = CooldownWindows::default();
         let asked = Some(secs(asked));
-        book.fail(&keys(1), FailureClass::RateLimit, asked, &LADDER, secs(0));
+        book.fail(
+            &keys(1),
+            rest(FailureClass::RateLimit, asked),
+            false,
+            &LADDER,
+            secs(0),
+        );
         assert_eq!(left(&book, &keys(1), secs(0)), secs(window));
     }
 }
@@ -154,7 +186,13 @@ fn what_the_upstream_asks_for_is_the_least_within_a_day() {
 fn a_success_resets_the_row_and_a_beginning_of_one_the_window() {
     let mut book = CooldownWindows::default();
     let fail = |book: &mut CooldownWindows, at| {
-        book.fail(&keys(1), FailureClass::Server, None, &LADDER, secs(at));
+        book.fail(
+            &keys(1),
+            rest(FailureClass::Server, None),
+            false,
+            &LADDER,
+            secs(at),
+        );
     };
     fail(&mut book, 0);
     fail(&mut book, 30);
@@ -178,7 +216,13 @@ fn a_success_resets_the_row_and_a_beginning_of_one_the_window() {
 #[test]
 fn a_success_that_began_before_the_failure_says_nothing() {
     let mut book = CooldownWindows::default();
-    book.fail(&keys(1), FailureClass::Server, None, &LADDER, secs(10));
+    book.fail(
+        &keys(1),
+        rest(FailureClass::Server, None),
+        false,
+        &LADDER,
+        secs(10),
+    );
     book.lift(&keys(1), secs(9), secs(11));
     book.succeed(&keys(1), secs(9));
     assert_eq!(left(&book, &keys(1), secs(11)), secs(29));
@@ -188,7 +232,7 @@ fn a_success_that_began_before_the_failure_says_nothing() {
 fn another_kind_of_failure_is_another_row() {
     let mut book = CooldownWindows::default();
     let account = |book: &mut CooldownWindows, class, at| {
-        book.fail(&keys(1), class, None, &LADDER, at);
+        book.fail(&keys(1), rest(class, None), false, &LADDER, at);
         left(book, &keys(1), at)
     };
     assert_eq!(account(&mut book, FailureClass::Auth, secs(0)), secs(600));
@@ -215,7 +259,7 @@ fn what_is_cooled_is_what_the_failure_is_about() {
         (FailureClass::Certificate, [true, true]),
     ] {
         let mut book = CooldownWindows::default();
-        book.fail(&one, class, None, &LADDER, secs(0));
+        book.fail(&one, rest(class, None), false, &LADDER, secs(0));
         assert!(!left(&book, &one, secs(1)).is_zero());
         let cooled = [&other, &elsewhere].map(|keys| !left(&book, keys, secs(1)).is_zero());
         assert_eq!(cooled, others, "{class}");
@@ -225,7 +269,13 @@ fn what_is_cooled_is_what_the_failure_is_about() {
 #[test]
 fn the_end_of_a_window_is_probed_once_in_half_a_minute() {
     let mut book = CooldownWindows::default();
-    book.fail(&keys(1), FailureClass::Auth, None, &LADDER, secs(0));
+    book.fail(
+        &keys(1),
+        rest(FailureClass::Auth, None),
+        false,
+        &LADDER,
+        secs(0),
+    );
     let mut probes = Vec::new();
     for at in 0..600 {
         if book.state(&keys(1), PROBING, secs(at)) == CooldownState::Probe {
@@ -244,7 +294,7 @@ fn the_end_of_a_window_is_probed_once_in_half_a_minute() {
 fn a_short_window_is_not_probed_at_once() {
     let mut book = CooldownWindows::default();
     let server = FailureClass::Server;
-    book.fail(&keys(1), server, None, &LADDER, secs(0));
+    book.fail(&keys(1), rest(server, None), false, &LADDER, secs(0));
     for at in 0..30 {
         let left = secs(30 - at);
         let class = server;
@@ -256,8 +306,20 @@ fn a_short_window_is_not_probed_at_once() {
 #[test]
 fn who_is_cooled_twice_is_probed_when_both_allow_it() {
     let mut book = CooldownWindows::default();
-    book.fail(&keys(1), FailureClass::Server, None, &LADDER, secs(0));
-    book.fail(&keys(1), FailureClass::Auth, None, &LADDER, secs(0));
+    book.fail(
+        &keys(1),
+        rest(FailureClass::Server, None),
+        false,
+        &LADDER,
+        secs(0),
+    );
+    book.fail(
+        &keys(1),
+        rest(FailureClass::Auth, None),
+        false,
+        &LADDER,
+        secs(0),
+    );
     let (left, class) = (secs(580), FailureClass::Auth);
     let state = book.state(&keys(1), PROBING, secs(20));
     assert_eq!(state, CooldownState::Cooling { left, class });
@@ -272,8 +334,14 @@ fn of_two_windows_the_last_to_end_says_how_long_the_candidate_is_left_alone() {
         (FailureClass::Server, FailureClass::RateLimit),
     ] {
         let mut book = CooldownWindows::default();
-        book.fail(&keys(1), long, Some(secs(600)), &LADDER, secs(0));
-        book.fail(&keys(1), short, None, &LADDER, secs(479));
+        book.fail(
+            &keys(1),
+            rest(long, Some(secs(600))),
+            false,
+            &LADDER,
+            secs(0),
+        );
+        book.fail(&keys(1), rest(short, None), false, &LADDER, secs(479));
         // The long window may be probed by now, the short one may not.
         let state = book.state(&keys(1), PROBING, secs(485));
         let (left, class) = (secs(115), long);
@@ -284,12 +352,18 @@ fn of_two_windows_the_last_to_end_says_how_long_the_candidate_is_left_alone() {
 #[test]
 fn a_flood_of_callers_is_bounded_and_leaves_what_is_known_of_the_programs_own() {
     let mut book = CooldownWindows::default();
-    book.fail(&keys(0), FailureClass::Server, None, &LADDER, secs(0));
+    book.fail(
+        &keys(0),
+        rest(FailureClass::Server, None),
+        false,
+        &LADDER,
+        secs(0),
+    );
     for caller in 1..10_000 {
         book.fail(
             &of_caller(caller),
-            FailureClass::Auth,
-            None,
+            rest(FailureClass::Auth, None),
+            false,
             &LADDER,
             secs(1),
         );

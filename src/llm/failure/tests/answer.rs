@@ -187,7 +187,7 @@ fn the_earlier_row_of_the_order_wins() {
     };
     let order = [
         ("insufficient_quota", Quota),
-        ("rate_limit_exceeded", RateLimit),
+        ("ServiceQuotaExceeded", RateLimit),
         ("overloaded_error", Overloaded),
         ("ModelNotReady", NotReady),
         ("ModelTimeout", RequestTimeout),
@@ -198,7 +198,7 @@ fn the_earlier_row_of_the_order_wins() {
         ("context_length_exceeded", ContextOverflow),
         ("request_too_large", TooLarge),
         ("content_filter", ContentFilter),
-        ("RESOURCE_EXHAUSTED", RateLimit),
+        ("rate_limit_exceeded", RateLimit),
         ("PERMISSION_DENIED", Auth),
         ("AccessDenied", ModelGone),
         ("conflict_error", Conflict),
@@ -216,7 +216,7 @@ fn the_earlier_row_of_the_order_wins() {
 
 #[test]
 fn a_name_that_tells_less_than_the_status_yields() {
-    let body = r#"{"error":{"message":"Insufficient Balance","type":"unknown_error","code":"invalid_request_error"}}"#;
+    let body = r#"{"error":{"message":"x","type":"unknown_error","code":"invalid_request_error"}}"#;
     assert_eq!(class(402, body), Some(Quota));
     assert_eq!(class(408, body), Some(RequestTimeout));
     assert_eq!(class(429, body), Some(RateLimit));
@@ -251,7 +251,7 @@ fn prose_counts_only_under_the_name_it_belongs_to() {
         (400, body("invalid_request_error", "got 529, 503"), Caller),
         (400, body("overloaded_error", long), Overloaded),
         (400, body("tool_error", "your credit balance"), Caller),
-        (500, body("invalid_request_error", long), Server),
+        (500, body("invalid_request_error", long), ContextOverflow),
         (400, body("not_found_error", "model: x"), Caller),
         (404, body("not_found_error", "the mode: x"), Caller),
         (

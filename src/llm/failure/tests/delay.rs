@@ -112,7 +112,8 @@ fn words_count_only_where_waiting_helps() {
         (429, true),
         (503, true),
         (400, false),
-        (401, false),
+        // The account rests at least for so long.
+        (401, true),
         // Credit comes back at the end of a short window only.
         (402, true),
     ] {

@@ -95,7 +95,7 @@ proptest! {
         let status = http::StatusCode::from_u16(status).unwrap();
         let html = headers(&[("retry-after", "1")]);
         let failure = Failure::of_answer(status, &html, &body, NOW);
-        let _ = Failure::of_stream(&StreamFailure::read(&body));
+        let _ = Failure::of_stream(&StreamFailure::read(&body), super::NOW);
         if status.as_u16() >= 400 {
             let failure = failure.unwrap();
             prop_assert_eq!(failure.status, Some(status));

@@ -5,7 +5,7 @@ use super::{
         self, Auth, Caller, Conflict, ContentFilter, ContextOverflow, ModelFault, ModelGone,
         NotReady, Overloaded, Quota, RateLimit, Region, RequestTimeout, Server, TooLarge,
     },
-    class, judge,
+    NOW, class, judge,
 };
 use crate::llm::dialect::StreamFailure;
 use crate::llm::failure::classifier::Failure;
@@ -137,7 +137,7 @@ fn a_name_is_enough_with_a_status_that_tells_nothing_and_with_none() {
             for key in ["type", "code", "status"] {
                 let body = format!(r#"{{"error":{{"message":"x","{key}":"{name}"}}}}"#);
                 assert_eq!(class(400, &body), Some(expected), "{body}");
-                let event = Failure::of_stream(&StreamFailure::read(body.as_bytes()));
+                let event = Failure::of_stream(&StreamFailure::read(body.as_bytes()), NOW);
                 assert_eq!(event.class, expected, "{body}");
             }
             let said = [("x-amzn-errortype", *name)];
@@ -178,7 +178,7 @@ fn aws_names_come_with_a_namespace_an_address_and_either_first_letter() {
 
 #[test]
 fn the_member_of_an_aws_stream_is_the_name() {
-    let event = |data: &str| Failure::of_stream(&StreamFailure::read(data.as_bytes()));
+    let event = |data: &str| Failure::of_stream(&StreamFailure::read(data.as_bytes()), NOW);
     let failure = event(r#"{"modelTimeoutException":{"message":"too slow"}}"#);
     assert_eq!(failure.class, RequestTimeout);
     assert_eq!(failure.message, "too slow");

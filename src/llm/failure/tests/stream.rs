@@ -8,7 +8,7 @@ use crate::llm::dialect::StreamFailure;
 use crate::llm::failure::classifier::Failure;
 
 fn judge(data: &str) -> Failure {
-    Failure::of_stream(&StreamFailure::read(data.as_bytes()))
+    Failure::of_stream(&StreamFailure::read(data.as_bytes()), super::NOW)
 }
 
 #[test]
@@ -47,7 +47,7 @@ fn events_are_judged_by_their_names() {
         ),
         (
             r#"{"error":{"message":"The model is overloaded."}}"#,
-            Server,
+            Overloaded,
         ),
         (
             r#"{"error":{"message":"Provider returned error","code":400,"metadata":{"raw":"{\"code\":\"context_length_exceeded\"}"}},"choices":[]}"#,
@@ -60,7 +60,7 @@ fn events_are_judged_by_their_names() {
         ),
         (
             r#"{"error":{"message":"Provider returned error","code":429,"metadata":{"raw":"prompt is too long"}}}"#,
-            RateLimit,
+            ContextOverflow,
         ),
         // Error events of the Responses API.
         (

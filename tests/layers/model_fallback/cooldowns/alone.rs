@@ -2,6 +2,8 @@
 //!
 //! covers: F7
 
+use std::time::Duration;
+
 use http::{Request, StatusCode, Uri};
 use http_body_util::Full;
 use serde_json::{Value, json};
@@ -18,30 +20,60 @@ use crate::support::{
     prompt_json, secs,
 };
 
+/// A part of the second for which a sole candidate is left alone at first.
+const MOMENT: Duration = Duration::from_millis(400);
+
+/// A time without a statement of the upstream begins at a second and doubles up to the usual steps.
+#[tokio::test(start_paused = true)]
+async fn a_sole_candidate_is_left_alone_for_a_second_and_then_longer() {
+    for script in [failure(429), failure(503), Script::sse()] {
+        let (service, upstream) = cooled(&unprobed(), [Candidate::new("a")]);
+        upstream.play("a", script);
+        for window in [1, 2, 4, 8, 16, 30, 60, 300, 300].map(secs) {
+            drop(service.clone().oneshot(prompt("a")).await);
+            advance(window - INSTANT).await;
+            let error = service.clone().oneshot(prompt("a")).await.unwrap_err();
+            assert_eq!(CoolingDown::find(&*error).unwrap().soonest(), INSTANT);
+            advance(INSTANT).await;
+        }
+    }
+    // What a person has to end, and what the upstream states, is as it is for others.
+    for (script, window) in [
+        (failure(401), minutes(10)),
+        (failure(503).header("retry-after", "7"), secs(7)),
+    ] {
+        let (service, upstream) = cooled(&unprobed(), [Candidate::new("a")]);
+        upstream.play("a", script);
+        drop(service.clone().oneshot(prompt("a")).await);
+        let error = service.clone().oneshot(prompt("a")).await.unwrap_err();
+        assert_eq!(CoolingDown::find(&*error).unwrap().soonest(), window);
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_sole_candidate_is_an_error_without_a_call_until_its_window_ends() {
     let (service, upstream) = cooled(&unprobed(), [Candidate::new("a")]);
     upstream.play("a", failure(500));
     assert_eq!(asks(&service, &upstream, prompt("a")).await, ["a"]);
-    advance(secs(10)).await;
+    advance(MOMENT).await;
     let run = Run::open();
     let (request, call) = attach(&run, prompt("a"));
 
     let error = service.clone().oneshot(request).await.unwrap_err();
 
     let error = error.downcast::<CoolingDown>().unwrap();
-    assert_eq!(error.soonest(), secs(20));
+    assert_eq!(error.soonest(), secs(1) - MOMENT);
     let [cooling] = &error.candidates[..] else {
         panic!()
     };
     assert_eq!(cooling.candidate, "a");
     assert_eq!(
         (cooling.left, cooling.class),
-        (secs(20), FailureClass::Server)
+        (secs(1) - MOMENT, FailureClass::Server)
     );
     assert_eq!(
         error.to_string(),
-        "every candidate is left alone after a failure: \"a\" for 20 s more (server)"
+        "every candidate is left alone after a failure: \"a\" for 1 s more (server)"
     );
     assert_eq!(upstream.calls(), 1);
     let reason = TerminalReason::Failed(FailureClass::Server);
@@ -49,7 +81,7 @@ async fn a_sole_candidate_is_an_error_without_a_call_until_its_window_ends() {
     assert_eq!(run.terminal_reason(), None);
     assert_eq!(run.in_flight(), 0);
 
-    advance(secs(20) - INSTANT).await;
+    advance(secs(1) - MOMENT - INSTANT).await;
     assert!(service.clone().oneshot(prompt("a")).await.is_err());
     advance(INSTANT).await;
     upstream.play("a", healthy());
@@ -142,7 +174,7 @@ async fn callers_are_told_when_it_ends_in_the_shape_of_their_dialect() {
         let mut asked = prompt_json("a");
         *asked.uri_mut() = Uri::from_static(uri);
         let upstream = Upstream::script(healthy());
-        upstream.play("a", failure(500));
+        upstream.play("a", failure(500).header("retry-after", "30"));
         let stack = Stack::default()
             .terminal()
             .run(&RunRegistry::new())
@@ -184,10 +216,7 @@ async fn callers_are_told_when_it_ends_in_the_shape_of_their_dialect() {
 
 #[tokio::test(start_paused = true)]
 async fn repeats_outside_ask_again_when_the_window_ends_or_not_at_all() {
-    for (longest, times) in [
-        (secs(60), vec![secs(0), secs(30)]),
-        (secs(10), vec![secs(0)]),
-    ] {
+    for (longest, times) in [(secs(60), vec![secs(0), secs(1)]), (MOMENT, vec![secs(0)])] {
         let upstream = Upstream::scripts([failure(500), healthy()]);
         let layer = models(["a"]).cooldowns(Cooldowns::new());
         let budget = no_delay().max_attempts_per_candidate(3);

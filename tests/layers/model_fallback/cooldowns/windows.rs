@@ -59,7 +59,7 @@ async fn a_refused_key_or_a_model_that_is_gone_ten_minutes_doubling_to_a_day() {
     let ladder = [10, 20, 40, 80, 160, 320, 640, 1280, 1440, 1440].map(minutes);
     for script in [
         failure(401),
-        failure(403),
+        Script::error_code(403, "invalid_api_key"),
         Script::error_code(404, "model_not_found"),
     ] {
         is_left_alone_for(script, ladder).await;
@@ -106,8 +106,8 @@ async fn a_program_has_windows_of_its_own() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn an_upstream_that_asks_for_longer_is_left_alone_for_longer() {
-    for (asked, window) in [("1", 30), ("100", 100), ("1000000", 24 * 3600)] {
+async fn an_upstream_is_left_alone_for_as_long_as_it_asks_for() {
+    for (asked, window) in [("1", 1), ("100", 100), ("1000000", 24 * 3600)] {
         let limited = failure(429).header("retry-after", asked);
         is_left_alone_for(limited, [secs(window)]).await;
     }

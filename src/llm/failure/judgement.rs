@@ -1,0 +1,392 @@
+//! Judges a failed answer: its cause for this call, and what it says about other calls.
+//!
+//! The cause reads everything that the answer says. What rests a candidate for other calls reads
+//! only what the upstream itself can have written: names, headers, and the status. What a text adds
+//! to that is a [`Suspicion`], which needs a second witness.
+
+use std::{borrow::Cow, time::Duration};
+
+use http::StatusCode;
+
+use super::{
+    class::{self, Concern, Cooldown, FailureClass},
+    evidence::Evidence,
+    prose,
+    signals::{BROAD, DETAILS, EXACT, Found, PHRASES, Row, SHARED, Signal, SignalUntil},
+};
+
+/// A stated delay above this one tells of a quota, if nothing names the cause: no rate limit lasts
+/// for so long.
+const LONGEST_RATE_LIMIT: Duration = Duration::from_secs(60 * 60);
+
+/// What a failure says about other calls, and which signal decided.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Judgement {
+    /// The signal that decided the class.
+    pub(super) signal: Cow<'static, str>,
+    /// What the failure concerns.
+    pub(super) concern: Concern,
+    /// The rest that the failure begins at once; `None` if it begins none.
+    pub(crate) rest: Option<Rest>,
+    /// The rest that the failure begins once a second witness confirms it.
+    pub(crate) suspicion: Option<Suspicion>,
+}
+
+/// A rest of a candidate, or of what it shares with others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Rest {
+    pub(crate) class: FailureClass,
+    pub(crate) concern: Concern,
+    /// The length that the upstream states; `None` for the steps of the class.
+    pub(crate) stated: Option<Duration>,
+}
+
+/// A rest for which there is only a text, which may quote a caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Suspicion {
+    pub(crate) rest: Rest,
+    /// The words that must not stand in the request: they may be quoted from it.
+    pub(crate) words: String,
+}
+
+/// The class of a failure, and where it comes from.
+#[derive(Clone, Debug)]
+struct Verdict {
+    class: FailureClass,
+    concern: Concern,
+    until: SignalUntil,
+    signal: Cow<'static, str>,
+    source: Source,
+}
+
+/// Where a verdict comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Source {
+    /// A rule of the program, the end of a run elsewhere, or what this crate found itself.
+    Ruled,
+    /// A name, a field or a header that only the upstream can have written.
+    Structured,
+    /// A text outside of quotation marks, or a name inside of a text.
+    Text,
+    /// A text inside of quotation marks.
+    Quoted,
+    /// The status alone, or nothing.
+    Status,
+}
+
+/// The inputs of a judgement that are not in the answer's body.
+pub(super) struct Circumstances<'a> {
+    /// The status of the answer, else the one in the error's code.
+    pub(super) status: Option<StatusCode>,
+    /// Whether the answer's body is an HTML page.
+    pub(super) is_page: bool,
+    /// The class that a rule, cut JSON or a stop reason has decided already.
+    pub(super) ruled: Option<(FailureClass, &'static str)>,
+    /// The class of the terminal reason in the answer's head.
+    pub(super) ended: Option<FailureClass>,
+    /// The rows of the program.
+    pub(super) own: &'a [Signal],
+}
+
+/// The class of a failed answer, the delay that it asks for, and the judgement.
+pub(super) struct Judged {
+    pub(super) class: FailureClass,
+    pub(super) retry_after: Option<Duration>,
+    pub(super) judgement: Judgement,
+}
+
+/// The words of a row that was found in a text.
+type Words<'a> = Option<&'a str>;
+
+pub(super) fn judge(evidence: &Evidence<'_>, around: &Circumstances<'_>) -> Judged {
+    let (verdict, words) = decide(evidence, around, true);
+    let (outer, _) = decide(evidence, around, false);
+    let all = stated(evidence, &verdict, true);
+    let known = stated(evidence, &outer, false);
+    let rest = rest_of(&outer, around.status, known);
+    let suspicion = suspicion(evidence, &verdict, words, all, rest);
+    let retry_after = match verdict.class.same() {
+        // Where nothing is repeated, only the head says when the caller may come back, and the time
+        // at which a limit is renewed.
+        class::RetrySame::No if verdict.class.cool() == Cooldown::No => evidence.times.header,
+        _ => all,
+    };
+    Judged {
+        class: verdict.class,
+        retry_after,
+        judgement: Judgement {
+            signal: verdict.signal,
+            concern: verdict.concern,
+            rest,
+            suspicion,
+        },
+    }
+}
+
+/// Decides the class by all of the evidence, or only by what the upstream itself has written.
+fn decide<'a>(
+    evidence: &'a Evidence<'_>,
+    around: &'a Circumstances<'_>,
+    reads_texts: bool,
+) -> (Verdict, Words<'a>) {
+    if let Some((class, signal)) = around.ruled {
+        return (Verdict::of(class, signal.into(), Source::Ruled), None);
+    }
+    if let Some(class) = around.ended {
+        return (
+            Verdict::of(class, "x-terminal-reason".into(), Source::Ruled),
+            None,
+        );
+    }
+    let status = around.status.map(|status| status.as_u16());
+    // An event has no status: its name tells under which status its phrases would come.
+    let status = status.or_else(|| evidence.named_status());
+    let find = |row: &Row<'_>| {
+        let found = row.find(evidence, status)?;
+        (reads_texts || found == Found::Structured).then_some(found)
+    };
+    let first = |rows: &'static [Row<'static>]| {
+        let mut rows = rows.iter();
+        rows.find_map(|row| Some((*row, find(row)?)))
+    };
+    let own = around.own.iter().map(Signal::row);
+    let own = own.into_iter().find_map(|row| Some((row, find(&row)?)));
+    if let Some((row, found)) = own {
+        let signal = row.what.to_owned().into();
+        return (Verdict::of_row(&row, signal, found), Some(row.what));
+    }
+    let known = first(EXACT)
+        .or_else(|| first(DETAILS))
+        .or_else(|| first(PHRASES))
+        .or_else(|| first(SHARED));
+    if let Some((row, found)) = known {
+        let verdict = Verdict::of_row(&row, row.what.into(), found);
+        return (
+            refined(verdict, evidence, around, reads_texts),
+            Some(row.what),
+        );
+    }
+    if let Some(verdict) = of_status(evidence, around, reads_texts) {
+        return (refined(verdict, evidence, around, reads_texts), None);
+    }
+    if let Some((row, found)) = first(BROAD) {
+        let verdict = Verdict::of_row(&row, row.what.into(), found);
+        return (verdict, Some(row.what));
+    }
+    let mut names = evidence.structured_names();
+    if let Some(class) = names.find_map(class::of_reason) {
+        let signal = "terminal reason".into();
+        return (Verdict::of(class, signal, Source::Structured), None);
+    }
+    let signal = match around.status {
+        Some(status) => format!("status {}", status.as_u16()).into(),
+        None => "error event".into(),
+    };
+    let class = class::fallback_class(around.status);
+    (Verdict::of(class, signal, Source::Status), None)
+}
+
+/// Whether a text names the plan or the period of a quota.
+fn names_a_plan(evidence: &Evidence<'_>) -> bool {
+    const PLANS: [&str; 6] = ["plan", "daily", "day", "week", "month", "subscription"];
+    let mut texts = evidence.texts.iter();
+    texts.any(|text| PLANS.iter().any(|plan| prose::has(text, plan)))
+}
+
+/// The class that the status decides by itself; `None` if it decides none.
+fn of_status(
+    evidence: &Evidence<'_>,
+    around: &Circumstances<'_>,
+    reads_texts: bool,
+) -> Option<Verdict> {
+    let status = around.status?;
+    let mut class = class::class_of_status(status)?;
+    // A firewall sends its page under 403: it blocks by location, not by credential.
+    if around.is_page && status == StatusCode::FORBIDDEN {
+        class = FailureClass::Region;
+    }
+    let times = &evidence.times;
+    let is_soon = |delay: &Duration| *delay < LONGEST_RATE_LIMIT;
+    let asked = times.header.or(times.retry.structured);
+    let said = || {
+        let later = || {
+            evidence
+                .texts
+                .iter()
+                .any(|text| prose::has(text, "try again later"))
+        };
+        reads_texts
+            && !names_a_plan(evidence)
+            && (times.retry.text.as_ref().is_some_and(is_soon) || later())
+    };
+    // An upstream asks for no delay if no credit is left, but for the next window of a plan.
+    if class == FailureClass::Quota && (asked.as_ref().is_some_and(is_soon) || said()) {
+        class = FailureClass::RateLimit;
+    }
+    let signal = format!("status {}", status.as_u16()).into();
+    Some(Verdict::of(class, signal, Source::Status))
+}
+
+/// Tells a rate limit from what is called one: a request that exceeds it by itself, and a quota.
+fn refined(
+    mut verdict: Verdict,
+    evidence: &Evidence<'_>,
+    around: &Circumstances<'_>,
+    reads_texts: bool,
+) -> Verdict {
+    if verdict.class != FailureClass::RateLimit {
+        return verdict;
+    }
+    let is_too_large = around.status == Some(StatusCode::PAYLOAD_TOO_LARGE)
+        || reads_texts
+            && evidence
+                .texts
+                .iter()
+                .any(|text| prose::has(text, "request too large for"));
+    let times = &evidence.times;
+    let known = times
+        .header
+        .max(times.retry.structured)
+        .max(times.reset.structured);
+    let said = times
+        .retry
+        .text
+        .max(times.reset.text)
+        .filter(|_| reads_texts);
+    if is_too_large {
+        verdict.class = FailureClass::RequestLimit;
+        verdict.concern = Concern::Request;
+    } else if times.names_renewal && reads_texts {
+        verdict.class = FailureClass::Quota;
+        verdict.concern = Concern::Account;
+        verdict.source = Source::Text;
+    } else if known
+        .max(said)
+        .is_some_and(|delay| delay > LONGEST_RATE_LIMIT)
+    {
+        verdict.class = FailureClass::Quota;
+        // Nothing says that the account's other models are used up.
+        verdict.concern = Concern::ModelOfAccount;
+        if known.is_none_or(|delay| delay <= LONGEST_RATE_LIMIT) {
+            verdict.source = Source::Text;
+        } else if verdict.source == Source::Status {
+            verdict.source = Source::Structured;
+        }
+    }
+    verdict
+}
+
+/// The time that an answer states for a failure of this verdict.
+fn stated(evidence: &Evidence<'_>, verdict: &Verdict, reads_texts: bool) -> Option<Duration> {
+    let times = &evidence.times;
+    let text = |time: Option<Duration>| time.filter(|_| reads_texts);
+    let reset = || times.reset.structured.or(text(times.reset.text));
+    let retry = || {
+        times
+            .header
+            .or(times.retry.structured)
+            .or(text(times.retry.text))
+    };
+    match verdict.until {
+        SignalUntil::Renewed => reset(),
+        // Beside a quota the time of its renewal says more than a delay.
+        SignalUntil::Stated if verdict.class == FailureClass::Quota => reset().or_else(retry),
+        SignalUntil::Stated => retry().or_else(reset),
+    }
+}
+
+/// The rest that a failure begins by what the upstream itself has written.
+fn rest_of(
+    verdict: &Verdict,
+    status: Option<StatusCode>,
+    stated: Option<Duration>,
+) -> Option<Rest> {
+    let may = match verdict.source {
+        Source::Ruled | Source::Structured => true,
+        Source::Status => status.is_some_and(rests_alone),
+        Source::Text | Source::Quoted => false,
+    };
+    (may && verdict.class.cool() != Cooldown::No).then_some(Rest {
+        class: verdict.class,
+        concern: verdict.concern,
+        stated,
+    })
+}
+
+/// Whether a status begins a rest without a name.
+fn rests_alone(status: StatusCode) -> bool {
+    matches!(status.as_u16(), 401 | 402 | 429) || status.is_server_error() && status != 501
+}
+
+/// The rest that a text adds to `rest`.
+fn suspicion(
+    evidence: &Evidence<'_>,
+    verdict: &Verdict,
+    words: Words<'_>,
+    stated: Option<Duration>,
+    rest: Option<Rest>,
+) -> Option<Suspicion> {
+    let suspected = Rest {
+        class: verdict.class,
+        concern: verdict.concern,
+        stated,
+    };
+    let is_more = rest != Some(suspected) && verdict.class.cool() != Cooldown::No;
+    if !is_more || verdict.source == Source::Quoted {
+        return None;
+    }
+    let is_said = verdict.source == Source::Text || rest.is_some_and(|rest| rest.stated != stated);
+    let words = match (verdict.source, words) {
+        (Source::Text, Some(words)) => words.to_owned(),
+        // The time alone is from a text.
+        _ => evidence.times.words.to_owned(),
+    };
+    is_said.then_some(Suspicion {
+        rest: suspected,
+        words,
+    })
+}
+
+impl Verdict {
+    fn of(class: FailureClass, signal: Cow<'static, str>, source: Source) -> Self {
+        Self {
+            class,
+            concern: class.concern(),
+            until: SignalUntil::Stated,
+            signal,
+            source,
+        }
+    }
+
+    fn of_row(row: &Row<'_>, signal: Cow<'static, str>, found: Found) -> Self {
+        Self {
+            class: row.class,
+            concern: row.concern(),
+            until: row.until,
+            signal,
+            source: match found {
+                Found::Structured => Source::Structured,
+                Found::Text => Source::Text,
+                Found::Quoted => Source::Quoted,
+            },
+        }
+    }
+}
+
+impl Judgement {
+    /// The judgement of a failure without an answer, or of one that this crate found itself: its
+    /// class says what rests.
+    pub(super) fn of_class(class: FailureClass, stated: Option<Duration>) -> Self {
+        let rest = Rest {
+            class,
+            concern: class.concern(),
+            stated,
+        };
+        Self {
+            signal: Cow::Borrowed(""),
+            concern: class.concern(),
+            rest: (class.cool() != Cooldown::No).then_some(rest),
+            suspicion: None,
+        }
+    }
+}
