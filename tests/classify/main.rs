@@ -255,3 +255,10 @@ fn a_rule_of_the_program_goes_before_everything() {
     assert_eq!(healthy(&Classifier::new()), None);
     assert_eq!(format!("{classifier:?}"), "Classifier { rules: 5 }");
 }
+#[test]
+fn print_signals() {
+    for (i, fixture) in fixtures().into_iter().enumerate() {
+        let failure = fixture.judged(&Classifier::new());
+        println!("@@{i}\t{}", failure.map_or("healthy".into(), |f| f.signal().to_owned()));
+    }
+}
