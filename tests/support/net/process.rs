@@ -49,9 +49,17 @@ impl Process {
     /// Waits for a line on standard output that has this in it: what follows there.
     pub(crate) async fn line_after(&self, prefix: &str) -> String {
         eventually(async || {
+            // The task that reads has the other reference, until the end.
+            let has_ended = Arc::strong_count(&self.stdout) == 1;
             let lines = self.stdout.lock().unwrap();
             let mut found = lines.iter().filter_map(|line| line.split_once(prefix));
-            found.next().map(|(_, rest)| rest.to_owned())
+            let found = found.next().map(|(_, rest)| rest.to_owned());
+            assert!(
+                found.is_some() || !has_ended,
+                "ended without {prefix:?}: {}",
+                self.log()
+            );
+            found
         })
         .await
     }

@@ -1,6 +1,7 @@
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use bytes::{Bytes, BytesMut};
+use futures_util::future::{Either, select};
 use http::{HeaderMap, HeaderName, HeaderValue};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -24,7 +25,8 @@ pub(super) async fn serve(
 ) {
     let (mut reader, writer) = stream.into_split();
     let (requests, queue) = mpsc::unbounded_channel();
-    let player = tokio::spawn(play_each(writer, queue, upstream.clone()));
+    let mut player = tokio::spawn(play_each(writer, queue, upstream.clone()));
+    let mut plays = true;
     let mut buffer = BytesMut::new();
     let mut last = None;
     loop {
@@ -34,9 +36,21 @@ pub(super) async fn serve(
             last = Some(index);
             let _ = requests.send((index, play));
         }
-        match reader.read_buf(&mut buffer).await {
-            Ok(read) if read > 0 => {}
-            _ => break,
+        let read = pin!(reader.read_buf(&mut buffer));
+        let read = match plays {
+            true => match select(read, &mut player).await {
+                Either::Left((read, _)) => read,
+                // With the other half gone too, this is the reset.
+                Either::Right((Ok(Ending::Reset), _)) => break,
+                Either::Right((_, read)) => {
+                    plays = false;
+                    read.await
+                }
+            },
+            false => read.await,
+        };
+        if !read.is_ok_and(|read| read > 0) {
+            break;
         }
     }
     if let Some(index) = last {
@@ -79,22 +93,36 @@ async fn play_each(
     mut writer: OwnedWriteHalf,
     mut queue: mpsc::UnboundedReceiver<(usize, Play)>,
     upstream: Upstream,
-) {
+) -> Ending {
     while let Some((index, play)) = queue.recv().await {
         match play_one(&mut writer, index, play, &upstream).await {
-            Ok(true) => {}
-            Ok(false) | Err(_) => return,
+            Ok(Ending::Kept) => {}
+            Ok(Ending::Reset) => {
+                writer.as_ref().set_zero_linger().unwrap();
+                // Its drop would send a FIN.
+                writer.forget();
+                return Ending::Reset;
+            }
+            Ok(Ending::Closed) | Err(_) => break,
         }
     }
+    Ending::Closed
 }
 
-/// Answers one request: whether the connection serves another.
+/// What becomes of a connection after an answer.
+enum Ending {
+    Kept,
+    Closed,
+    Reset,
+}
+
+/// Answers one request.
 async fn play_one(
     writer: &mut OwnedWriteHalf,
     index: usize,
     play: Play,
     upstream: &Upstream,
-) -> std::io::Result<bool> {
+) -> std::io::Result<Ending> {
     let sent = |bytes: usize| {
         upstream.change(index, |call| {
             call.head_sent.get_or_insert_with(Instant::now);
@@ -134,7 +162,7 @@ async fn play_steps(
     steps: Vec<Step>,
     upstream: &Upstream,
     sent: impl Fn(usize),
-) -> std::io::Result<bool> {
+) -> std::io::Result<Ending> {
     let mut left = steps.len();
     for step in steps {
         left -= 1;
@@ -151,8 +179,9 @@ async fn play_steps(
             Step::Pause(pause) => tokio::time::sleep(pause).await,
             Step::Hold => upstream.resumed().await,
             Step::Hang => std::future::pending().await,
-            Step::Close => return Ok(false),
+            Step::Close => return Ok(Ending::Closed),
+            Step::Reset => return Ok(Ending::Reset),
         }
     }
-    Ok(true)
+    Ok(Ending::Kept)
 }

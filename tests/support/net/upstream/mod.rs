@@ -114,7 +114,10 @@ impl Upstream {
         .await
     }
 
-    async fn http1_of(play: impl Fn(&Call) -> Play + Clone + Send + Sync + 'static) -> Self {
+    /// Answers each HTTP/1.1 request as `play` says.
+    pub(crate) async fn http1_of(
+        play: impl Fn(&Call) -> Play + Clone + Send + Sync + 'static,
+    ) -> Self {
         Self::serve(move |stream, connection, upstream| {
             tokio::spawn(http1::serve(stream, connection, play.clone(), upstream));
         })

@@ -30,6 +30,8 @@ pub(crate) enum Step {
     Hang,
     /// The end of the connection.
     Close,
+    /// The end of the connection, with a reset.
+    Reset,
 }
 
 impl Step {
