@@ -259,6 +259,9 @@ fn a_rule_of_the_program_goes_before_everything() {
 fn print_signals() {
     for (i, fixture) in fixtures().into_iter().enumerate() {
         let failure = fixture.judged(&Classifier::new());
-        println!("@@{i}\t{}", failure.map_or("healthy".into(), |f| f.signal().to_owned()));
+        println!(
+            "@@{i}\t{}",
+            failure.map_or("healthy".into(), |f| f.signal().to_owned())
+        );
     }
 }

@@ -1,6 +1,6 @@
 use std::{mem, sync::Arc, time::Duration};
 
-use http::{HeaderName, HeaderValue, Request, response::Parts};
+use http::{HeaderName, HeaderValue, Request, StatusCode, response::Parts};
 
 use super::{
     cooldown::{CandidateCooldowns, CooldownWatch, Witness},
@@ -89,6 +89,24 @@ impl FallbackPolicy {
 }
 
 impl FallbackPolicy {
+    /// Which other candidate is worth a try after this failure of this call.
+    fn other(&self, failure: &Failure) -> TryOther {
+        let operation = self.original().and_then(OriginalRequest::operation);
+        let is_optional = matches!(
+            operation,
+            Some(Operation::CountTokens | Operation::Embeddings)
+        );
+        // Many upstreams offer no such operation, and answer as they do at any unknown path.
+        match failure.class {
+            FailureClass::Caller
+                if is_optional && failure.status == Some(StatusCode::NOT_FOUND) =>
+            {
+                TryOther::Yes
+            }
+            _ => failure.other(),
+        }
+    }
+
     /// The call as a witness of what its upstream says; `None` if these words may be quoted from
     /// the call's request.
     fn witness(&self, cooldowns: &CandidateCooldowns, words: &str) -> Option<Witness> {
@@ -205,7 +223,7 @@ impl AttemptPolicy for FallbackPolicy {
     }
 
     fn retry_delay(&mut self, failure: &Failure) -> Result<Duration, Denial> {
-        match failure.other() {
+        match self.other(failure) {
             TryOther::No => Err(Denial::Class),
             TryOther::IfAllowed if !self.settings.allowed.contains(&failure.class) => {
                 Err(Denial::Class)
@@ -215,7 +233,7 @@ impl AttemptPolicy for FallbackPolicy {
     }
 
     fn find_next(&mut self, failure: &Failure) -> Result<(), Denial> {
-        let other = match (failure.class, failure.other()) {
+        let other = match (failure.class, self.other(failure)) {
             // The same model refuses the same content with any key.
             (FailureClass::ContentFilter, TryOther::IfAllowed) => TryOther::OtherModel,
             (_, other) => other,

@@ -200,6 +200,19 @@ pub enum Concern {
     Host,
 }
 
+impl Concern {
+    /// A number that is larger, the more calls share what the failure concerns.
+    pub(super) const fn breadth(self) -> u8 {
+        match self {
+            Self::Request => 0,
+            Self::ModelOfAccount => 1,
+            Self::Model => 2,
+            Self::Account => 3,
+            Self::Host => 4,
+        }
+    }
+}
+
 impl FailureClass {
     /// All classes, in the order of their declaration.
     #[cfg(any(test, feature = "config"))]

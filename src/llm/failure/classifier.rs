@@ -16,7 +16,7 @@ use super::{
     errors::{self, CoolingDown, Redirected},
     evidence::Evidence,
     json_outline,
-    judgement::{self, Circumstances, Judgement, Rest, Suspicion},
+    judgement::{self, Circumstances, Easing, Judgement, Rest, Suspicion},
     retry_after,
     signals::Signal,
     stop_reasons,
@@ -395,6 +395,11 @@ impl Failure {
             Some(judgement) => judgement.rest,
             None => Judgement::of_class(self.class, self.retry_after).rest,
         }
+    }
+
+    /// What takes the place of [`rest`](Self::rest) if its words are not the request's own.
+    pub(crate) fn easing(&self) -> Option<&Easing> {
+        self.judgement.as_ref()?.easing.as_ref()
     }
 
     /// The rest that the failure begins once a second witness confirms it.

@@ -64,7 +64,7 @@ pub(super) struct Evidence<'a> {
     headers: &'a HeaderMap,
     pub(super) names: Vec<Name>,
     /// The ids and metrics of exceeded quotas.
-    pub(super) quotas: Vec<String>,
+    pub(super) quotas: Vec<Name>,
     /// The paths of fields that have a value.
     pub(super) fields: Vec<&'static str>,
     /// The messages, without errors inside of them, the outer ones first. A line break stands for
@@ -189,8 +189,10 @@ impl<'a> Evidence<'a> {
         let violations = object["violations"].as_array();
         for violation in violations.into_iter().flatten().take(8) {
             for key in ["quotaId", "quotaMetric"] {
-                if let (Some(quota), true) = (violation[key].as_str(), depth == 0) {
-                    self.quotas.push(cut(quota, 256).to_owned());
+                if let Some(quota) = violation[key].as_str() {
+                    let text = cut(quota, 256).to_owned();
+                    let is_inner = depth > 0;
+                    self.quotas.push(Name { text, is_inner });
                 }
             }
         }
@@ -216,8 +218,10 @@ impl<'a> Evidence<'a> {
             "metadata.provider_name",
         );
         self.times.add_header_object(&metadata["headers"], self.now);
-        if let Some(name) = metadata["error_type"].as_str() {
-            self.name(name, false);
+        for key in ["error_type", "limit_source"] {
+            if let Some(name) = metadata[key].as_str() {
+                self.name(name, false);
+            }
         }
         if let Some(raw) = metadata["raw"].as_str() {
             self.text(raw, depth);

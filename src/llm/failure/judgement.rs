@@ -28,8 +28,20 @@ pub(crate) struct Judgement {
     pub(super) concern: Concern,
     /// The rest that the failure begins at once; `None` if it begins none.
     pub(crate) rest: Option<Rest>,
+    /// What takes the place of `rest` if the words that say so are not the request's own.
+    pub(crate) easing: Option<Easing>,
     /// The rest that the failure begins once a second witness confirms it.
     pub(crate) suspicion: Option<Suspicion>,
+}
+
+/// A text that says less than the status beside it: a 402 that only asks to wait, for example.
+///
+/// It needs no second witness, because it rests nobody whom the status would not.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Easing {
+    pub(crate) rest: Option<Rest>,
+    /// The words that must not stand in the request: they may be quoted from it.
+    pub(crate) words: String,
 }
 
 /// A rest of a candidate, or of what it shares with others.
@@ -57,6 +69,8 @@ struct Verdict {
     until: SignalUntil,
     signal: Cow<'static, str>,
     source: Source,
+    /// Whether the signal is a name that several causes share.
+    is_general: bool,
 }
 
 /// Where a verdict comes from.
@@ -104,6 +118,7 @@ pub(super) fn judge(evidence: &Evidence<'_>, around: &Circumstances<'_>) -> Judg
     let all = stated(evidence, &verdict, true);
     let known = stated(evidence, &outer, false);
     let rest = rest_of(&outer, around.status, known);
+    let easing = easing(&outer, &verdict, words, known, rest);
     let suspicion = suspicion(evidence, &verdict, words, all, rest);
     let retry_after = match verdict.class.same() {
         // Where nothing is repeated, only the head says when the caller may come back, and the time
@@ -118,6 +133,7 @@ pub(super) fn judge(evidence: &Evidence<'_>, around: &Circumstances<'_>) -> Judg
             signal: verdict.signal,
             concern: verdict.concern,
             rest,
+            easing,
             suspicion,
         },
     }
@@ -157,17 +173,21 @@ fn decide<'a>(
     }
     let known = first(EXACT)
         .or_else(|| first(DETAILS))
-        .or_else(|| first(PHRASES))
-        .or_else(|| first(SHARED));
-    if let Some((row, found)) = known {
-        let verdict = Verdict::of_row(&row, row.what.into(), found);
+        .or_else(|| first(PHRASES));
+    let shared = || first(SHARED);
+    let is_general = known.is_none();
+    if let Some((row, found)) = known.or_else(shared) {
+        let verdict = Verdict {
+            is_general,
+            ..Verdict::of_row(&row, row.what.into(), found)
+        };
         return (
             refined(verdict, evidence, around, reads_texts),
             Some(row.what),
         );
     }
-    if let Some(verdict) = of_status(evidence, around, reads_texts) {
-        return (refined(verdict, evidence, around, reads_texts), None);
+    if let Some((verdict, words)) = of_status(evidence, around, reads_texts) {
+        return (refined(verdict, evidence, around, reads_texts), words);
     }
     if let Some((row, found)) = first(BROAD) {
         let verdict = Verdict::of_row(&row, row.what.into(), found);
@@ -193,12 +213,16 @@ fn names_a_plan(evidence: &Evidence<'_>) -> bool {
     texts.any(|text| PLANS.iter().any(|plan| prose::has(text, plan)))
 }
 
-/// The class that the status decides by itself; `None` if it decides none.
+/// The phrase by which a 402 says that money is not what is missing.
+const LATER: &str = "try again later";
+
+/// The class that the status decides by itself; `None` if it decides none. Also the words that
+/// changed it.
 fn of_status(
     evidence: &Evidence<'_>,
     around: &Circumstances<'_>,
     reads_texts: bool,
-) -> Option<Verdict> {
+) -> Option<(Verdict, Words<'static>)> {
     let status = around.status?;
     let mut class = class::class_of_status(status)?;
     // A firewall sends its page under 403: it blocks by location, not by credential.
@@ -207,24 +231,28 @@ fn of_status(
     }
     let times = &evidence.times;
     let is_soon = |delay: &Duration| *delay < LONGEST_RATE_LIMIT;
-    let asked = times.header.or(times.retry.structured);
-    let said = || {
-        let later = || {
-            evidence
-                .texts
-                .iter()
-                .any(|text| prose::has(text, "try again later"))
-        };
-        reads_texts
-            && !names_a_plan(evidence)
-            && (times.retry.text.as_ref().is_some_and(is_soon) || later())
-    };
     // An upstream asks for no delay if no credit is left, but for the next window of a plan.
-    if class == FailureClass::Quota && (asked.as_ref().is_some_and(is_soon) || said()) {
+    let asked = times.header.or(times.retry.structured);
+    let asks = asked.as_ref().is_some_and(is_soon);
+    let said = || {
+        let later = |text: &String| prose::find_unquoted(text, LATER).is_some();
+        let words = match times.retry.text.as_ref().is_some_and(is_soon) {
+            true => Some(times.words),
+            false => evidence.texts.iter().any(later).then_some(LATER),
+        };
+        words.filter(|_| reads_texts && !names_a_plan(evidence))
+    };
+    let is_quota = class == FailureClass::Quota;
+    let said = (is_quota && !asks).then(said).flatten();
+    if is_quota && asks || said.is_some() {
         class = FailureClass::RateLimit;
     }
     let signal = format!("status {}", status.as_u16()).into();
-    Some(Verdict::of(class, signal, Source::Status))
+    let source = match said {
+        Some(_) => Source::Text,
+        None => Source::Status,
+    };
+    Some((Verdict::of(class, signal, source), said))
 }
 
 /// Tells a rate limit from what is called one: a request that exceeds it by itself, and a quota.
@@ -318,6 +346,38 @@ fn rests_alone(status: StatusCode) -> bool {
     matches!(status.as_u16(), 401 | 402 | 429) || status.is_server_error() && status != 501
 }
 
+/// What a text says that makes the rest of a status, or of a name that several causes share, shorter
+/// or narrower.
+fn easing(
+    outer: &Verdict,
+    verdict: &Verdict,
+    words: Words<'_>,
+    stated: Option<Duration>,
+    rest: Option<Rest>,
+) -> Option<Easing> {
+    let rest = rest.filter(|_| outer.source == Source::Status || outer.is_general)?;
+    if verdict.source != Source::Text || verdict.class == rest.class {
+        return None;
+    }
+    let narrower = verdict.concern.breadth() <= rest.concern.breadth();
+    let (shorter, kept) = match (verdict.class.cool(), rest.class.cool()) {
+        (Cooldown::No, _) => (true, None),
+        (Cooldown::Short, Cooldown::Long | Cooldown::Quota) => (
+            true,
+            Some(Rest {
+                class: verdict.class,
+                concern: verdict.concern,
+                stated,
+            }),
+        ),
+        // A longer rest than a moment's is a suspicion, and not more.
+        (Cooldown::Long, Cooldown::Long) => (verdict.concern != rest.concern, None),
+        _ => (false, None),
+    };
+    let words = words.unwrap_or_default().to_owned();
+    (narrower && shorter).then_some(Easing { rest: kept, words })
+}
+
 /// The rest that a text adds to `rest`.
 fn suspicion(
     evidence: &Evidence<'_>,
@@ -355,6 +415,7 @@ impl Verdict {
             until: SignalUntil::Stated,
             signal,
             source,
+            is_general: false,
         }
     }
 
@@ -369,6 +430,7 @@ impl Verdict {
                 Found::Text => Source::Text,
                 Found::Quoted => Source::Quoted,
             },
+            is_general: false,
         }
     }
 }
@@ -386,6 +448,7 @@ impl Judgement {
             signal: Cow::Borrowed(""),
             concern: class.concern(),
             rest: (class.cool() != Cooldown::No).then_some(rest),
+            easing: None,
             suspicion: None,
         }
     }

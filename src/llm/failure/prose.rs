@@ -17,6 +17,18 @@ pub(super) fn after<'a>(text: &'a str, phrase: &str) -> Option<&'a str> {
     text.get(position(text, phrase)? + phrase.len()..)
 }
 
+/// The position of the first `phrase` in `text` outside of quotation marks, in any letter case.
+pub(super) fn find_unquoted(text: &str, phrase: &str) -> Option<usize> {
+    let mut from = 0;
+    let places = std::iter::from_fn(|| {
+        let at = from + position(text.get(from..)?, phrase)?;
+        from = at + phrase.len();
+        Some(at)
+    });
+    let mut places = places;
+    places.find(|at| !is_quoted(text, *at))
+}
+
 /// Whether `text` begins with `start`, in any letter case.
 pub(super) fn starts(text: &str, start: &str) -> bool {
     let head = text.as_bytes().get(..start.len());

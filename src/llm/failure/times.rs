@@ -157,6 +157,11 @@ fn reset_of<'a>(
             }
         }
     };
+    if name == "anthropic-ratelimit-unified-reset" {
+        let is_rejected = text("anthropic-ratelimit-unified-status")
+            .is_none_or(|status| status.trim() == "rejected");
+        return at(value, now).filter(|_| is_rejected).map(capped);
+    }
     // Of several limits only the one with nothing left tells until when.
     let is_one_of_several = name.contains("reset-") || name.starts_with("anthropic");
     if is_one_of_several && text(&left).is_none() || !is_used_up(&left) {

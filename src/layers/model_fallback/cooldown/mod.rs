@@ -277,12 +277,15 @@ impl Cooldowns {
         keys: &Keys,
         failure: &Failure,
         is_sole: bool,
-        witness: impl FnOnce(&str) -> Option<Witness>,
+        witness: impl Fn(&str) -> Option<Witness>,
     ) {
         if failure.is_slow {
             return;
         }
-        if let Some(rest) = failure.rest() {
+        let eased = failure.easing();
+        let eased = eased.filter(|easing| witness(&easing.words).is_some());
+        let rest = eased.map_or(failure.rest(), |easing| easing.rest);
+        if let Some(rest) = rest {
             self.note(keys, rest, is_sole);
         }
         let suspicion = failure.suspicion();

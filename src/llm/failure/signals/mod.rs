@@ -232,10 +232,15 @@ impl Row<'_> {
             SignalPlace::Name => has(self.what, true).then_some(Found::Text),
             SignalPlace::Header => evidence.has_header(self.what).then_some(Found::Structured),
             SignalPlace::Quota => {
-                let mut quotas = evidence.quotas.iter();
-                quotas
-                    .any(|quota| quota.contains(self.what))
-                    .then_some(Found::Structured)
+                let quotas = evidence.quotas.iter();
+                let fits = quotas.filter(|quota| quota.text.contains(self.what));
+                // Of those that fit, one that is not inside of a text says the most.
+                fits.map(|quota| quota.is_inner)
+                    .min()
+                    .map(|is_inner| match is_inner {
+                        true => Found::Text,
+                        false => Found::Structured,
+                    })
             }
             SignalPlace::Field => evidence
                 .fields
