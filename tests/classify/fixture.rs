@@ -30,6 +30,11 @@ pub(crate) struct Fixture {
     headers: BTreeMap<String, String>,
     pub(crate) class: String,
     pub(crate) retry_after: Option<String>,
+    /// What rests for others: the library's own tests check it.
+    #[serde(default, rename = "rests")]
+    _rests: Option<String>,
+    #[serde(default, rename = "confirmed")]
+    _confirmed: Option<String>,
     pub(crate) provenance: String,
 }
 

@@ -162,6 +162,9 @@ fn decide<'a>(
         (reads_texts || found == Found::Structured).then_some(found)
     };
     let first = |rows: &'static [Row<'static>]| {
+        #[cfg(test)]
+        let mut rows = rows.iter().filter(|row| !super::tests::is_left_out(row));
+        #[cfg(not(test))]
         let mut rows = rows.iter();
         rows.find_map(|row| Some((*row, find(row)?)))
     };

@@ -19,7 +19,7 @@ use crate::llm::failure::class::{
 };
 
 /// The names that decide by themselves, whatever the status. AWS's are without their `Exception`.
-pub(crate) const EXACT: &[Row<'static>] = &[
+pub(crate) static EXACT: &[Row<'static>] = &[
     name("insufficient_quota", Quota, "OpenAI, Azure, DashScope"),
     name("billing_error", Quota, "Anthropic"),
     name("billing_hard_limit_reached", Quota, "OpenAI"),
@@ -90,7 +90,7 @@ pub(crate) const EXACT: &[Row<'static>] = &[
 ];
 
 /// Fields that some providers use in place of a name.
-pub(crate) const DETAILS: &[Row<'static>] = &[
+pub(crate) static DETAILS: &[Row<'static>] = &[
     row(SignalPlace::Quota, "PerDay", Quota, "Gemini").renewed(),
     row(SignalPlace::Quota, "per_day", Quota, "Gemini").renewed(),
     row(
@@ -108,7 +108,7 @@ pub(crate) const DETAILS: &[Row<'static>] = &[
 ];
 
 /// The phrases by which providers report an error whose name does not say the cause.
-pub(crate) const PHRASES: &[Row<'static>] = &[
+pub(crate) static PHRASES: &[Row<'static>] = &[
     phrase("credit balance is too low", Quota, "Anthropic"),
     phrase("out of extra usage", Quota, "Anthropic"),
     phrase("api usage limits", Quota, "Anthropic"),
@@ -277,7 +277,7 @@ pub(crate) const PHRASES: &[Row<'static>] = &[
 ];
 
 /// The names that several causes share.
-pub(crate) const SHARED: &[Row<'static>] = &[
+pub(crate) static SHARED: &[Row<'static>] = &[
     name("rate_limit_error", RateLimit, "Anthropic"),
     name("rate_limit_exceeded", RateLimit, "OpenAI, Groq"),
     name("Throttling", RateLimit, "Bedrock"),
@@ -296,7 +296,7 @@ pub(crate) const SHARED: &[Row<'static>] = &[
 ];
 
 /// The names that only say which side is at fault: they count after the status.
-pub(crate) const BROAD: &[Row<'static>] = &[
+pub(crate) static BROAD: &[Row<'static>] = &[
     name("conflict_error", Conflict, "Anthropic"),
     name("api_error", Server, "Anthropic"),
     name("server_error", Server, "OpenAI"),

@@ -13,12 +13,22 @@ mod prose;
 mod retry_after;
 mod stop_reasons;
 mod stream;
+mod table;
 
-use std::time::SystemTime;
+use std::{cell::Cell, time::SystemTime};
 
 use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 
-use super::{class::FailureClass, classifier::Failure};
+use super::{class::FailureClass, classifier::Failure, signals::Row};
+
+thread_local! {
+    /// The row of the table that is left out in this thread.
+    static LEFT_OUT: Cell<Option<*const Row<'static>>> = const { Cell::new(None) };
+}
+
+pub(super) fn is_left_out(row: &Row<'static>) -> bool {
+    LEFT_OUT.get().is_some_and(|left_out| std::ptr::eq(left_out, row))
+}
 
 const NOW: SystemTime = SystemTime::UNIX_EPOCH;
 
