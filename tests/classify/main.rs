@@ -40,7 +40,9 @@ fn each_fixture_is_judged_as_its_provider_means_it() {
         let is_right = class == Some(&fixture.class) && decided == Some(&fixture.signal);
         if !is_right || delay != fixture.retry_after {
             let Fixture { file, signal, .. } = &fixture;
-            wrong.push(format!("{file} ({signal}): {class:?} {decided:?} {delay:?}"));
+            wrong.push(format!(
+                "{file} ({signal}): {class:?} {decided:?} {delay:?}"
+            ));
         }
     }
     assert!(wrong.is_empty(), "judged otherwise:\n{}", wrong.join("\n"));
@@ -203,5 +205,8 @@ fn a_rule_of_the_program_goes_before_everything() {
     };
     assert_eq!(healthy(&classifier), Some(FailureClass::Conflict));
     assert_eq!(healthy(&Classifier::new()), None);
-    assert_eq!(format!("{classifier:?}"), "Classifier { rules: 5, signals: [] }");
+    assert_eq!(
+        format!("{classifier:?}"),
+        "Classifier { rules: 5, signals: [] }"
+    );
 }

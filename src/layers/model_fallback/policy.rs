@@ -145,11 +145,13 @@ impl AttemptPolicy for FallbackPolicy {
         if self.settings.json_only {
             original.check_body()?;
         }
-        self.request = PreparedRequest::Original(original);
-        self.own = Some(own.clone());
-        if let (Some(cooldowns), Some(owner)) = (&self.settings.cooldowns, own.owner_digest()) {
+        if let Some(cooldowns) = &self.settings.cooldowns {
+            let owner = own.owner_digest();
+            let owner = owner.unwrap_or_else(|| cooldowns.owner_of(&original.head().headers));
             cooldowns.handle.note_owner(owner);
         }
+        self.request = PreparedRequest::Original(original);
+        self.own = Some(own.clone());
         self.plan(own, listed);
         let first = self.stops().next();
         let first = first.ok_or_else(|| self.no_candidate_error())?;

@@ -8,12 +8,27 @@
 //!
 //! # What counts
 //!
-//! The rules of a [`Classifier`] come first, if the program adds any, then the terminal reason in
-//! `x-terminal-reason`. Then exact values of `error.type` and `error.code`, in this order: quota,
-//! rate limit, overload, an upstream that is not ready, timeout, model fault, region, credential,
-//! model, context, size, filter, session. Then the few fields and sentences that providers use in
-//! place of a code, then names with several causes such as `RESOURCE_EXHAUSTED`, then the status,
-//! and then names such as `invalid_request_error` that only say which side is at fault.
+//! A failure is judged by its cause, from all that the answer says: every name at each place of an
+//! error (`type`, `code`, `status`, `reason`, `errors[]`, `details[]`, `base_resp`), also of an error
+//! inside of its message, the phrases of its messages, the times, and last the status.
+//!
+//! 1. The rules of a [`Classifier`], then the terminal reason in `x-terminal-reason`.
+//! 2. The program's own [`Signal`]s, in their order.
+//! 3. Names that say the whole cause, such as `insufficient_quota`, in this order: quota, rate limit,
+//!    overload, an upstream that is not ready, timeout, model fault, region, credential, model,
+//!    context, size, filter, session.
+//! 4. The fields and phrases that providers use in place of a name.
+//! 5. Names with several causes, such as `RESOURCE_EXHAUSTED` and `rate_limit_error`.
+//! 6. The status, and names such as `invalid_request_error` that only say which side is at fault.
+//!
+//! A rate limit whose stated time is more than an hour, or a point in time, is a quota. [`Failure::signal`]
+//! names the signal that decided. `docs/providers.md` lists those that this crate knows.
+//!
+//! # What it says about others
+//!
+//! The class is of this call alone. What rests a candidate for other calls reads only what the
+//! upstream itself can have written, because an upstream may quote a caller:
+//! [`Cooldowns`](crate::Cooldowns) has the rule.
 //!
 //! An answer under a good status fails if it is an error object or an HTML page. So does one with
 //! stop reasons that are all failures, such as a refusal. A body that is announced as JSON counts
@@ -71,6 +86,8 @@ pub use self::{
     signals::{Signal, SignalPlace, SignalUntil},
 };
 
+#[cfg(test)]
+pub(crate) use self::signals::phrases;
 pub(crate) use self::{
     errors::{NotAStream, seconds},
     json_outline::{JsonOutline, is_broken_json},

@@ -1,5 +1,6 @@
 mod cooldown;
 mod headers;
+mod quotations;
 mod request;
 mod wire;
 

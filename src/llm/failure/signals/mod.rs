@@ -179,6 +179,12 @@ impl Signal {
     }
 }
 
+/// The phrases of the table.
+#[cfg(test)]
+pub(crate) fn phrases() -> impl Iterator<Item = &'static str> {
+    PHRASES.iter().map(|row| row.what)
+}
+
 /// A row of a table of signals; see [`Signal`] for its columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Row<'a> {

@@ -27,7 +27,9 @@ thread_local! {
 }
 
 pub(super) fn is_left_out(row: &Row<'static>) -> bool {
-    LEFT_OUT.get().is_some_and(|left_out| std::ptr::eq(left_out, row))
+    LEFT_OUT
+        .get()
+        .is_some_and(|left_out| std::ptr::eq(left_out, row))
 }
 
 const NOW: SystemTime = SystemTime::UNIX_EPOCH;
