@@ -171,8 +171,9 @@ async fn a_call_that_is_left_before_its_request_was_sent_counts_nothing() {
 
     // Between two attempts.
     let run = Run::open();
-    let upstream = Upstream::scripts([failure(503), unary()]);
-    let budget = tower_agent::RetryBudget::new().delays(secs(10), secs(10));
+    let failed = failure(503).header("retry-after", "10");
+    let upstream = Upstream::scripts([failed, unary()]);
+    let budget = tower_agent::RetryBudget::new();
     let service = capped(total(100_000)).budget(budget).build(&upstream);
     let call = service.ask(run.attach(prompt.clone()));
     assert!(tokio::time::timeout(secs(1), call).await.is_err());

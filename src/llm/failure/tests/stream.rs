@@ -156,7 +156,7 @@ fn a_number_as_the_code_counts_as_a_status() {
         (r#"{"error":{"code":403,"message":"x"}}"#, Auth, Some(403)),
         (r#"{"error":{"code":400,"message":"x"}}"#, Caller, Some(400)),
         // Codes that are numbers of the provider's own, and numbers in prose.
-        (r#"{"error":{"code":1113,"message":"x"}}"#, Server, None),
+        (r#"{"error":{"code":1234,"message":"x"}}"#, Server, None),
         (r#"{"error":{"code":200,"message":"x"}}"#, Server, None),
         (r#"{"error":{"code":4.29,"message":"x"}}"#, Server, None),
         (
