@@ -8,7 +8,6 @@ use memchr::memmem::Finder;
 use crate::llm::json_scanner::Scanner;
 
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
-static BASE_RESP: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"base_resp\""));
 
 /// Whether the body of an answer with a good status is an error.
 pub(super) fn is_error(body: &[u8]) -> bool {
@@ -16,7 +15,7 @@ pub(super) fn is_error(body: &[u8]) -> bool {
     // whole string is parsed. In a text that quotes the key, a backslash stands before the second
     // quotation mark, so the text does not match.
     if ERROR.find(body).is_none() {
-        return BASE_RESP.find(body).is_some() && has_base_error(body);
+        return false;
     }
     // Google sends a stream without SSE as a JSON list; this function reads its first element.
     let mut first = None;
@@ -42,16 +41,6 @@ pub(super) fn is_error(body: &[u8]) -> bool {
     // A response with the status `failed` counts even with content: the model's output so far.
     let may_fail = is(status, b"\"failed\"") || !is_answer;
     may_fail && error.is_some_and(reports_error)
-}
-
-/// Whether an answer is an error of MiniMax: `base_resp` with a status other than 0, and no choices.
-fn has_base_error(body: &[u8]) -> bool {
-    let Ok([Some(base), choices]) = Scanner::members(body, [b"base_resp", b"choices"]) else {
-        return false;
-    };
-    let status = Scanner::members(base, [b"status_code"]).unwrap_or_default();
-    let has_failed = status[0].is_some_and(|status| status != b"0");
-    has_failed && !choices.is_some_and(is_filled)
 }
 
 /// Whether an answer's body is an HTML page, as from a wrong address or a proxy.
