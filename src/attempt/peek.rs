@@ -195,7 +195,7 @@ impl<B> PeekedAnswer<B> {
         }
         let whole = self.content.held.whole();
         let (status, headers) = (self.parts.status, &self.parts.headers);
-        classifier.of_answer_at(status, headers, &whole, wall_clock)
+        classifier.of_answer_at(status, headers, &whole, &wall_clock)
     }
 }
 

@@ -55,9 +55,15 @@ const MAX_BODY: usize = 64 * 1024;
 /// ```
 #[derive(Clone, Default)]
 pub struct Classifier {
-    // The rules are shared, because layers clone the classifier for each call.
-    rules: Option<Arc<Vec<Arc<Rule>>>>,
-    signals: Option<Arc<Vec<Signal>>>,
+    // What the program adds is shared, because layers clone the classifier for each call.
+    own: Option<Arc<Own>>,
+}
+
+/// The rules and the rows of the program.
+#[derive(Clone, Default)]
+struct Own {
+    rules: Vec<Arc<Rule>>,
+    signals: Vec<Signal>,
 }
 
 type Rule = dyn Fn(&Answered<'_>) -> Option<FailureClass> + Send + Sync;
@@ -83,10 +89,7 @@ impl Classifier {
     /// Creates a classifier without rules of the program.
     #[must_use]
     pub const fn new() -> Self {
-        Self {
-            rules: None,
-            signals: None,
-        }
+        Self { own: None }
     }
 
     /// Adds rows to the table of signals, after those added before and before this crate's own.
@@ -94,8 +97,8 @@ impl Classifier {
     /// The rules decide before the rows.
     #[must_use]
     pub fn signals(mut self, signals: impl IntoIterator<Item = Signal>) -> Self {
-        let known = self.signals.get_or_insert_default();
-        Arc::make_mut(known).extend(signals);
+        let own = self.own.get_or_insert_default();
+        Arc::make_mut(own).signals.extend(signals);
         self
     }
 
@@ -113,8 +116,8 @@ impl Classifier {
     where
         F: Fn(&Answered<'_>) -> Option<FailureClass> + Send + Sync + 'static,
     {
-        let rules = self.rules.get_or_insert_default();
-        Arc::make_mut(rules).push(Arc::new(rule));
+        let own = self.own.get_or_insert_default();
+        Arc::make_mut(own).rules.push(Arc::new(rule));
         self
     }
 
@@ -127,7 +130,7 @@ impl Classifier {
         body: &[u8],
         now: SystemTime,
     ) -> Option<Failure> {
-        self.of_answer_at(status, headers, body, || now)
+        self.of_answer_at(status, headers, body, &|| now)
     }
 
     /// Classifies an answer. The clock is read only for a failed one.
@@ -136,7 +139,7 @@ impl Classifier {
         status: StatusCode,
         headers: &HeaderMap,
         body: &[u8],
-        now: impl FnOnce() -> SystemTime,
+        now: &dyn Fn() -> SystemTime,
     ) -> Option<Failure> {
         let is_failure = class::is_failure_status(status);
         if !is_failure && !status.is_success() {
@@ -207,7 +210,7 @@ impl Classifier {
             is_page,
             ruled,
             ended: class::of_reason(text(headers, "x-terminal-reason")),
-            own: self.signals.as_deref().map_or(&[], Vec::as_slice),
+            own: self.own_signals(),
         };
         let judged = judgement::judge(&evidence, &around);
         Failure {
@@ -229,7 +232,11 @@ impl Classifier {
     }
 
     fn rules(&self) -> impl Iterator<Item = &Arc<Rule>> {
-        self.rules.iter().flat_map(|rules| rules.iter())
+        self.own.iter().flat_map(|own| own.rules.iter())
+    }
+
+    fn own_signals(&self) -> &[Signal] {
+        self.own.as_ref().map_or(&[], |own| &own.signals)
     }
 }
 
@@ -237,10 +244,7 @@ impl fmt::Debug for Classifier {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Classifier")
             .field("rules", &self.rules().count())
-            .field(
-                "signals",
-                &self.signals.as_deref().map_or(&[][..], Vec::as_slice),
-            )
+            .field("signals", &self.own_signals())
             .finish()
     }
 }

@@ -67,6 +67,33 @@ async fn each_step_is_one_event_that_says_what_was_asked_for_and_what_is_asked()
     assert!(denials(&heard).is_empty());
 }
 
+/// The row that somebody who disagrees overrides.
+///
+/// covers: H15
+#[tokio::test(start_paused = true)]
+async fn each_step_and_the_end_of_a_chain_name_the_signal_that_decided() {
+    let upstream = Upstream::scripts([
+        Script::error_code(429, "insufficient_quota"),
+        failure(503),
+        Script::answer(400, r#"{"error":{"message":"prompt is too long: 9 > 8"}}"#),
+    ]);
+    let candidates = ["a", "b", "c"].map(|name| Candidate::new(name).credential(name));
+    let stack = Stack::default().fallback(candidates).build(&upstream);
+    let heard = LogCapture::start();
+
+    let outcome = stack.ask(prompt("a")).await;
+
+    assert_eq!(outcome.status, 400);
+    let steps = heard.events("model_fallback");
+    let signals: Vec<_> = steps.iter().map(|event| &*event["signal"]).collect();
+    assert_eq!(signals, ["insufficient_quota", "status 503"]);
+    let [stopped] = &heard.events("chain_stopped")[..] else {
+        panic!("{:?}", heard.events("chain_stopped"))
+    };
+    assert_eq!(stopped["signal"], "prompt is too long");
+    assert_eq!(stopped["class"], "context_overflow");
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_stall_has_the_name_of_its_reason_whether_the_answer_streams_or_not() {
     for stream in [true, false] {
