@@ -220,6 +220,24 @@ impl<'a> Scanner<'a> {
         }))
     }
 
+    /// Reads the next value as a count; `None` if it is no number, or a negative one.
+    ///
+    /// Some upstreams write counts as floats, as `7000.0` or `7e3`. A fraction is rounded up, and a
+    /// count of more than 64 bits is the largest one.
+    #[inline]
+    pub(crate) fn count(&mut self) -> Scan<Option<u64>> {
+        if !matches!(self.peek()?, b'-' | b'0'..=b'9') {
+            self.skip()?;
+            return Ok(None);
+        }
+        let number = self.number()?;
+        let whole = number.iter().try_fold(0_u64, |value, digit| match digit {
+            b'0'..=b'9' => value.checked_mul(10)?.checked_add(u64::from(digit - b'0')),
+            _ => None,
+        });
+        Ok(whole.or_else(|| float_count(number)))
+    }
+
     /// Reads the next value; `true` if it is a string, array or object that is not empty.
     #[inline]
     pub(crate) fn filled(&mut self) -> Scan<bool> {
@@ -478,4 +496,11 @@ fn decode(raw: &[u8]) -> Cow<'_, [u8]> {
         Ok(text) => Cow::Owned(text.into_bytes()),
         Err(_) => Cow::Borrowed(raw),
     }
+}
+/// The count that a number is which is no plain integer of 64 bits; `None` if it is negative.
+#[cold]
+fn float_count(number: &[u8]) -> Option<u64> {
+    let value: f64 = std::str::from_utf8(number).ok()?.parse().ok()?;
+    // The conversion saturates.
+    (value >= 0.0).then(|| value.ceil() as u64)
 }

@@ -42,6 +42,8 @@ struct Chunk<'a> {
     says_error: bool,
     choices: ChoiceValues<'a>,
     usage: Tokens,
+    /// The value of `timings`: llama.cpp counts there, also if no usage was asked for.
+    timings: Option<&'a [u8]>,
     /// The value of `x_groq`: Groq's last event has the usage there if the caller did not ask for
     /// it.
     groq: Option<&'a [u8]>,
@@ -109,6 +111,7 @@ impl<'a> Chunk<'a> {
                 b"object" => self.object = json.text()?,
                 b"type" => self.kind = json.text()?,
                 b"usage" => self.usage = Tokens::read(json, &[Tokens::PROMPT])?,
+                b"timings" => self.timings = Some(json.span()?),
                 b"x_groq" => self.groq = Some(json.span()?),
                 b"error" => {
                     let error = json.span()?;
@@ -158,6 +161,9 @@ impl Chunk<'_> {
         if let Some(usage) = self.choices.usage {
             stream
                 .report_tokens(Tokens::read(&mut Scanner::new(usage), &names).unwrap_or_default());
+        }
+        if let Some(timings) = self.timings.filter(|_| self.usage.is_empty()) {
+            stream.report_tokens(Tokens::of_timings(timings).unwrap_or_default());
         }
         if let Some(groq) = self.groq {
             stream.report_tokens(Tokens::within(groq, &names).unwrap_or_default());

@@ -56,6 +56,10 @@ impl StreamState {
                 b"usage" => {
                     self.report_tokens(Tokens::read(json, &[Tokens::PROMPT, Tokens::INPUT])?);
                 }
+                b"timings" => {
+                    let timings = json.span()?;
+                    self.report_tokens(Tokens::of_timings(timings).unwrap_or_default());
+                }
                 b"stop_reason" => self.read_stop(json)?,
                 b"incomplete_details" => self.read_stop_in(json, b"reason")?,
                 b"choices" => {

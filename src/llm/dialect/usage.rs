@@ -71,6 +71,18 @@ pub(super) struct Tokens {
     cache_written: u64,
 }
 
+/// What a `usage` object has beside its counts, and what changes them.
+#[derive(Debug, Default)]
+struct Corrections {
+    /// Whether the keys are those of OpenAI's chat, in which all cached tokens are input tokens.
+    is_chat: bool,
+    /// The tokens of input and output. Some upstreams count reasoning here, and not in the output.
+    total: Option<u64>,
+    /// The sums of Anthropic's `iterations`, of which the other counts leave some out: input,
+    /// output, read from the cache, and written to it.
+    iterations: Option<[u64; 4]>,
+}
+
 /// The keys of the two counts in a `usage` object: of the prompt's tokens, and of the answer's.
 type TokenNames = [&'static [u8]; 2];
 
@@ -84,22 +96,32 @@ impl Tokens {
     #[inline]
     pub(super) fn read(json: &mut Scanner<'_>, names: &[TokenNames]) -> Scan<Self> {
         let mut tokens = Self::default();
+        let mut corrections = Corrections::default();
         json.object(|json, key| {
             if names.iter().any(|[input, _]| key == *input) {
-                tokens.input = json.integer()?;
+                corrections.is_chat = key == Self::PROMPT[0];
+                tokens.input = json.count()?;
             } else if names.iter().any(|[_, output]| key == *output) {
-                tokens.output = json.integer()?;
+                tokens.output = json.count()?;
             } else {
-                tokens.read_cached(json, key)?;
+                tokens.read_other(json, key, &mut corrections)?;
             }
             Ok(())
         })?;
+        if corrections.is_chat || corrections.iterations.is_some() {
+            tokens.correct(&corrections);
+        }
         Ok(tokens)
     }
 
-    /// Reads a count of cached tokens; the keys of the APIs do not collide.
-    fn read_cached(&mut self, json: &mut Scanner<'_>, key: &[u8]) -> Scan<()> {
-        let count = |json: &mut Scanner<'_>| Ok(json.integer()?.unwrap_or(0));
+    /// Reads a count of cached tokens, or a correction; the keys of the APIs do not collide.
+    fn read_other(
+        &mut self,
+        json: &mut Scanner<'_>,
+        key: &[u8],
+        corrections: &mut Corrections,
+    ) -> Scan<()> {
+        let count = |json: &mut Scanner<'_>| Ok(json.count()?.unwrap_or(0));
         match key {
             b"prompt_tokens_details" | b"input_tokens_details" => {
                 json.object(|json, key| {
@@ -110,12 +132,29 @@ impl Tokens {
                     Ok(())
                 })?;
             }
-            b"prompt_cache_hit_tokens" => self.cached = count(json)?,
+            // DeepSeek states it by the first key, Moonshot by the second.
+            b"prompt_cache_hit_tokens" | b"cached_tokens" => self.cached = count(json)?,
             b"cache_read_input_tokens" => self.cached_beside = count(json)?,
             b"cache_creation_input_tokens" => self.cache_written = count(json)?,
+            b"total_tokens" => corrections.total = json.count()?,
+            b"iterations" => corrections.read_iterations(json)?,
             _ => json.skip()?,
         }
         Ok(())
+    }
+
+    fn correct(&mut self, corrections: &Corrections) {
+        if let Some([input, output, cached, written]) = corrections.iterations {
+            (self.input, self.output) = (Some(input), Some(output));
+            (self.cached_beside, self.cache_written) = (cached, written);
+            return;
+        }
+        // A proxy of Anthropic's API that answers in chat has its keys beside `prompt_tokens`.
+        self.cached = self.cached.max(self.cached_beside);
+        (self.cached_beside, self.cache_written) = (0, 0);
+        // What the total has beside the prompt is billed as output, such as xAI's reasoning.
+        let beside = |total: u64| total.saturating_sub(self.input.unwrap_or(0));
+        self.output = self.output.max(corrections.total.map(beside));
     }
 
     /// The usage with these counts; `None` if they are neither of a prompt nor of an answer.
@@ -133,11 +172,63 @@ impl Tokens {
         })
     }
 
+    /// Reads the `timings` of llama.cpp, which its last event has also if no usage was asked for.
+    #[cold]
+    pub(super) fn of_timings(timings: &[u8]) -> Scan<Self> {
+        let [prompt, cached, predicted] =
+            Scanner::members(timings, [b"prompt_n", b"cache_n", b"predicted_n"])?;
+        let count = |span: Option<&[u8]>| match span {
+            Some(span) => Scanner::new(span).count(),
+            None => Ok(None),
+        };
+        let (prompt, cached) = (count(prompt)?, count(cached)?.unwrap_or(0));
+        Ok(Self {
+            input: prompt.map(|prompt| prompt.saturating_add(cached)),
+            output: count(predicted)?,
+            cached,
+            ..Self::default()
+        })
+    }
+
+    /// Whether the counts say nothing.
+    pub(super) const fn is_empty(&self) -> bool {
+        self.input.is_none() && self.output.is_none()
+    }
+
     /// Reads the token counts in the `usage` of an object.
     pub(super) fn within(object: &[u8], names: &[TokenNames]) -> Scan<Self> {
         let [usage] = Scanner::members(object, [b"usage"])?;
         usage.map_or(Ok(Self::default()), |usage| {
             Self::read(&mut Scanner::new(usage), names)
         })
+    }
+}
+
+impl Corrections {
+    fn read_iterations(&mut self, json: &mut Scanner<'_>) -> Scan<()> {
+        const KEYS: [&[u8]; 4] = [
+            b"input_tokens",
+            b"output_tokens",
+            b"cache_read_input_tokens",
+            b"cache_creation_input_tokens",
+        ];
+        json.array(|json| {
+            let mut counts = [0; 4];
+            let is_one = json.object(|json, key| {
+                match KEYS.iter().position(|known| key == *known) {
+                    Some(at) => counts[at] = json.count()?.unwrap_or(0),
+                    None => json.skip()?,
+                }
+                Ok(())
+            })?;
+            if is_one {
+                let sums = self.iterations.get_or_insert_default();
+                for (sum, count) in sums.iter_mut().zip(counts) {
+                    *sum = sum.saturating_add(count);
+                }
+            }
+            Ok(())
+        })?;
+        Ok(())
     }
 }

@@ -2,4 +2,5 @@ mod form_fields;
 mod json_validator;
 mod prompt_tokens;
 mod request_fields;
+mod usage;
 mod volatile_words;
