@@ -1,6 +1,6 @@
 //! The counts of `usage` objects, as upstreams write them.
 //!
-//! covers: D9
+//! covers: H8
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
