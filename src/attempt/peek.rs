@@ -21,7 +21,7 @@ use crate::{
         dialect::{StreamState, Truncated},
         failure::{
             Classifier, Failure, FailureClass, IncompleteJson, JsonOutline, Redirected,
-            TransportError, is_broken_json,
+            TransportError, is_broken_json, is_empty, is_suspect,
         },
         is_plain, names_json,
     },
@@ -264,12 +264,18 @@ where
                 _ => None,
             },
             Ok(PeekProgress::Classify) => {
-                let failure = self.classify(classifier);
+                let mut failure = self.classify(classifier);
                 let headers = &self.parts.headers;
                 if self.parts.status.is_success() && is_plain(headers) {
                     let whole = self.content.held.whole();
-                    if let Some(answer) = StreamState::of_answer(&whole) {
-                        self.content.body.report(&answer);
+                    let answer = StreamState::of_answer(&whole);
+                    if let Some(answer) = &answer {
+                        self.content.body.report(answer);
+                    }
+                    if failure.is_none() && is_suspect(answer.as_ref(), &whole) {
+                        let is_nothing = is_empty(headers, &whole) && policy.asks_for_content();
+                        failure = is_nothing
+                            .then(|| classifier.of_nothing(headers, &whole, wall_clock()));
                     }
                     // `classify` finds a failure in each incomplete document, so an answer without
                     // a failure needs no second check.
@@ -284,7 +290,12 @@ where
                     let outline = JsonOutline::of(self.content.held.chunks());
                     self.content.document = Some(outline);
                 }
-                None
+                match &self.rule {
+                    CommitRule::Content(marks) if is_empty_stream(marks) => policy
+                        .asks_for_content()
+                        .then(|| classifier.of_nothing(headers, b"", wall_clock())),
+                    _ => None,
+                }
             }
             Err(error) => {
                 let is_stream = matches!(self.rule, CommitRule::Content(_));
@@ -400,6 +411,21 @@ impl CommitRule {
             Self::End => (bytes > MAX_HELD).then_some(PeekProgress::Commit),
             Self::Failure => (ended || bytes >= MAX_ERROR).then_some(PeekProgress::Classify),
         }
+    }
+}
+
+/// Whether a stream has ended by its terminator without content, and either its usage states that
+/// there was none, or nothing at all came before the terminator.
+fn is_empty_stream(marks: &ResponseMarks) -> bool {
+    if marks.commit().is_some() || marks.terminator().is_none() {
+        return false;
+    }
+    match (marks.stop_reason(), marks.usage()) {
+        (None, None) => marks.events() <= 1,
+        (Some(reason), Some(usage)) => {
+            matches!(&*reason, "stop" | "end_turn") && usage.output_tokens == 0
+        }
+        _ => false,
     }
 }
 

@@ -47,6 +47,12 @@ pub trait AttemptPolicy {
     /// Whether the caller's request asks for a stream.
     fn streams(&self) -> bool;
 
+    /// Whether an answer without content is a fault: the request has no stop sequences, and no
+    /// limit of 0. Asked only if an answer seems to have none.
+    fn asks_for_content(&self) -> bool {
+        false
+    }
+
     /// The model that the caller's request names; `None` if it is not known.
     ///
     /// The span of the call records this model. The spans of attempts and error keys have it where

@@ -148,7 +148,7 @@ use crate::{
     error::BoxError,
     llm::{
         RequestFields,
-        failure::{Classifier, Failure, FailureClass, RetrySame, TryOther},
+        failure::{Classifier, Failure, FailureClass, RetrySame, TryOther, may_be_empty},
     },
     run::{ErrorAllowance, Run},
 };
@@ -362,6 +362,11 @@ impl AttemptPolicy for RetryPolicy {
 
     fn streams(&self) -> bool {
         self.fields().is_some_and(RequestFields::stream)
+    }
+
+    fn asks_for_content(&self) -> bool {
+        let request = self.request.as_ref();
+        request.is_some_and(|request| !may_be_empty(&request.body.gathered()))
     }
 
     fn model(&self) -> Option<&str> {

@@ -17,7 +17,7 @@ use crate::{
     body::ReplayBody,
     error::BoxError,
     headers::X_ATTEMPT,
-    llm::failure::{Failure, FailureClass, TryOther},
+    llm::failure::{Failure, FailureClass, TryOther, may_be_empty},
     run::{Clock, ErrorAllowance, Limits, Run},
 };
 
@@ -209,6 +209,11 @@ impl AttemptPolicy for FallbackPolicy {
 
     fn streams(&self) -> bool {
         self.original().is_some_and(OriginalRequest::streams)
+    }
+
+    fn asks_for_content(&self) -> bool {
+        let original = self.original();
+        original.is_some_and(|original| !may_be_empty(original.body()))
     }
 
     fn model(&self) -> Option<&str> {

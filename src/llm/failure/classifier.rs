@@ -191,6 +191,23 @@ impl Classifier {
         self.judge(&headers, None, failure, &failure.body, false, ruled, now)
     }
 
+    /// Classifies an answer under a good status that holds nothing. It may say why all the same.
+    pub(crate) fn of_nothing(&self, headers: &HeaderMap, body: &[u8], now: SystemTime) -> Failure {
+        let body = if body.len() > MAX_BODY { b"" } else { body };
+        let error = StreamFailure::read(body);
+        let judge = |ruled| self.judge(headers, None, &error, body, false, ruled, now);
+        let failure = judge(None);
+        let failure = match failure.judgement.as_ref() {
+            Some(judgement) if judgement.is_by_default() => {
+                judge(Some((FailureClass::ModelFault, "empty answer")))
+            }
+            _ => failure,
+        };
+        // What was no error has no message.
+        let message = String::new();
+        Failure { message, ..failure }
+    }
+
     /// Judges a failed answer; `ruled` is the class that was decided already.
     #[allow(clippy::too_many_arguments, reason = "the parts of one answer")]
     fn judge(

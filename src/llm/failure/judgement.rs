@@ -15,6 +15,9 @@ use super::{
     signals::{BROAD, DETAILS, EXACT, Found, PHRASES, Row, SHARED, Signal, SignalUntil},
 };
 
+/// The signal of an event, or of an answer under a good status, in which nothing was found.
+const BY_DEFAULT: &str = "error event";
+
 /// A stated delay above this one tells of a quota, if nothing names the cause: no rate limit lasts
 /// for so long.
 const LONGEST_RATE_LIMIT: Duration = Duration::from_secs(60 * 60);
@@ -203,7 +206,7 @@ fn decide<'a>(
     }
     let signal = match around.status {
         Some(status) => format!("status {}", status.as_u16()).into(),
-        None => "error event".into(),
+        None => BY_DEFAULT.into(),
     };
     let class = class::fallback_class(around.status);
     (Verdict::of(class, signal, Source::Status), None)
@@ -439,6 +442,11 @@ impl Verdict {
 }
 
 impl Judgement {
+    /// Whether no signal was found.
+    pub(super) fn is_by_default(&self) -> bool {
+        self.signal == BY_DEFAULT
+    }
+
     /// The judgement of a failure without an answer, or of one that this crate found itself: its
     /// class says what rests.
     pub(super) fn of_class(class: FailureClass, stated: Option<Duration>) -> Self {

@@ -66,6 +66,7 @@
 
 mod class;
 mod classifier;
+mod empty_answer;
 mod error_body;
 mod errors;
 mod evidence;
@@ -89,6 +90,7 @@ pub use self::{
 #[cfg(test)]
 pub(crate) use self::signals::phrases;
 pub(crate) use self::{
+    empty_answer::{is_empty, is_suspect, may_be_empty},
     errors::{NotAStream, seconds},
     json_outline::{JsonOutline, is_broken_json},
     judgement::Rest,

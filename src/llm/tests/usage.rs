@@ -78,7 +78,8 @@ fn cached_tokens_are_within_the_prompt_in_chat_and_beside_it_in_messages() {
     let usage = Usage::of_object(messages.as_bytes()).unwrap();
     assert_eq!((told(&usage), usage.uncached_input()), ([100, 9, 80], 115));
     // Moonshot states them at the top.
-    let kimi = r#"{"prompt_tokens":19,"completion_tokens":21,"total_tokens":40,"cached_tokens":10}"#;
+    let kimi =
+        r#"{"prompt_tokens":19,"completion_tokens":21,"total_tokens":40,"cached_tokens":10}"#;
     let usage = Usage::of_object(kimi.as_bytes()).unwrap();
     assert_eq!((told(&usage), usage.uncached_input()), ([19, 21, 10], 9));
 }
@@ -116,7 +117,10 @@ fn the_timings_of_llama_cpp_count_where_no_usage_was_asked_for() {
 
     let unary = format!(r#"{{"choices":[{{"finish_reason":"stop","message":{{}}}}],{TIMINGS}}}"#);
     let answer = StreamState::of_answer(unary.as_bytes()).unwrap();
-    assert_eq!(answer.usage().map(|usage| told(&usage)), Some([237, 35, 236]));
+    assert_eq!(
+        answer.usage().map(|usage| told(&usage)),
+        Some([237, 35, 236])
+    );
 }
 
 /// Counts as `serde_json` reads them.
@@ -131,13 +135,25 @@ fn reference(usage: &Value) -> Option<[u64; 3]> {
     let output = of("completion_tokens").or(of("output_tokens"));
     let details = ["prompt_tokens_details", "input_tokens_details"];
     let details = details.map(|key| count(&usage[key]["cached_tokens"]));
-    let within = details[0].or(details[1]).or(of("cached_tokens")).unwrap_or(0);
+    let within = details[0]
+        .or(details[1])
+        .or(of("cached_tokens"))
+        .unwrap_or(0);
     let beside = of("cache_read_input_tokens").unwrap_or(0);
     let sums = usage["iterations"].as_array().and_then(|list| {
         let objects: Vec<_> = list.iter().filter(|it| it.is_object()).collect();
-        let sum = |key: &str| objects.iter().map(|it| count(&it[key]).unwrap_or(0)).sum::<u64>();
+        let sum = |key: &str| {
+            objects
+                .iter()
+                .map(|it| count(&it[key]).unwrap_or(0))
+                .sum::<u64>()
+        };
         (!objects.is_empty()).then(|| {
-            [sum("input_tokens"), sum("output_tokens"), within.max(sum("cache_read_input_tokens"))]
+            [
+                sum("input_tokens"),
+                sum("output_tokens"),
+                within.max(sum("cache_read_input_tokens")),
+            ]
         })
     });
     if sums.is_some() {

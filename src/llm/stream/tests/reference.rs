@@ -203,7 +203,11 @@ fn anthropic(name: &str, event: &Map<String, Value>, outcome: &mut Outcome) -> E
 }
 
 fn tokens(usage: Option<&Value>, input: &str, output: &str) -> Option<(u64, u64)> {
-    let count = |key| usage?.get(key)?.as_u64();
+    let count = |key| {
+        let value = usage?.get(key)?;
+        let float = || value.as_f64().filter(|value| *value >= 0.0);
+        value.as_u64().or_else(|| Some(float()?.ceil() as u64))
+    };
     let (input, output) = (count(input), count(output));
     (input.is_some() || output.is_some()).then(|| (input.unwrap_or(0), output.unwrap_or(0)))
 }
