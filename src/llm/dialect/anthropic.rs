@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::{grammar::Grammar, stream_state::StreamState, usage::Tokens};
+use super::{faulty_stops::FaultyStop, grammar::Grammar, stream_state::StreamState, usage::Tokens};
 use crate::llm::{
     json_scanner::{Scan, Scanner, Text},
     sse::{ErrorInfo, Event, EventKind, EventVerdict, anthropic_body},
@@ -103,10 +103,14 @@ impl<'a> AnthropicMessage<'a> {
             }
             b"message_delta" => {
                 stream.report_tokens(self.usage);
-                if let Some(reason) = self.delta.stop {
-                    stream.report_stop(&reason.decoded());
+                let reason = self.delta.stop.map(Text::decoded);
+                if let Some(reason) = &reason {
+                    stream.report_stop(reason);
                 }
-                EventKind::Progress
+                match reason.is_some_and(|reason| FaultyStop::is(&reason)) {
+                    true => EventKind::Error,
+                    false => EventKind::Progress,
+                }
             }
             b"message_stop" => EventKind::Terminator,
             b"ping" => EventKind::Life,

@@ -1,4 +1,5 @@
 use super::{
+    faulty_stops::FaultyStop,
     grammar::{Finish, Grammar},
     stream_state::{ChatChoices, StreamState},
     usage::Tokens,
@@ -29,7 +30,7 @@ const ANY_REASONING: u32 = REASONING | REASONING_CONTENT | REASONING_DETAILS | T
 /// The values that one chat event has under the known keys.
 ///
 /// The usage, the ends of choices and the stop reason go into the stream's state. The other values
-/// decide the kind of the event, and so does the stop reason `error`.
+/// decide the kind of the event, and so does a stop reason that is `error` or names a fault.
 ///
 /// If the event turns out to be malformed at its end, the values are discarded.
 #[derive(Default)]
@@ -196,7 +197,7 @@ impl<'a> ChoiceValues<'a> {
             self.carried |= carried | delta;
             self.usage = usage.or(self.usage);
             if let Some(stop) = stop {
-                self.failed |= stop.is(b"error");
+                self.failed |= stop.is(b"error") || FaultyStop::is(&stop.decoded());
                 self.stop = Some(stop);
             }
         }

@@ -5,6 +5,7 @@
 
 mod anthropic;
 mod chat;
+mod faulty_stops;
 mod gen_ai_operation;
 mod grammar;
 mod responses;
@@ -20,8 +21,8 @@ pub use self::{
 };
 
 pub(crate) use self::{
-    anthropic::Anthropic, chat::OpenAiChat, gen_ai_operation::GenAiOperation,
-    responses::OpenAiResponses, stream_failure::error_in,
+    anthropic::Anthropic, chat::OpenAiChat, faulty_stops::FaultyStop,
+    gen_ai_operation::GenAiOperation, responses::OpenAiResponses, stream_failure::error_in,
 };
 
 use std::borrow::Cow;

@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::{grammar::Grammar, stream_state::StreamState, usage::Tokens};
+use super::{faulty_stops::FaultyStop, grammar::Grammar, stream_state::StreamState, usage::Tokens};
 use crate::llm::{
     json_scanner::{Scan, Scanner, Text},
     sse::{ErrorInfo, Event, EventKind, EventVerdict, responses_event},
@@ -40,7 +40,7 @@ impl Grammar for OpenAiResponses {
         if let Some(sequence) = sequence {
             stream.report_sequence(sequence);
         }
-        let verdict = classify(
+        let mut verdict = classify(
             &kind.map_or(Cow::Borrowed(event.name), Text::decoded),
             is_error,
             empty,
@@ -55,6 +55,10 @@ impl Grammar for OpenAiResponses {
             }
             _ => Ok(()),
         };
+        let is_faulty = |reason: &str| FaultyStop::of(reason).is_some();
+        if verdict.kind == EventKind::Terminator && stream.stop_reason().is_some_and(is_faulty) {
+            verdict = EventKind::Error.into();
+        }
         verdict
     }
 

@@ -29,6 +29,9 @@ use crate::{
 /// The longest body of an answer, in bytes, that is parsed for an error.
 const MAX_BODY: usize = 64 * 1024;
 
+/// The signal of a failure that only a stop reason shows.
+const STOP_REASON: &str = "stop reason";
+
 /// Classifies answers by the program's own rules first, then by those of known providers.
 ///
 /// # Examples
@@ -164,15 +167,19 @@ impl Classifier {
             error: &error,
         });
         let ruled = ruled.map(|class| (class, "rule"));
-        let ruled = match is_error {
-            true => ruled.or(is_cut.then_some((FailureClass::Transport, "cut JSON"))),
-            false => {
-                let stop = || Some((stop_reasons::of_answer(body)?, "stop reason"));
-                Some(ruled.or_else(stop)?)
-            }
+        let stop = match is_error || ruled.is_some() {
+            true => None,
+            false => Some((stop_reasons::of_answer(body)?, STOP_REASON)),
         };
+        let ruled = ruled
+            .or(stop)
+            .or(is_cut.then_some((FailureClass::Transport, "cut JSON")));
         let status = is_failure.then_some(status);
-        Some(self.judge(headers, status, &error, body, is_page, ruled, now()))
+        let failure = self.judge(headers, status, &error, body, is_page, ruled, now());
+        Some(match stop {
+            Some(_) => failure.of_request(),
+            None => failure,
+        })
     }
 
     /// Classifies the event by which a stream reported that it failed.
@@ -188,7 +195,16 @@ impl Classifier {
             error: failure,
         });
         let ruled = ruled.map(|class| (class, "rule"));
-        self.judge(&headers, None, failure, &failure.body, false, ruled, now)
+        let stop = match ruled.is_none() && failure.code.is_empty() && failure.message.is_empty() {
+            true => stop_reasons::of_answer(&failure.body).map(|class| (class, STOP_REASON)),
+            false => None,
+        };
+        let ruled = ruled.or(stop);
+        let judged = self.judge(&headers, None, failure, &failure.body, false, ruled, now);
+        match stop {
+            Some(_) => judged.of_request(),
+            None => judged,
+        }
     }
 
     /// Classifies an answer under a good status that holds nothing. It may say why all the same.
@@ -343,7 +359,8 @@ impl Failure {
         Classifier::new().of_stream(failure, now)
     }
 
-    /// Classifies a stop reason; `None` unless the model refused or its context was full.
+    /// Classifies a stop reason; `None` unless the model refused, its context was full, or the
+    /// answer is broken.
     ///
     /// `reason` is the stop reason that
     /// [`StreamReader::stop_reason`](crate::llm::stream::StreamReader::stop_reason)
@@ -353,7 +370,29 @@ impl Failure {
     /// content.
     #[must_use]
     pub fn of_stop(reason: &str) -> Option<Self> {
-        stop_reasons::class_of(reason).map(Self::new)
+        let failure = stop_reasons::class_of(reason).map(Self::new)?;
+        Some(match stop_reasons::fault(reason) {
+            Some(_) => failure.with_signal(STOP_REASON).of_request(),
+            None => failure,
+        })
+    }
+
+    /// Sets the signal of a failure that this crate found itself.
+    fn with_signal(mut self, signal: &'static str) -> Self {
+        let mut judgement = Judgement::of_class(self.class, self.retry_after);
+        judgement.signal = signal.into();
+        self.judgement = Some(Box::new(judgement));
+        self
+    }
+
+    /// Makes the failure one of this request alone: the next answer may be whole, so nothing rests.
+    fn of_request(mut self) -> Self {
+        if let Some(judgement) = &mut self.judgement {
+            judgement.concern = Concern::Request;
+            judgement.rest = None;
+            judgement.suspicion = None;
+        }
+        self
     }
 
     /// Classifies the error of a call, before or after the head of the answer.

@@ -31,7 +31,7 @@
 //! [`Cooldowns`](crate::Cooldowns) has the rule.
 //!
 //! An answer under a good status fails if it is an error object or an HTML page. So does one with
-//! stop reasons that are all failures, such as a refusal. A body that is announced as JSON counts
+//! stop reasons that are all failures, such as a refusal, or a `network_error`, which rests nobody. A body that is announced as JSON counts
 //! as cut if it does not begin and end as JSON, or leaves a bracket or a string open. An answer
 //! that only quotes an error is healthy.
 //!

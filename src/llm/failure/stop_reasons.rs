@@ -6,6 +6,7 @@ use memchr::memmem::Finder;
 use serde_json::Value;
 
 use super::class::FailureClass;
+use crate::llm::dialect::FaultyStop;
 
 /// The stop reasons that are failures, with their classes.
 ///
@@ -23,18 +24,26 @@ const STOPS: [(&str, FailureClass); 6] = [
     ),
 ];
 
-/// The failure class of a stop reason in [`STOPS`]; `None` for any other.
+/// The failure class of a stop reason in [`STOPS`], or of one that names a fault; `None` for any
+/// other.
 pub(super) fn class_of(reason: &str) -> Option<FailureClass> {
     let mut stops = STOPS.iter();
-    stops
-        .find(|(known, _)| *known == reason)
-        .map(|&(_, class)| class)
+    let stop = stops.find(|(known, _)| *known == reason);
+    stop.map(|&(_, class)| class).or_else(|| fault(reason))
+}
+
+/// The failure class of a stop reason that names a fault; `None` for any other.
+pub(super) fn fault(reason: &str) -> Option<FailureClass> {
+    Some(match FaultyStop::of(reason)? {
+        FaultyStop::BrokenOff => FailureClass::Server,
+        FaultyStop::MalformedCall => FailureClass::ModelFault,
+    })
 }
 
 /// The failure class of an answer with a good status in which every stop reason is a failure.
 ///
 /// The class is that of the first stop reason. A block reason of Gemini alone makes the class
-/// `ContentFilter`.
+/// `ContentFilter`. The answer may also be the last event of a stream.
 pub(super) fn of_answer(body: &[u8]) -> Option<FailureClass> {
     if !is_suspect(body) {
         return None;
@@ -50,9 +59,14 @@ pub(super) fn of_answer(body: &[u8]) -> Option<FailureClass> {
         let reason = choice.get("finish_reason");
         class_of(reason.or(choice.get("finishReason"))?.as_str()?)
     };
-    let present = |key| Some(&answer[key]).filter(|value| !value.is_null());
-    let details = present("incomplete_details").map(|details| &details["reason"]);
-    let others = present("stop_reason").into_iter().chain(details);
+    let present = |value| Some(value).filter(|value: &&Value| !value.is_null());
+    let of_event = &answer["response"]["incomplete_details"];
+    let details = [&answer["incomplete_details"], of_event].into_iter();
+    let details = details
+        .filter_map(present)
+        .map(|details| &details["reason"]);
+    let stops = [&answer["stop_reason"], &answer["delta"]["stop_reason"]].into_iter();
+    let others = stops.filter_map(present).chain(details);
     let of_others = others.map(|reason| class_of(reason.as_str()?));
     let mut classes = choices
         .into_iter()
@@ -66,8 +80,8 @@ pub(super) fn of_answer(body: &[u8]) -> Option<FailureClass> {
 static REASON: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"eason\""));
 static BLOCK_REASON: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"blockReason\""));
 
-/// Whether a body has a key like those of the stop reasons, with a value from [`STOPS`], or a
-/// `blockReason`.
+/// Whether a body has a key like those of the stop reasons, with a value from [`STOPS`] or one that
+/// names a fault, or a `blockReason`.
 ///
 /// After this search nearly no healthy answer has to be parsed as JSON.
 fn is_suspect(body: &[u8]) -> bool {
@@ -79,8 +93,9 @@ fn is_suspect(body: &[u8]) -> bool {
             .strip_prefix(b"\"")
     });
     values.any(|value| {
-        STOPS
-            .iter()
-            .any(|(known, _)| value.starts_with(known.as_bytes()))
+        let stops = STOPS.iter().map(|(known, _)| *known);
+        stops
+            .chain(FaultyStop::beginnings())
+            .any(|known| value.starts_with(known.as_bytes()))
     }) || BLOCK_REASON.find(body).is_some()
 }

@@ -2,8 +2,11 @@
 //! an answer.
 
 use super::{
-    super::class::FailureClass::{
-        self, ContentFilter, ContextOverflow, Overloaded, RateLimit, Region, Server,
+    super::class::{
+        Concern,
+        FailureClass::{
+            self, ContentFilter, ContextOverflow, ModelFault, Overloaded, RateLimit, Region, Server,
+        },
     },
     class, judge,
 };
@@ -36,6 +39,37 @@ fn a_reason_to_stop_where_another_model_might_not_is_a_failure() {
         "end_turn", "stop", "STOP", "length", "tool_use", "Refusal", "",
     ] {
         assert_eq!(Failure::of_stop(reason), None);
+    }
+}
+
+#[test]
+fn a_reason_that_names_a_fault_concerns_this_answer_alone() {
+    let reasons = [
+        ("network_error", Server),
+        ("abort", Server),
+        ("insufficient_system_resource", Server),
+        ("MALFORMED_FUNCTION_CALL", ModelFault),
+        ("function_call_filter: MALFORMED_FUNCTION_CALL", ModelFault),
+    ];
+    for (reason, expected) in reasons {
+        let bodies = [
+            format!(r#"{{"choices":[{{"finish_reason":"{reason}"}}]}}"#),
+            format!(r#"{{"candidates":[{{"finishReason":"{reason}"}}]}}"#),
+            format!(r#"{{"type":"message","content":[],"stop_reason":"{reason}"}}"#),
+        ];
+        let whole = bodies.iter().map(|body| judge(200, &[], body));
+        for failure in whole.chain([Failure::of_stop(reason)]) {
+            let failure = failure.unwrap_or_else(|| panic!("{reason}"));
+            assert_eq!(failure.class, expected);
+            assert_eq!(failure.signal(), "stop reason");
+            assert_eq!(failure.concern(), Concern::Request);
+            assert!(failure.rest().is_none() && failure.suspicion().is_none());
+        }
+    }
+    for healthy in ["abort_not", "MALFORMED", "function_call_filter: OTHER"] {
+        assert_eq!(Failure::of_stop(healthy), None);
+        let body = format!(r#"{{"choices":[{{"finish_reason":"{healthy}"}}]}}"#);
+        assert_eq!(class(200, &body), None);
     }
 }
 
