@@ -15,6 +15,7 @@ use super::{
     denial::Denial,
     driver::{AttemptDriver, Next},
     failed_attempts::{Tried, Tries},
+    hidden_failures::KeptAnswer,
     peek::{self, AttemptOutcome, FailedAttempt, PeekedAnswer},
     policy::AttemptPolicy,
     request_template::number_value,
@@ -80,12 +81,21 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         if failed.is_of_upstream(&self.own) && attempt.has_target() {
             self.policy.note_failure(&failure);
         }
+        let kept = match C::MOVES {
+            true => KeptAnswer::of(&failure, &failed, attempt, counted, &self.policy),
+            false => None,
+        };
         let allowance = counted.unwrap_or(ErrorAllowance::Within);
         let permit = self
             .count_silent_attempt(&failed, attempt)
             .and_then(|()| decide(&mut self.policy, &self.own, &failure, allowance));
         match permit {
-            Ok(permit) => self.start_next(&failure, failed, attempt, permit),
+            Ok(permit) => {
+                if let Some(kept) = kept {
+                    self.hidden.get_or_insert_default().keep(kept);
+                }
+                self.start_next(&failure, failed, attempt, permit)
+            }
             // The hook or another thread may have ended the node meanwhile.
             Err(_) if self.own.node().is_over() => self.give_up(failed),
             Err(denied) => self.stop(denied, counted, failure, failed, attempt),
@@ -232,6 +242,10 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         if attempt.failing().is_none() {
             attempt.fail_as(failing(&class));
         }
+        let hidden = self.hidden.as_mut();
+        if let Some(kept) = hidden.and_then(|hidden| hidden.take(&failure, &failed)) {
+            return self.hand_up(kept, &failure, failed, attempt);
+        }
         let reason = match denied {
             Denial::Key => TerminalReason::RetryBudget,
             _ => class,
@@ -239,6 +253,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         self.own.fail_as(failing(&reason));
         match failed {
             FailedAttempt::Answer(mut answer) => {
+                self.set_right_status(&mut answer.parts, &failure);
                 let mut tries = Tries::of(&self.own).unwrap_or_default();
                 tries.set_soonest(self.policy.earliest_retry());
                 answer.parts.extensions.insert(tries);
@@ -255,6 +270,43 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                 let (_, error) = Tries::unwrap(error);
                 Next::Done(Err(Tries::explain(&self.own, error)))
             }
+        }
+    }
+
+    /// Makes an earlier failed answer the layer's result, in place of the last attempt.
+    fn hand_up<B: Body<Data = Bytes>>(
+        &mut self,
+        mut kept: KeptAnswer,
+        last: &Failure,
+        failed: FailedAttempt<B>,
+        attempt: &Run,
+    ) -> Next<B> {
+        let ended = attempt.failing().and_then(|failing| failing.reason);
+        let ended = ended.unwrap_or(TerminalReason::Failed(last.class));
+        drop(attempt.node().settle(ended, self.own.now()));
+        drop(failed);
+        self.own.fail_as(Failing {
+            key: kept.key,
+            reason: Some(kept.reason.clone()),
+            counted: kept.counted,
+            unasked: false,
+        });
+        self.set_right_status(&mut kept.parts, &kept.failure);
+        let mut tries = Tries::of(&self.own).unwrap_or_default();
+        tries.set_soonest(self.policy.earliest_retry());
+        let extensions = &mut kept.parts.extensions;
+        extensions.insert(tries);
+        extensions.insert(kept.failure.clone());
+        let (attempt, reason) = (kept.attempt.clone(), kept.reason.clone());
+        let answer = kept.into_answer();
+        Next::Done(Ok(self.answer_caller(answer, &attempt, Some(reason))))
+    }
+
+    /// Gives an error under a good status the status that it should have had: clients take any
+    /// other for an answer. A layer further out may still go on, so that only the outermost does so.
+    fn set_right_status(&self, parts: &mut Parts, failure: &Failure) {
+        if self.own.kind() != NodeKind::Attempt && parts.status.is_success() {
+            parts.status = failure.right_status.unwrap_or(parts.status);
         }
     }
 

@@ -17,6 +17,7 @@ use super::{
     candidate::Candidate,
     decision::{Admitted, SideEffects},
     failed_attempts::Tries,
+    hidden_failures::HiddenFailures,
     peek::{self, FailedAttempt},
     policy::AttemptPolicy,
     prompt_count::PromptCount,
@@ -47,6 +48,8 @@ pub(super) struct AttemptDriver<S, C> {
     is_ready: bool,
     has_called: bool,
     pub(super) last_error: Option<BoxError>,
+    /// The call's failed answers that a later failure may hide; `None` without any.
+    pub(super) hidden: Option<Box<HiddenFailures>>,
     /// The report of the current attempt, for the program's hook and the attempt's span. `None` if
     /// there is neither, or if the report was made or handed over already.
     pub(super) report: Option<Box<AttemptReport>>,
@@ -90,6 +93,7 @@ impl<S, C> AttemptDriver<S, C> {
             is_ready: true,
             has_called: false,
             last_error: None,
+            hidden: None,
             report: None,
             has_failed: false,
             is_logged: false,

@@ -55,6 +55,20 @@
 //!   bracket or a string open, or does not begin and end as JSON. If the attempt committed before
 //!   the answer's end, the caller has the beginning already, and the body ends with that error.
 //!
+//! # Which failure the caller gets
+//!
+//! If all attempts fail, the caller gets the last one's answer or error, but in these cases:
+//!
+//! - An error object under a good status gets the status that it should have had, from its code or
+//!   its name, else 502: clients take a 200 for an answer.
+//! - The last candidate refuses turns that only another one can read, such as signed thinking, and
+//!   one before it was rate-limited, overloaded or failed in itself: the caller gets the answer of
+//!   the first such candidate, which its client repeats.
+//! - The last candidate cannot be reached, and one before it reported that the prompt is too long:
+//!   the caller gets that answer, on which agents compact.
+//!
+//! An earlier answer is kept only if it was read to its end, so it has at most 64 KiB.
+//!
 //! # Examples
 //!
 //! Counts the failed attempts of the call to which an answer belongs:
@@ -76,6 +90,7 @@ mod denial;
 mod driver;
 mod failed_attempts;
 mod future;
+mod hidden_failures;
 mod peek;
 mod policy;
 mod prompt_count;

@@ -9,10 +9,12 @@ use std::{
 
 use bytes::Bytes;
 use http::{Response, StatusCode, response::Parts};
-use http_body::Body;
+use http_body::{Body, Frame};
 use pin_project_lite::pin_project;
 
-use super::{Committed, MAX_ERROR, candidate::Candidate, policy::AttemptPolicy};
+use super::{
+    Committed, MAX_ERROR, candidate::Candidate, hidden_failures::WholeBody, policy::AttemptPolicy,
+};
 use crate::{
     body::HeldPrefix,
     error::{BoxError, chain},
@@ -180,6 +182,24 @@ impl<B> PeekedAnswer<B> {
         }
     }
 
+    /// Makes a failed answer of its head and its whole body.
+    pub(super) fn kept(parts: Parts, whole: Bytes) -> PeekedAnswer<SupervisedBody<B>>
+    where
+        B: Body,
+    {
+        let mut held = HeldPrefix::default();
+        held.push(Frame::data(whole));
+        PeekedAnswer {
+            parts,
+            content: Box::new(HeldBody {
+                held,
+                body: SupervisedBody::ended(),
+                document: None,
+            }),
+            rule: CommitRule::Failure,
+        }
+    }
+
     /// Whether the head of an answer shows a failure. It does if a layer further in has classified
     /// it as one, or for a 4xx or 5xx to which no layer further in has committed.
     pub(crate) fn is_failure(answer: &Response<B>) -> bool {
@@ -237,6 +257,15 @@ where
     B: Body<Data = Bytes> + Unpin,
     B::Error: Into<BoxError>,
 {
+    /// Puts the body into the extensions, if it was read to its end.
+    #[cold]
+    fn share_whole_body(&mut self) {
+        let HeldBody { held, body, .. } = &mut *self.content;
+        if body.is_end_stream() && !held.has_error() {
+            self.parts.extensions.insert(WholeBody(held.whole()));
+        }
+    }
+
     fn conclude(
         mut self,
         progress: Result<PeekProgress, BoxError>,
@@ -282,6 +311,9 @@ where
                     if failure.is_some() && is_broken_json(headers, &whole) {
                         unusable = Some(IncompleteJson::new(whole.len() as u64).into());
                     }
+                }
+                if failure.is_some() {
+                    self.share_whole_body();
                 }
                 failure
             }

@@ -86,7 +86,8 @@ impl HeldPrefix {
         self.tail.get_or_insert_default().error = Some(error);
     }
 
-    fn has_error(&self) -> bool {
+    /// Whether the error of the body is held.
+    pub(crate) fn has_error(&self) -> bool {
         self.tail.as_ref().is_some_and(|tail| tail.error.is_some())
     }
 

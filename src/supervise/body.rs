@@ -91,6 +91,14 @@ impl<B: Body> SupervisedBody<B> {
         }
     }
 
+    /// A body that has ended.
+    pub(crate) const fn ended() -> Self {
+        Self {
+            inner: None,
+            supervised: None,
+        }
+    }
+
     pub(super) const fn inert(inner: B) -> Self {
         Self {
             inner: Some(inner),

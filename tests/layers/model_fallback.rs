@@ -6,6 +6,8 @@ mod cooldowns;
 mod denied;
 mod effects;
 mod error_count;
+mod good_status;
+mod hidden;
 mod idle;
 mod last;
 mod limits;

@@ -71,7 +71,8 @@
 //! `reporting-endpoints`. Otherwise a server further out would take the first three for this
 //! server's, and a browser would apply the others to the program's origin. No caller gets
 //! redirects of a candidate's own upstream, or incomplete JSON documents: see
-//! [attempt](crate::attempt#what-no-caller-is-handed).
+//! [attempt](crate::attempt#what-no-caller-is-handed). If no candidate serves, the caller mostly gets
+//! the last one's answer: see [attempt](crate::attempt#which-failure-the-caller-gets).
 //!
 //! # When the clock runs
 //!

@@ -12,12 +12,12 @@ use http::{HeaderMap, HeaderValue, StatusCode, header::AsHeaderName};
 
 use super::{
     class::{self, Concern, FailureClass, RetrySame, TryOther},
-    error_body,
+    error_body, error_status,
     errors::{self, CoolingDown, Redirected},
     evidence::Evidence,
     json_outline,
     judgement::{self, Circumstances, Easing, Judgement, Rest, Suspicion},
-    retry_after,
+    prose, retry_after,
     signals::Signal,
     stop_reasons,
 };
@@ -175,11 +175,14 @@ impl Classifier {
             .or(stop)
             .or(is_cut.then_some((FailureClass::Transport, "cut JSON")));
         let status = is_failure.then_some(status);
-        let failure = self.judge(headers, status, &error, body, is_page, ruled, now());
-        Some(match stop {
-            Some(_) => failure.of_request(),
-            None => failure,
-        })
+        let mut failure = self.judge(headers, status, &error, body, is_page, ruled, now());
+        if stop.is_some() {
+            failure = failure.of_request();
+        }
+        if !is_failure && is_error && !is_page && !is_cut && error_body::is_error_alone(body) {
+            failure.right_status = Some(error_status::of(&error, failure.class, failure.status));
+        }
+        Some(failure)
     }
 
     /// Classifies the event by which a stream reported that it failed.
@@ -313,6 +316,8 @@ pub struct Failure {
     /// Whether a step window passed before an answer that does not stream: the upstream may have
     /// been at work.
     pub(crate) is_slow: bool,
+    /// The status that the answer should have had, if it is an error under a good status.
+    pub(crate) right_status: Option<StatusCode>,
     // Boxed, because the outcome of each attempt has room for a failure.
     judgement: Option<Box<Judgement>>,
 }
@@ -329,6 +334,7 @@ impl Failure {
             should_retry: None,
             is_unresolved: false,
             is_slow: false,
+            right_status: None,
             judgement: None,
         }
     }
@@ -465,6 +471,23 @@ impl Failure {
     /// The rest that the failure begins once a second witness confirms it.
     pub(crate) fn suspicion(&self) -> Option<&Suspicion> {
         self.judgement.as_ref()?.suspicion.as_ref()
+    }
+
+    /// Whether the candidate refused turns of the conversation that only another one can read or
+    /// has written, such as signed thinking.
+    pub(crate) fn refuses_turns_of_others(&self) -> bool {
+        const PHRASES: [&str; 8] = [
+            "`signature` in `thinking`",
+            "signature in thinking",
+            "thought_signature",
+            "thought signature",
+            "encrypted content",
+            "encrypted_content",
+            "reasoning_content in the thinking mode",
+            "reasoning_content` in the thinking mode",
+        ];
+        let has = |phrase: &&str| prose::has(&self.message, phrase);
+        self.class == FailureClass::Caller && PHRASES.iter().any(has)
     }
 
     /// Whether the failure allows a retry with the same candidate; budgets still apply.

@@ -26,10 +26,14 @@ pub(crate) fn is_empty(headers: &HeaderMap, body: &[u8]) -> bool {
     if body.trim_ascii().is_empty() {
         return names_json(headers);
     }
-    let keys: [&[u8]; 4] = [b"choices", b"output", b"content", b"usage"];
-    let Ok([choices, output, content, usage]) = Scanner::members(body, keys) else {
+    let keys: [&[u8]; 5] = [b"choices", b"output", b"content", b"usage", b"base_resp"];
+    let Ok([choices, output, content, usage, base_resp]) = Scanner::members(body, keys) else {
         return false;
     };
+    // MiniMax says here why there are no choices.
+    if choices.is_none() && base_resp.is_some_and(has_failed) {
+        return true;
+    }
     let nothing = |span: &[u8]| span == b"null" || is_empty_list(span);
     if choices.is_some_and(nothing) {
         return true;
@@ -62,6 +66,12 @@ fn is_empty_list(span: &[u8]) -> bool {
         .strip_prefix(b"[")
         .and_then(|rest| rest.strip_suffix(b"]"));
     inner.is_some_and(|inner| inner.trim_ascii().is_empty())
+}
+
+/// Whether a `base_resp` has a status other than 0.
+fn has_failed(base_resp: &[u8]) -> bool {
+    let [status] = Scanner::members(base_resp, [b"status_code"]).unwrap_or_default();
+    status.is_some_and(|status| status != b"0")
 }
 
 /// Whether a `usage` states 0 tokens of output.

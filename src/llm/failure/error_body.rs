@@ -18,15 +18,7 @@ pub(super) fn is_error(body: &[u8]) -> bool {
         return false;
     }
     // Google sends a stream without SSE as a JSON list; this function reads its first element.
-    let mut first = None;
-    let read = Scanner::new(body).array(|json| {
-        first.get_or_insert(json.span()?);
-        Ok(())
-    });
-    let body = match read {
-        Ok(true) => first.unwrap_or_default(),
-        _ => body,
-    };
+    let body = first_of(body);
     let Ok([error, kind, object, status]) =
         Scanner::members(body, [b"error", b"type", b"object", b"status"])
     else {
@@ -41,6 +33,29 @@ pub(super) fn is_error(body: &[u8]) -> bool {
     // A response with the status `failed` counts even with content: the model's output so far.
     let may_fail = is(status, b"\"failed\"") || !is_answer;
     may_fail && error.is_some_and(reports_error)
+}
+
+/// Whether the body of an answer that [is an error](is_error) is nothing else: no client can take it
+/// for an answer. A failed response of OpenAI's API is one, and so is a choice that failed.
+pub(super) fn is_error_alone(body: &[u8]) -> bool {
+    let names: [&[u8]; 3] = [b"object", b"choices", b"output"];
+    let members = Scanner::members(first_of(body), names);
+    members.is_ok_and(|[object, choices, output]| {
+        !is(object, b"\"response\"") && ![choices, output].into_iter().flatten().any(is_filled)
+    })
+}
+
+/// The first element of a body that is a JSON list, else the body.
+fn first_of(body: &[u8]) -> &[u8] {
+    let mut first = None;
+    let read = Scanner::new(body).array(|json| {
+        first.get_or_insert(json.span()?);
+        Ok(())
+    });
+    match read {
+        Ok(true) => first.unwrap_or_default(),
+        _ => body,
+    }
 }
 
 /// Whether an answer's body is an HTML page, as from a wrong address or a proxy.

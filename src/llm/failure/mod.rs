@@ -68,6 +68,7 @@ mod class;
 mod classifier;
 mod empty_answer;
 mod error_body;
+mod error_status;
 mod errors;
 mod evidence;
 mod json_outline;

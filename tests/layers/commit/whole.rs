@@ -182,7 +182,7 @@ async fn an_error_under_a_good_status_that_is_the_last_is_handed_on_and_a_failur
 
         let outcome = service.ask(request).await;
 
-        assert_eq!(outcome.status, 200);
+        assert_eq!(outcome.status, 502);
         assert_eq!(outcome.whole(), ERROR);
         assert_eq!(upstream.calls(), 2);
         let failed = TerminalReason::Failed(FailureClass::Server);

@@ -165,6 +165,12 @@ fn held(plan: &Plan, story: &Story) -> Result<(), String> {
         entry.map(|entry| entry.at)
     };
     let head = at(&|event| matches!(event, Event::Gave(_, Given::Head)));
+    // An error under 200 gets the status that it should have had; this one names none.
+    let is_error = at(&|event| matches!(event, Event::Gave(_, Given::Error))).is_some();
+    let status = match status {
+        502 if is_error && !plan.sse => 200,
+        status => status,
+    };
     let ended = at(&|event| matches!(event, Event::Ended(..)));
     let gate = |kind: &&Kind| matches!(kind, Kind::Gate { .. });
     let gates = plan.layers.iter().filter(gate).count() as u64;
