@@ -240,6 +240,13 @@ fn candidate(
     let Some(variable) = &table.api_key_env else {
         return Ok(candidate);
     };
+    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
+    if !variable.bytes().all(is_name) {
+        // It may be the key itself, which no error may show.
+        let why = "is no name of an environment variable, such as OPENAI_API_KEY: a key does not \
+                   belong in the configuration";
+        return Err(wrong("api_key_env", why.to_owned()));
+    }
     let of_variable = |why: &str| {
         let message = format!("the environment variable {variable} {why}");
         wrong("api_key_env", message)

@@ -134,7 +134,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderName, Request, Response};
+use http::{HeaderMap, HeaderName, Method, Request, Response};
 use http_body::Body;
 use tower_layer::Layer;
 use tower_service::Service;
@@ -266,6 +266,7 @@ pub struct RetryPolicy {
 
 #[derive(Debug)]
 struct RetryRequest {
+    is_post: bool,
     template: Option<RequestTemplate>,
     body: ReplayBody,
     backoff: Option<Backoff>,
@@ -333,7 +334,9 @@ impl AttemptPolicy for RetryPolicy {
             .max(1);
         self.left = self.max_attempts - 1;
         let (head, body) = request.into_parts();
+        let is_post = head.method == Method::POST;
         self.request = Some(RetryRequest {
+            is_post,
             template: Some(RequestTemplate::new(head)),
             body,
             backoff: None,
@@ -366,7 +369,7 @@ impl AttemptPolicy for RetryPolicy {
 
     fn asks_for_content(&self) -> bool {
         let request = self.request.as_ref();
-        request.is_some_and(|request| !may_be_empty(&request.body.gathered()))
+        request.is_some_and(|it| it.is_post && !may_be_empty(&it.body.gathered()))
     }
 
     fn model(&self) -> Option<&str> {

@@ -98,9 +98,12 @@ impl fmt::Display for InvalidRunId {
         write!(
             f,
             "an id is 1 to {MAX_LEN} characters of A-Z, a-z, 0-9, dot, underscore, colon and \
-             hyphen; this one has {} bytes",
-            self.len
-        )
+             hyphen; "
+        )?;
+        match self.len {
+            1..=MAX_LEN => f.write_str("this one has another character"),
+            len => write!(f, "this one has {len} bytes"),
+        }
     }
 }
 
@@ -123,7 +126,10 @@ mod tests {
     fn an_unusable_id_is_an_error_that_says_what_is_usable() {
         for bad in ["", "a b", "é", &"x".repeat(129), "a/b", "a\n"] {
             let error = bad.parse::<RunId>().unwrap_err();
-            assert!(error.to_string().contains("1 to 128 characters"), "{bad:?}");
+            let said = error.to_string();
+            assert!(said.contains("1 to 128 characters"), "{bad:?}");
+            let is_length = bad.is_empty() || bad.len() > 128;
+            assert_eq!(said.ends_with("bytes"), is_length, "{said}");
         }
         assert!("x".repeat(128).parse::<RunId>().is_ok());
     }

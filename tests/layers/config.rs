@@ -247,6 +247,22 @@ fn any_format_of_serde_names_the_key() {
     }
 }
 
+#[test]
+fn a_key_in_place_of_a_variables_name_is_not_shown() {
+    let text =
+        "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://h\"\napi_key_env = \"sk-proj-1\"";
+    let error = read(text)
+        .unwrap()
+        .candidates(|_| None)
+        .unwrap_err()
+        .to_string();
+    assert!(
+        error.contains("is no name of an environment variable"),
+        "{error}"
+    );
+    assert!(!error.contains("sk-proj"), "{error}");
+}
+
 type Set = fn(AgentStack<Server>) -> AgentStack<Server>;
 
 /// Each key of the stack, and the setting that it stands for.

@@ -156,7 +156,7 @@ fn says(text: &str, run: &str) -> Request<Full<Bytes>> {
 #[tokio::test(start_paused = true)]
 async fn a_run_at_its_turn_cap_can_stop_the_others_of_its_session() {
     let registry = RunRegistry::new();
-    let upstream = Upstream::script(Script::answer(200, r#"{"choices":[]}"#));
+    let upstream = Upstream::script(Script::answer(200, r#"{"choices":[{}]}"#));
     let candidates = ["a", "b"].map(Candidate::new);
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())

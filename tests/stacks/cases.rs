@@ -286,6 +286,15 @@ pub(crate) fn plans() -> impl Strategy<Value = Plan> {
             )| {
                 let (mut upstream, last) = upstream;
                 upstream.push(last);
+                // A stream of a terminator alone is a fault, which the field's cases have.
+                let says = |piece: &Piece| matches!(piece.what, What::Token | What::Prelude);
+                let is_whole = |ending| matches!(ending, Ending::Done | Ending::DoneAndSilence);
+                for behaviour in &mut upstream {
+                    if is_whole(behaviour.ending) && !behaviour.frames.iter().any(says) {
+                        let what = What::Prelude;
+                        behaviour.frames.insert(0, Piece { after: 0, what });
+                    }
+                }
                 let mut plan = Plan {
                     layers,
                     terminal,

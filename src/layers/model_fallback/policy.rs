@@ -213,7 +213,7 @@ impl AttemptPolicy for FallbackPolicy {
 
     fn asks_for_content(&self) -> bool {
         let original = self.original();
-        original.is_some_and(|original| !may_be_empty(original.body()))
+        original.is_some_and(|original| original.is_post() && !may_be_empty(original.body()))
     }
 
     fn model(&self) -> Option<&str> {

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Request, Version, header, request::Parts};
+use http::{HeaderMap, HeaderValue, Method, Request, Version, header, request::Parts};
 
 use crate::{
     attempt::{Candidate, Operation, RequestTemplate, strip_request_headers, without_credentials},
@@ -21,6 +21,8 @@ pub(crate) struct OriginalRequest {
     names_model: bool,
     /// Whether the request of the next attempt takes the head without a clone.
     is_last: bool,
+    /// Whether the request's method is POST: the head may be gone once an answer comes.
+    is_post: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -57,8 +59,10 @@ impl OriginalRequest {
         // Drop the version of the caller's connection: a client that gets a request with HTTP/2
         // fails at an upstream that does not support it.
         head.version = Version::default();
+        let is_post = head.method == Method::POST;
         Ok(Self {
             operation,
+            is_post,
             template: RequestTemplate::new(head),
             body,
             content,
@@ -113,6 +117,10 @@ impl OriginalRequest {
     /// request has taken it.
     pub(crate) const fn head(&self) -> &Parts {
         self.template.head()
+    }
+
+    pub(super) const fn is_post(&self) -> bool {
+        self.is_post
     }
 
     /// The caller's body.

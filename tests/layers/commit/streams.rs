@@ -5,7 +5,8 @@ use http_body::Body;
 use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason, llm::failure::FailureClass,
+    Candidate, ModelFallbackLayer, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
+    llm::failure::FailureClass,
 };
 
 use crate::commit::hold_stacks;
@@ -125,8 +126,7 @@ async fn an_end_without_content_is_an_answer_if_it_is_a_terminator() {
     for events in [
         [PRELUDE, FINISH, DONE].concat(),
         [PRELUDE, FINISH].concat(),
-        DONE.to_owned(),
-        [PING, DONE].concat(),
+        [PRELUDE, PING, DONE].concat(),
     ] {
         for knows in [false, true] {
             let script = Script::sse().data(&events);
@@ -147,6 +147,26 @@ async fn an_end_without_content_is_an_answer_if_it_is_a_terminator() {
                 assert_eq!(run.in_flight(), 0);
             }
         }
+    }
+}
+
+/// covers: H15
+#[tokio::test(start_paused = true)]
+async fn a_terminator_alone_is_no_answer_unless_nothing_follows() {
+    for events in [DONE.to_owned(), [PING, DONE].concat()] {
+        let script = Script::sse().data(&events);
+        for (upstream, service) in hold_stacks([script.clone(), healthy()]) {
+            let outcome = service.ask(prompt("m")).await;
+
+            assert!(outcome.whole().contains("content"), "{events}");
+            assert_eq!(upstream.calls(), 2, "{events}");
+        }
+        let upstream = Upstream::script(script);
+        let layer = ModelFallbackLayer::new([Candidate::new("a")]);
+        let service = layer.layer(upstream.clone());
+        let answer = service.oneshot(prompt("a")).await.unwrap();
+        assert_eq!(answer.status(), 200);
+        assert_eq!(answer.into_body().read().await.whole(), events);
     }
 }
 
