@@ -20,7 +20,7 @@ use crate::{
     error::{BoxError, chain},
     headers::{X_RUN_ID, X_TERMINAL_REASON},
     llm::{
-        dialect::{StreamState, Truncated},
+        dialect::{Dialect, StreamState, Truncated},
         failure::{
             Classifier, Failure, FailureClass, IncompleteJson, JsonOutline, Redirected,
             TransportError, is_broken_json, is_empty, is_suspect,
@@ -457,7 +457,11 @@ fn is_empty_stream(marks: &ResponseMarks) -> bool {
         (Some(reason), Some(usage)) => {
             matches!(&*reason, "stop" | "end_turn") && usage.output_tokens == 0
         }
-        _ => false,
+        // A response that is complete has no reason for its end.
+        (None, Some(usage)) => {
+            marks.dialect() == Dialect::OpenAiResponses && usage.output_tokens == 0
+        }
+        (Some(_), None) => false,
     }
 }
 

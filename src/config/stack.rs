@@ -240,9 +240,9 @@ fn candidate(
     let Some(variable) = &table.api_key_env else {
         return Ok(candidate);
     };
-    let is_name = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'_';
-    if !variable.bytes().all(is_name) {
-        // It may be the key itself, which no error may show.
+    // The beginnings of providers' keys: no error may show one.
+    const KEYS: [&str; 5] = ["sk-", "xai-", "gsk_", "AIza", "hf_"];
+    if KEYS.iter().any(|start| variable.starts_with(start)) {
         let why = "is no name of an environment variable, such as OPENAI_API_KEY: a key does not \
                    belong in the configuration";
         return Err(wrong("api_key_env", why.to_owned()));

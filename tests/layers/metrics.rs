@@ -165,7 +165,7 @@ async fn the_first_chunk_is_timed_when_it_comes() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_no_stream_has_no_chunks() {
     let recorded = Recorded::start();
-    let body = r#"{"choices":[{}],"usage":{"prompt_tokens":5,"completion_tokens":3}}"#;
+    let body = r#"{"choices":[],"usage":{"prompt_tokens":5,"completion_tokens":3}}"#;
     let upstream = Upstream::script(Script::answer(200, body));
     let stack = Stack::default().candidates(["a"]).retry(2);
 

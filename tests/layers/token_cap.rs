@@ -168,7 +168,7 @@ async fn a_cap_that_is_used_up_exactly_cuts_nothing_and_refuses_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn an_answer_that_is_no_stream_is_counted_at_its_end() {
-    let with_usage = r#"{"choices":[{}],"usage":{"prompt_tokens":9,"completion_tokens":120}}"#;
+    let with_usage = r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":120}}"#;
     let without = format!(
         r#"{{"choices":[{{"message":{{"content":"{}"}}}}]}}"#,
         "x".repeat(41)

@@ -39,6 +39,11 @@ impl Usage {
         tokens.usage()
     }
 
+    /// Reads the `timings` of llama.cpp.
+    pub(crate) fn of_timings(timings: &[u8]) -> Option<Self> {
+        Tokens::of_timings(timings).ok()?.usage()
+    }
+
     /// The tokens of the prompt that came from no cache, counted in the same way for all dialects.
     pub(crate) const fn uncached_input(&self) -> u64 {
         let uncached = self.input_tokens.saturating_sub(self.cached_within);
@@ -108,7 +113,8 @@ impl Tokens {
             }
             Ok(())
         })?;
-        if corrections.is_chat || corrections.iterations.is_some() {
+        let has_sums = corrections.total.is_some() || corrections.iterations.is_some();
+        if corrections.is_chat || has_sums {
             tokens.correct(&corrections);
         }
         Ok(tokens)
@@ -126,14 +132,16 @@ impl Tokens {
             b"prompt_tokens_details" | b"input_tokens_details" => {
                 json.object(|json, key| {
                     match key {
-                        b"cached_tokens" => self.cached = count(json)?,
+                        b"cached_tokens" => self.cached = self.cached.max(count(json)?),
                         _ => json.skip()?,
                     }
                     Ok(())
                 })?;
             }
             // DeepSeek states it by the first key, Moonshot by the second.
-            b"prompt_cache_hit_tokens" | b"cached_tokens" => self.cached = count(json)?,
+            b"prompt_cache_hit_tokens" | b"cached_tokens" => {
+                self.cached = self.cached.max(count(json)?);
+            }
             b"cache_read_input_tokens" => self.cached_beside = count(json)?,
             b"cache_creation_input_tokens" => self.cache_written = count(json)?,
             b"total_tokens" => corrections.total = json.count()?,
@@ -149,12 +157,15 @@ impl Tokens {
             (self.cached_beside, self.cache_written) = (cached, written);
             return;
         }
-        // A proxy of Anthropic's API that answers in chat has its keys beside `prompt_tokens`.
-        self.cached = self.cached.max(self.cached_beside);
-        (self.cached_beside, self.cache_written) = (0, 0);
+        if corrections.is_chat {
+            // A proxy of Anthropic's API that answers in chat has its keys beside `prompt_tokens`.
+            self.cached = self.cached.max(self.cached_beside);
+            (self.cached_beside, self.cache_written) = (0, 0);
+        }
         // What the total has beside the prompt is billed as output, such as xAI's reasoning.
-        let beside = |total: u64| total.saturating_sub(self.input.unwrap_or(0));
-        self.output = self.output.max(corrections.total.map(beside));
+        if let (Some(total), Some(input @ 1..)) = (corrections.total, self.input) {
+            self.output = self.output.max(Some(total.saturating_sub(input)));
+        }
     }
 
     /// The usage with these counts; `None` if they are neither of a prompt nor of an answer.
@@ -221,7 +232,8 @@ impl Corrections {
                 }
                 Ok(())
             })?;
-            if is_one {
+            // One that generated nothing was declined, and is not billed.
+            if is_one && counts[1] > 0 {
                 let sums = self.iterations.get_or_insert_default();
                 for (sum, count) in sums.iter_mut().zip(counts) {
                     *sum = sum.saturating_add(count);

@@ -35,8 +35,9 @@ pub(crate) fn is_empty(headers: &HeaderMap, body: &[u8]) -> bool {
         return true;
     }
     let nothing = |span: &[u8]| span == b"null" || is_empty_list(span);
+    // A turn with tokens was billed: it is an answer, whatever a proxy has made of it.
     if choices.is_some_and(nothing) {
-        return true;
+        return !usage.is_some_and(states_output);
     }
     if choices.or(output).or(content).is_none() || !usage.is_some_and(states_no_output) {
         return false;
@@ -76,10 +77,20 @@ fn has_failed(base_resp: &[u8]) -> bool {
 
 /// Whether a `usage` states 0 tokens of output.
 fn states_no_output(usage: &[u8]) -> bool {
+    output_of(usage) == Some(0)
+}
+
+/// Whether a `usage` states tokens of output.
+fn states_output(usage: &[u8]) -> bool {
+    output_of(usage).is_some_and(|tokens| tokens > 0)
+}
+
+/// The tokens of output that a `usage` states.
+fn output_of(usage: &[u8]) -> Option<u64> {
     let keys: [&[u8]; 2] = [b"completion_tokens", b"output_tokens"];
-    let counts = Scanner::members(usage, keys).unwrap_or_default();
-    let is_zero = |span: &[u8]| matches!(Scanner::new(span).count(), Ok(Some(0)));
-    counts.into_iter().flatten().next().is_some_and(is_zero)
+    let counts = Scanner::members(usage, keys).ok()?;
+    let span = counts.into_iter().flatten().next()?;
+    Scanner::new(span).count().ok()?
 }
 
 fn has_stopped_without_content(answer: &Value) -> bool {
@@ -138,7 +149,7 @@ mod tests {
             "",
             " \n",
             r#"{"choices":null}"#,
-            r#"{"choices":[ ],"usage":{"completion_tokens":3}}"#,
+            r#"{"choices":[ ],"usage":{"completion_tokens":0}}"#,
             r#"{"choices":[{"message":{"role":"assistant","content":null,"tool_calls":[]},"finish_reason":"stop"}],"usage":{"completion_tokens":0}}"#,
             r#"{"choices":[{"text":"","finish_reason":"stop"}],"usage":{"completion_tokens":0}}"#,
             r#"{"content":[],"stop_reason":"end_turn","usage":{"output_tokens":0}}"#,
@@ -165,6 +176,7 @@ mod tests {
             r#"{"content":[{"type":"tool_use","id":"t"}],"stop_reason":"end_turn","usage":{"output_tokens":0}}"#,
             r#"{"output":[{"type":"function_call"}],"status":"completed","usage":{"output_tokens":0}}"#,
             r#"{"output":[],"status":"incomplete","usage":{"output_tokens":0}}"#,
+            r#"{"choices":[],"usage":{"prompt_tokens":9,"completion_tokens":3}}"#,
             r#"{"data":[],"usage":{"prompt_tokens":5,"total_tokens":5}}"#,
             r#"{"input_tokens":5}"#,
         ] {

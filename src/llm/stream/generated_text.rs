@@ -31,7 +31,7 @@ pub(crate) const fn estimated_tokens(bytes: u64) -> u64 {
 /// Reads a JSON object in pieces: an event, or an answer that is no stream.
 ///
 /// The reader counts the bytes of JSON strings, escapes included, that a model generated, and keeps
-/// the top-level `usage`. For a document that is no object the count is 0, and there is no usage.
+/// the top-level `usage`, or `timings`. For a document that is no object the count is 0, and there is no usage.
 #[derive(Debug, Default)]
 pub(crate) struct GeneratedText {
     levels: Vec<Level>,
@@ -158,9 +158,10 @@ impl GeneratedText {
         self.bytes.sum()
     }
 
-    /// The usage that the answer states, with the keys of any dialect.
+    /// The usage that the answer states, with the keys of any dialect, or else llama.cpp's
+    /// `timings`.
     pub(crate) fn usage(&self) -> Option<Usage> {
-        Usage::of_object(&self.usage)
+        Usage::of_object(&self.usage).or_else(|| Usage::of_timings(&self.usage))
     }
 
     /// Reads the next piece of the document.
@@ -297,7 +298,7 @@ impl KeyKind {
         match key {
             b"reasoning_details" => Self::Details,
             b"type" => Self::Type,
-            b"usage" => Self::Usage,
+            b"usage" | b"timings" => Self::Usage,
             _ => match channel(key) {
                 Some(_) if is_details => Self::Text(Channel::ReasoningDetails),
                 Some(channel) => Self::Text(channel),

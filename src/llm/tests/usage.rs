@@ -65,6 +65,8 @@ fn reasoning_beside_the_completion_is_output() {
     assert_eq!(counted(within), Some([500, 500, 0]));
     let less = r#"{"prompt_tokens":500,"completion_tokens":500,"total_tokens":7}"#;
     assert_eq!(counted(less), Some([500, 500, 0]));
+    let unknown = r#"{"prompt_tokens":null,"completion_tokens":5,"total_tokens":900}"#;
+    assert_eq!(counted(unknown), Some([0, 5, 0]));
     let embedding = r#"{"prompt_tokens":5,"total_tokens":5}"#;
     assert_eq!(counted(embedding), Some([5, 0, 0]));
 }
@@ -88,6 +90,8 @@ fn cached_tokens_are_within_the_prompt_in_chat_and_beside_it_in_messages() {
 fn all_iterations_are_billed() {
     let usage = r#"{"input_tokens":23000,"output_tokens":1000,"cache_read_input_tokens":7,"iterations":[{"type":"compaction","input_tokens":180000,"output_tokens":3500,"cache_read_input_tokens":90},{"type":"message","input_tokens":23000,"output_tokens":1000,"cache_read_input_tokens":7}]}"#;
     assert_eq!(counted(usage), Some([203_000, 4500, 97]));
+    let declined = r#"{"input_tokens":412,"output_tokens":264,"iterations":[{"type":"message","input_tokens":412,"output_tokens":0},{"type":"fallback_message","input_tokens":412,"output_tokens":264}]}"#;
+    assert_eq!(counted(declined), Some([412, 264, 0]));
     for none in ["[]", "null", "[7]", "\"x\""] {
         let usage = format!(r#"{{"input_tokens":5,"output_tokens":6,"iterations":{none}}}"#);
         assert_eq!(counted(&usage), Some([5, 6, 0]), "{none}");
@@ -130,7 +134,6 @@ fn reference(usage: &Value) -> Option<[u64; 3]> {
         Some(value.ceil() as u64)
     };
     let of = |key: &str| count(&usage[key]);
-    let is_chat = usage.get("prompt_tokens").is_some();
     let input = of("prompt_tokens").or(of("input_tokens"));
     let output = of("completion_tokens").or(of("output_tokens"));
     let details = ["prompt_tokens_details", "input_tokens_details"];
@@ -141,7 +144,8 @@ fn reference(usage: &Value) -> Option<[u64; 3]> {
         .unwrap_or(0);
     let beside = of("cache_read_input_tokens").unwrap_or(0);
     let sums = usage["iterations"].as_array().and_then(|list| {
-        let objects: Vec<_> = list.iter().filter(|it| it.is_object()).collect();
+        let has_output = |it: &&Value| count(&it["output_tokens"]).is_some_and(|it| it > 0);
+        let objects: Vec<_> = list.iter().filter(has_output).collect();
         let sum = |key: &str| {
             objects
                 .iter()
@@ -159,8 +163,9 @@ fn reference(usage: &Value) -> Option<[u64; 3]> {
     if sums.is_some() {
         return sums;
     }
-    let total = of("total_tokens").map(|total| total.saturating_sub(input.unwrap_or(0)));
-    let output = if is_chat { output.max(total) } else { output };
+    let total = of("total_tokens").zip(input.filter(|input| *input > 0));
+    let total = total.map(|(total, input)| total.saturating_sub(input));
+    let output = output.max(total);
     (input.is_some() || output.is_some())
         .then(|| [input.unwrap_or(0), output.unwrap_or(0), within.max(beside)])
 }
@@ -197,7 +202,7 @@ proptest! {
             let number = numbers[at].clone();
             let (key, value) = match at {
                 2 => (names[2], json!({"cached_tokens": number})),
-                3 if !is_chat => (names[3], json!([{"input_tokens": number}, number])),
+                3 if !is_chat => (names[3], json!([{"input_tokens": number, "output_tokens": 3}, {"input_tokens": 9}, number])),
                 4 => ("cache_read_input_tokens", number),
                 5 => ("audio_tokens", number),
                 6 => ("service_tier", json!("default")),
