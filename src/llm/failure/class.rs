@@ -215,7 +215,7 @@ impl Concern {
 
 impl FailureClass {
     /// All classes, in the order of their declaration.
-    #[cfg(any(test, feature = "config"))]
+    #[cfg(feature = "config")]
     pub(crate) const ALL: [Self; 23] = [
         Self::StepTimeout,
         Self::Deadline,
