@@ -43,7 +43,8 @@
 //! use tower_agent::{AgentStack, Candidate, ReplayBody, RetryBudget, RunRegistry};
 //!
 //! let model = service_fn(|_: Request<ReplayBody>| async {
-//!     Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(r#"{"choices":[]}"#)))
+//!     let answer = r#"{"choices":[{"message":{"role":"assistant","content":"Hi"}}]}"#;
+//!     Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(answer)))
 //! });
 //! let stack = AgentStack::server(&RunRegistry::new())
 //!     .step(Duration::from_secs(120))
@@ -159,7 +160,7 @@ impl AgentStack<Client> {
     /// use tower_agent::{AgentStack, ReplayBody, RetryBudget, Run, TerminalReason};
     ///
     /// let model = service_fn(|_: Request<ReplayBody>| async {
-    ///     Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(r#"{"choices":[]}"#)))
+    ///     Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(r#"{"choices":[{}]}"#)))
     /// });
     /// let stack = AgentStack::client()
     ///     .step(Duration::from_secs(120))
