@@ -22,6 +22,10 @@ const BY_DEFAULT: &str = "error event";
 /// for so long.
 const LONGEST_RATE_LIMIT: Duration = Duration::from_secs(60 * 60);
 
+/// Beside the name of a quota, a delay up to this one is that of a rate limit: proxies and providers
+/// add it to each 429. It says nothing of the quota.
+const LONGEST_FALSE_DELAY: Duration = Duration::from_secs(60);
+
 /// What a failure says about other calls, and which signal decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Judgement {
@@ -278,10 +282,12 @@ fn refined(
                 .iter()
                 .any(|text| prose::has(text, "request too large for"));
     let times = &evidence.times;
-    let known = times
-        .header
-        .max(times.retry.structured)
-        .max(times.reset.structured);
+    // A limit may be renewed as a whole long after it allows the next call.
+    let known = times.header.or(times
+        .retry
+        .structured
+        .max(times.reset.structured)
+        .max(times.limit));
     let said = times
         .retry
         .text
@@ -314,7 +320,13 @@ fn refined(
 fn stated(evidence: &Evidence<'_>, verdict: &Verdict, reads_texts: bool) -> Option<Duration> {
     let times = &evidence.times;
     let text = |time: Option<Duration>| time.filter(|_| reads_texts);
-    let reset = || times.reset.structured.or(text(times.reset.text));
+    let is_quota = verdict.class == FailureClass::Quota;
+    let is_limit = is_quota || verdict.class == FailureClass::RateLimit;
+    let reset = || {
+        let limit = times.limit.filter(|_| is_limit);
+        let structured = times.reset.structured.max(limit);
+        structured.or(text(times.reset.text))
+    };
     let retry = || {
         times
             .header
@@ -324,7 +336,10 @@ fn stated(evidence: &Evidence<'_>, verdict: &Verdict, reads_texts: bool) -> Opti
     match verdict.until {
         SignalUntil::Renewed => reset(),
         // Beside a quota the time of its renewal says more than a delay.
-        SignalUntil::Stated if verdict.class == FailureClass::Quota => reset().or_else(retry),
+        SignalUntil::Stated if is_quota => {
+            let delay = || retry().filter(|delay| *delay > LONGEST_FALSE_DELAY);
+            reset().or_else(delay)
+        }
         SignalUntil::Stated => retry().or_else(reset),
     }
 }

@@ -25,8 +25,11 @@ pub(super) struct Times {
     pub(super) header: Option<Duration>,
     /// The delay before the next try, as the body states it.
     pub(super) retry: Stated,
-    /// The time until a limit is renewed, in headers or in the body.
+    /// The time until a limit is renewed, as the body states it.
     pub(super) reset: Stated,
+    /// The time until a limit is renewed that a header calls used up. Such headers come with any
+    /// answer, so that only a failure by a limit is about them.
+    pub(super) limit: Option<Duration>,
     /// The phrase that precedes the first time in a text; empty without one.
     pub(super) words: &'static str,
     /// Whether a text names the point in time at which a limit is renewed, as plans do.
@@ -49,7 +52,7 @@ impl Times {
         let text = |name: &str| headers.get(name).map(HeaderValue::to_str)?.ok();
         for name in headers.keys().map(HeaderName::as_str) {
             if let Some(reset) = text(name).and_then(|value| reset_of(name, value, now, text)) {
-                times.reset.structured = times.reset.structured.max(Some(reset));
+                times.limit = times.limit.max(Some(reset));
             }
         }
         times
@@ -77,7 +80,7 @@ impl Times {
                 _ => continue,
             };
             if let Some(reset) = reset_of(&name, value, now, text) {
-                self.reset.structured = self.reset.structured.max(Some(reset));
+                self.limit = self.limit.max(Some(reset));
             } else if name == "retry-after" {
                 let delay = retry_after::seconds_or_date(value, now).map(capped);
                 self.retry.structured = self.retry.structured.max(delay);

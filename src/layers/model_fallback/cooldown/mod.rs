@@ -37,9 +37,11 @@ use crate::{
 /// | a person has to fix it | 10 min, doubling to a day |
 /// | an exhausted quota | 5 h, doubling to a day |
 ///
-/// A window lasts exactly as long as the upstream states, up to a day; one that a person has to fix at
-/// least so long. A failure during a window does not extend it; but a refused key or an exhausted quota replaces a
-/// rate limit of the account. A window ends early once an attempt that began in it serves a call.
+/// A window lasts exactly as long as the upstream states, up to a day; one that a person has to fix
+/// at least so long. For an exhausted quota a delay of up to a minute does not count, which some
+/// upstreams add to each 429. A failure during a window does not extend it; but a refused key or an
+/// exhausted quota replaces a rate limit of the account. A window ends early once an attempt that
+/// began in it serves a call.
 ///
 /// Two windows after failures of one kind are consecutive if the second begins before the first has
 /// been over for its own length. A call that begins no earlier than a window, and that the candidate
