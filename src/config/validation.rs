@@ -14,7 +14,10 @@ use super::{
     },
     values::{BoundedCount, Time},
 };
-use crate::{llm::failure::SignalPlace, run::LoopLimits};
+use crate::{
+    llm::failure::{FIELDS, SignalPlace},
+    run::LoopLimits,
+};
 
 /// The default values of absent keys.
 const HEARTBEAT: Time = secs(10);
@@ -266,6 +269,12 @@ fn check_signals(signals: &[SignalTable], errors: &mut Mistakes) {
                 let why = "is no header: write its name, or \"name: a part of its value\"";
                 wrong(key, why);
             }
+        } else if place == SignalPlace::Field && !FIELDS.contains(&what) {
+            let why = format!(
+                "is no field that is looked for: write one of {}",
+                FIELDS.join(", ")
+            );
+            wrong(key, &why);
         }
         if signal.quoted && !matches!(place, SignalPlace::Phrase | SignalPlace::Start) {
             wrong("quoted", "counts for a `phrase` or a `start` alone");

@@ -50,6 +50,13 @@ const TEXT_KEYS: [&str; 7] = [
     "status_msg",
 ];
 
+/// The fields of an error that signals may look for: what OpenRouter adds to some.
+pub(crate) const FIELDS: [&str; 3] = [
+    "metadata.reasons",
+    "metadata.flagged_input",
+    "metadata.provider_name",
+];
+
 /// A name of an error, in the order of reading.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Name {
@@ -203,20 +210,12 @@ impl<'a> Evidence<'a> {
         if depth > 0 {
             return;
         }
-        let mut note = |has, field| {
-            if has {
-                self.fields.push(field);
-            }
+        let has = |field: &&str| match field.strip_prefix("metadata.") {
+            Some("reasons") => metadata["reasons"].is_array(),
+            Some(key) => metadata[key].is_string(),
+            None => false,
         };
-        note(metadata["reasons"].is_array(), "metadata.reasons");
-        note(
-            metadata["flagged_input"].is_string(),
-            "metadata.flagged_input",
-        );
-        note(
-            metadata["provider_name"].is_string(),
-            "metadata.provider_name",
-        );
+        self.fields.extend(FIELDS.into_iter().filter(has));
         self.times.add_header_object(&metadata["headers"], self.now);
         for key in ["error_type", "limit_source"] {
             if let Some(name) = metadata[key].as_str() {

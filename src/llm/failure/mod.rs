@@ -21,8 +21,10 @@
 //! 5. Names with several causes, such as `RESOURCE_EXHAUSTED` and `rate_limit_error`.
 //! 6. The status, and names such as `invalid_request_error` that only say which side is at fault.
 //!
-//! A rate limit whose stated time is more than an hour, or a point in time, is a quota. [`Failure::signal`]
-//! names the signal that decided. `docs/providers.md` lists those that this crate knows.
+//! A rate limit whose stated time is more than an hour, or a point in time, is a quota. Beside the
+//! name of a quota a delay of up to a minute says nothing, and neither does the renewal of a limit
+//! beside a failure that is none of a limit. [`Failure::signal`] names the signal that decided.
+//! `docs/providers.md` lists those that this crate knows.
 //!
 //! # What it says about others
 //!
@@ -31,9 +33,9 @@
 //! [`Cooldowns`](crate::Cooldowns) has the rule.
 //!
 //! An answer under a good status fails if it is an error object or an HTML page. So does one with
-//! stop reasons that are all failures, such as a refusal, or a `network_error`, which rests nobody. A body that is announced as JSON counts
-//! as cut if it does not begin and end as JSON, or leaves a bracket or a string open. An answer
-//! that only quotes an error is healthy.
+//! stop reasons that are all failures, such as a refusal, or a `network_error`, which rests nobody.
+//! A body that is announced as JSON counts as cut if it does not begin and end as JSON, or leaves a
+//! bracket or a string open. An answer that only quotes an error is healthy.
 //!
 //! # Examples
 //!
@@ -88,6 +90,8 @@ pub use self::{
     signals::{Signal, SignalPlace, SignalUntil},
 };
 
+#[cfg(feature = "config")]
+pub(crate) use self::evidence::FIELDS;
 #[cfg(test)]
 pub(crate) use self::signals::phrases;
 pub(crate) use self::{

@@ -31,7 +31,8 @@ pub enum SignalPlace {
     Header,
     /// The signal is a part of the id or metric of an exceeded quota, as Google reports it.
     Quota,
-    /// The signal is a field of the error that has a value, as a path.
+    /// The signal is a field of the error that has a value: `metadata.reasons`,
+    /// `metadata.flagged_input` or `metadata.provider_name`.
     Field,
 }
 
