@@ -18,8 +18,8 @@
 //! several runs over a cap the outermost ends.
 //!
 //! - Output: the tokens of answers, with those of reasoning and of tool calls.
-//! - Input: the tokens of [prompts](#prompts). Tokens that an upstream read from its cache count only [on
-//!   request](TokenCaps::count_cached_input); their cost counts if they have a
+//! - Input: the tokens of [prompts](#prompts). Tokens that an upstream read from its cache count
+//!   only [on request](TokenCaps::count_cached_input); their cost counts if they have a
 //!   [price](crate::run::Price::cached_input).
 //! - Cost: the tokens times the [price](crate::Candidate::price) of the candidate that was asked.
 //!
@@ -28,7 +28,8 @@
 //! Some upstreams state the tokens of an answer at its end, and some never. Until an upstream
 //! states them, four bytes of generated text, as they stand in the JSON of the stream, count as one
 //! token. Each number that the upstream states replaces the estimate of the text so far, but for a
-//! zero: some upstreams state no tokens with every answer. If reasoning stands under several keys, only the longest of these texts counts.
+//! zero: some upstreams state no tokens with every answer. If reasoning stands under several keys,
+//! only the longest of these texts counts.
 //!
 //! An answer that is no stream is counted at its end; if it states no usage, the text in its JSON
 //! is estimated. If an end rests on an estimate, its message says `estimated`, and
