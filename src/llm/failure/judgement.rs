@@ -68,9 +68,9 @@ pub(crate) struct Suspicion {
     pub(crate) words: String,
 }
 
-/// The class of a failure, and where it comes from.
+/// The class of a failure, and where it was read.
 #[derive(Clone, Debug)]
-struct Verdict {
+struct Cause {
     class: FailureClass,
     concern: Concern,
     until: SignalUntil,
@@ -80,7 +80,7 @@ struct Verdict {
     is_general: bool,
 }
 
-/// Where a verdict comes from.
+/// Where a cause was read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Source {
     /// A rule of the program, the end of a run elsewhere, or what this crate found itself.
@@ -120,25 +120,25 @@ pub(super) struct Judged {
 type Words<'a> = Option<&'a str>;
 
 pub(super) fn judge(evidence: &Evidence<'_>, around: &Circumstances<'_>) -> Judged {
-    let (verdict, words) = decide(evidence, around, true);
+    let (cause, words) = decide(evidence, around, true);
     let (outer, _) = decide(evidence, around, false);
-    let all = stated(evidence, &verdict, true);
+    let all = stated(evidence, &cause, true);
     let known = stated(evidence, &outer, false);
     let rest = rest_of(&outer, around.status, known);
-    let easing = easing(&outer, &verdict, words, known, rest);
-    let suspicion = suspicion(evidence, &verdict, words, all, rest);
-    let retry_after = match verdict.class.same() {
+    let easing = easing(&outer, &cause, words, known, rest);
+    let suspicion = suspicion(evidence, &cause, words, all, rest);
+    let retry_after = match cause.class.same() {
         // Where nothing is repeated, only the head says when the caller may come back, and the time
         // at which a limit is renewed.
-        class::RetrySame::No if verdict.class.cool() == Cooldown::No => evidence.times.header,
+        class::RetrySame::No if cause.class.cool() == Cooldown::No => evidence.times.header,
         _ => all,
     };
     Judged {
-        class: verdict.class,
+        class: cause.class,
         retry_after,
         judgement: Judgement {
-            signal: verdict.signal,
-            concern: verdict.concern,
+            signal: cause.signal,
+            concern: cause.concern,
             rest,
             easing,
             suspicion,
@@ -151,13 +151,13 @@ fn decide<'a>(
     evidence: &'a Evidence<'_>,
     around: &'a Circumstances<'_>,
     reads_texts: bool,
-) -> (Verdict, Words<'a>) {
+) -> (Cause, Words<'a>) {
     if let Some((class, signal)) = around.ruled {
-        return (Verdict::of(class, signal.into(), Source::Ruled), None);
+        return (Cause::of(class, signal.into(), Source::Ruled), None);
     }
     if let Some(class) = around.ended {
         return (
-            Verdict::of(class, "x-terminal-reason".into(), Source::Ruled),
+            Cause::of(class, "x-terminal-reason".into(), Source::Ruled),
             None,
         );
     }
@@ -179,7 +179,7 @@ fn decide<'a>(
     let own = own.into_iter().find_map(|row| Some((row, find(&row)?)));
     if let Some((row, found)) = own {
         let signal = row.what.to_owned().into();
-        return (Verdict::of_row(&row, signal, found), Some(row.what));
+        return (Cause::of_row(&row, signal, found), Some(row.what));
     }
     let known = first(EXACT)
         .or_else(|| first(DETAILS))
@@ -187,33 +187,33 @@ fn decide<'a>(
     let shared = || first(SHARED);
     let is_general = known.is_none();
     if let Some((row, found)) = known.or_else(shared) {
-        let verdict = Verdict {
+        let cause = Cause {
             is_general,
-            ..Verdict::of_row(&row, row.what.into(), found)
+            ..Cause::of_row(&row, row.what.into(), found)
         };
         return (
-            refined(verdict, evidence, around, reads_texts),
+            refined(cause, evidence, around, reads_texts),
             Some(row.what),
         );
     }
-    if let Some((verdict, words)) = of_status(evidence, around, reads_texts) {
-        return (refined(verdict, evidence, around, reads_texts), words);
+    if let Some((cause, words)) = of_status(evidence, around, reads_texts) {
+        return (refined(cause, evidence, around, reads_texts), words);
     }
     if let Some((row, found)) = first(BROAD) {
-        let verdict = Verdict::of_row(&row, row.what.into(), found);
-        return (verdict, Some(row.what));
+        let cause = Cause::of_row(&row, row.what.into(), found);
+        return (cause, Some(row.what));
     }
     let mut names = evidence.structured_names();
     if let Some(class) = names.find_map(class::of_reason) {
         let signal = "terminal reason".into();
-        return (Verdict::of(class, signal, Source::Structured), None);
+        return (Cause::of(class, signal, Source::Structured), None);
     }
     let signal = match around.status {
         Some(status) => format!("status {}", status.as_u16()).into(),
         None => BY_DEFAULT.into(),
     };
     let class = class::fallback_class(around.status);
-    (Verdict::of(class, signal, Source::Status), None)
+    (Cause::of(class, signal, Source::Status), None)
 }
 
 /// Whether a text names the plan or the period of a quota.
@@ -232,7 +232,7 @@ fn of_status(
     evidence: &Evidence<'_>,
     around: &Circumstances<'_>,
     reads_texts: bool,
-) -> Option<(Verdict, Words<'static>)> {
+) -> Option<(Cause, Words<'static>)> {
     let status = around.status?;
     let mut class = class::class_of_status(status)?;
     // A firewall sends its page under 403: it blocks by location, not by credential.
@@ -262,18 +262,18 @@ fn of_status(
         Some(_) => Source::Text,
         None => Source::Status,
     };
-    Some((Verdict::of(class, signal, source), said))
+    Some((Cause::of(class, signal, source), said))
 }
 
 /// Tells a rate limit from what is called one: a request that exceeds it by itself, and a quota.
 fn refined(
-    mut verdict: Verdict,
+    mut cause: Cause,
     evidence: &Evidence<'_>,
     around: &Circumstances<'_>,
     reads_texts: bool,
-) -> Verdict {
-    if verdict.class != FailureClass::RateLimit {
-        return verdict;
+) -> Cause {
+    if cause.class != FailureClass::RateLimit {
+        return cause;
     }
     let is_too_large = around.status == Some(StatusCode::PAYLOAD_TOO_LARGE)
         || reads_texts
@@ -294,34 +294,34 @@ fn refined(
         .max(times.reset.text)
         .filter(|_| reads_texts);
     if is_too_large {
-        verdict.class = FailureClass::RequestLimit;
-        verdict.concern = Concern::Request;
+        cause.class = FailureClass::RequestLimit;
+        cause.concern = Concern::Request;
     } else if times.names_renewal && reads_texts {
-        verdict.class = FailureClass::Quota;
-        verdict.concern = Concern::Account;
-        verdict.source = Source::Text;
+        cause.class = FailureClass::Quota;
+        cause.concern = Concern::Account;
+        cause.source = Source::Text;
     } else if known
         .max(said)
         .is_some_and(|delay| delay > LONGEST_RATE_LIMIT)
     {
-        verdict.class = FailureClass::Quota;
+        cause.class = FailureClass::Quota;
         // Nothing says that the account's other models are used up.
-        verdict.concern = Concern::ModelOfAccount;
+        cause.concern = Concern::ModelOfAccount;
         if known.is_none_or(|delay| delay <= LONGEST_RATE_LIMIT) {
-            verdict.source = Source::Text;
-        } else if verdict.source == Source::Status {
-            verdict.source = Source::Structured;
+            cause.source = Source::Text;
+        } else if cause.source == Source::Status {
+            cause.source = Source::Structured;
         }
     }
-    verdict
+    cause
 }
 
-/// The time that an answer states for a failure of this verdict.
-fn stated(evidence: &Evidence<'_>, verdict: &Verdict, reads_texts: bool) -> Option<Duration> {
+/// The time that an answer states for a failure of this cause.
+fn stated(evidence: &Evidence<'_>, cause: &Cause, reads_texts: bool) -> Option<Duration> {
     let times = &evidence.times;
     let text = |time: Option<Duration>| time.filter(|_| reads_texts);
-    let is_quota = verdict.class == FailureClass::Quota;
-    let is_limit = is_quota || verdict.class == FailureClass::RateLimit;
+    let is_quota = cause.class == FailureClass::Quota;
+    let is_limit = is_quota || cause.class == FailureClass::RateLimit;
     let reset = || {
         let limit = times.limit.filter(|_| is_limit);
         let structured = times.reset.structured.max(limit);
@@ -333,7 +333,7 @@ fn stated(evidence: &Evidence<'_>, verdict: &Verdict, reads_texts: bool) -> Opti
             .or(times.retry.structured)
             .or(text(times.retry.text))
     };
-    match verdict.until {
+    match cause.until {
         SignalUntil::Renewed => reset(),
         // Beside a quota the time of its renewal says more than a delay.
         SignalUntil::Stated if is_quota => {
@@ -345,19 +345,15 @@ fn stated(evidence: &Evidence<'_>, verdict: &Verdict, reads_texts: bool) -> Opti
 }
 
 /// The rest that a failure begins by what the upstream itself has written.
-fn rest_of(
-    verdict: &Verdict,
-    status: Option<StatusCode>,
-    stated: Option<Duration>,
-) -> Option<Rest> {
-    let may = match verdict.source {
+fn rest_of(cause: &Cause, status: Option<StatusCode>, stated: Option<Duration>) -> Option<Rest> {
+    let may = match cause.source {
         Source::Ruled | Source::Structured => true,
         Source::Status => status.is_some_and(rests_alone),
         Source::Text | Source::Quoted => false,
     };
-    (may && verdict.class.cool() != Cooldown::No).then_some(Rest {
-        class: verdict.class,
-        concern: verdict.concern,
+    (may && cause.class.cool() != Cooldown::No).then_some(Rest {
+        class: cause.class,
+        concern: cause.concern,
         stated,
     })
 }
@@ -370,29 +366,29 @@ fn rests_alone(status: StatusCode) -> bool {
 /// What a text says that makes the rest of a status, or of a name that several causes share, shorter
 /// or narrower.
 fn easing(
-    outer: &Verdict,
-    verdict: &Verdict,
+    outer: &Cause,
+    cause: &Cause,
     words: Words<'_>,
     stated: Option<Duration>,
     rest: Option<Rest>,
 ) -> Option<Easing> {
     let rest = rest.filter(|_| outer.source == Source::Status || outer.is_general)?;
-    if verdict.source != Source::Text || verdict.class == rest.class {
+    if cause.source != Source::Text || cause.class == rest.class {
         return None;
     }
-    let narrower = verdict.concern.breadth() <= rest.concern.breadth();
-    let (shorter, kept) = match (verdict.class.cool(), rest.class.cool()) {
+    let narrower = cause.concern.breadth() <= rest.concern.breadth();
+    let (shorter, kept) = match (cause.class.cool(), rest.class.cool()) {
         (Cooldown::No, _) => (true, None),
         (Cooldown::Short, Cooldown::Long | Cooldown::Quota) => (
             true,
             Some(Rest {
-                class: verdict.class,
-                concern: verdict.concern,
+                class: cause.class,
+                concern: cause.concern,
                 stated,
             }),
         ),
         // A longer rest than a moment's is a suspicion, and not more.
-        (Cooldown::Long, Cooldown::Long) => (verdict.concern != rest.concern, None),
+        (Cooldown::Long, Cooldown::Long) => (cause.concern != rest.concern, None),
         _ => (false, None),
     };
     let words = words.unwrap_or_default().to_owned();
@@ -402,22 +398,22 @@ fn easing(
 /// The rest that a text adds to `rest`.
 fn suspicion(
     evidence: &Evidence<'_>,
-    verdict: &Verdict,
+    cause: &Cause,
     words: Words<'_>,
     stated: Option<Duration>,
     rest: Option<Rest>,
 ) -> Option<Suspicion> {
     let suspected = Rest {
-        class: verdict.class,
-        concern: verdict.concern,
+        class: cause.class,
+        concern: cause.concern,
         stated,
     };
-    let is_more = rest != Some(suspected) && verdict.class.cool() != Cooldown::No;
-    if !is_more || verdict.source == Source::Quoted {
+    let is_more = rest != Some(suspected) && cause.class.cool() != Cooldown::No;
+    if !is_more || cause.source == Source::Quoted {
         return None;
     }
-    let is_said = verdict.source == Source::Text || rest.is_some_and(|rest| rest.stated != stated);
-    let words = match (verdict.source, words) {
+    let is_said = cause.source == Source::Text || rest.is_some_and(|rest| rest.stated != stated);
+    let words = match (cause.source, words) {
         (Source::Text, Some(words)) => words.to_owned(),
         // The time alone is from a text.
         _ => evidence.times.words.to_owned(),
@@ -428,7 +424,7 @@ fn suspicion(
     })
 }
 
-impl Verdict {
+impl Cause {
     fn of(class: FailureClass, signal: Cow<'static, str>, source: Source) -> Self {
         Self {
             class,

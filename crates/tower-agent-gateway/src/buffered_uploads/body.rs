@@ -44,7 +44,7 @@ struct Segments {
 }
 
 /// The bytes of a body, which count as long as a clone of them lives.
-struct Counted<T> {
+struct CountedBytes<T> {
     bytes: T,
     _charge: Charge,
 }
@@ -107,7 +107,7 @@ impl BufferedBody {
 }
 
 fn counted<T: AsRef<[u8]> + Send + 'static>(bytes: T, charge: &mut Charge) -> Bytes {
-    Bytes::from_owner(Counted {
+    Bytes::from_owner(CountedBytes {
         bytes,
         _charge: charge.take(),
     })
@@ -207,7 +207,7 @@ impl http_body::Body for BufferedBody {
     }
 }
 
-impl<T: AsRef<[u8]>> AsRef<[u8]> for Counted<T> {
+impl<T: AsRef<[u8]>> AsRef<[u8]> for CountedBytes<T> {
     fn as_ref(&self) -> &[u8] {
         self.bytes.as_ref()
     }
