@@ -1,6 +1,6 @@
 //! The format of a case, as the README of `tests/field` has it.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -170,12 +170,53 @@ pub(crate) struct Answer {
     /// A good answer in the shape that the request asks for.
     #[serde(default)]
     pub(crate) healthy: bool,
+    /// A pause before the head.
+    #[serde(default)]
+    pub(crate) head_pause_ms: u64,
     /// A pause before each event or chunk.
     #[serde(default)]
-    pub(crate) pause_ms: u64,
-    /// The end of the connection, in place of the end of the body.
+    pub(crate) pause_ms: Pauses,
+    /// The version of the head.
+    #[serde(default)]
+    pub(crate) http: Http,
+    /// What comes in place of the end of the body.
     #[serde(default)]
     pub(crate) close: Close,
+}
+
+/// The pauses of an answer.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum Pauses {
+    Each(u64),
+    /// One after another; the last one repeats.
+    List(Vec<u64>),
+}
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self::Each(0)
+    }
+}
+
+impl Pauses {
+    /// The pause before a piece of the body, by its place from zero.
+    pub(crate) fn before(&self, piece: usize) -> Duration {
+        Duration::from_millis(match self {
+            Self::Each(pause) => *pause,
+            Self::List(pauses) => pauses.get(piece).or(pauses.last()).copied().unwrap_or(0),
+        })
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+pub(crate) enum Http {
+    #[default]
+    #[serde(rename = "1.1")]
+    Http11,
+    /// The body has no chunks, and ends with the connection.
+    #[serde(rename = "1.0")]
+    Http10,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -187,6 +228,8 @@ pub(crate) enum Close {
     Cut,
     /// With a RST.
     Reset,
+    /// Nothing more, on a connection that stays open.
+    Open,
 }
 
 /// What follows a request.
@@ -213,6 +256,24 @@ pub(crate) struct Expect {
     pub(crate) contains: Vec<String>,
     #[serde(default)]
     pub(crate) lacks: Vec<String>,
+    pub(crate) starts_with: Option<String>,
+    pub(crate) ends_with: Option<String>,
+    /// How often the body has each text.
+    #[serde(default)]
+    pub(crate) counts: BTreeMap<String, usize>,
+    /// Whether the connection ends before the body.
+    #[serde(default)]
+    pub(crate) cut: bool,
+    /// The version of the answer, as in `HTTP/1.1`.
+    pub(crate) version: Option<String>,
+    /// The longest until the head came, from the request on.
+    pub(crate) head_within_ms: Option<u64>,
+    /// The longest until the first byte of the body came.
+    pub(crate) first_byte_within_ms: Option<u64>,
+    /// The longest until the answer ended.
+    pub(crate) within_ms: Option<u64>,
+    /// The longest from the end of the answer until no upstream still answers.
+    pub(crate) released_within_ms: Option<u64>,
     /// How many calls each candidate got for this request; one that is not named got none.
     pub(crate) calls: Option<BTreeMap<String, usize>>,
     /// All candidates that rest afterwards.

@@ -1,9 +1,10 @@
 //! Comparing what was seen with what a case expects.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
-use http::HeaderMap;
+use http::{HeaderMap, Version};
 use serde_json::Value;
+use tokio::time::Instant;
 
 use super::{
     case::{Expect, Rest, Seconds},
@@ -18,12 +19,25 @@ pub(crate) struct Answer {
     pub(crate) text: String,
     /// Whether the connection ended before the body.
     pub(crate) is_cut: bool,
+    pub(crate) version: Version,
+    pub(crate) times: Times,
+}
+
+/// When parts of an answer came, from the request on.
+#[derive(Debug)]
+pub(crate) struct Times {
+    pub(crate) head: Duration,
+    /// The first byte of the body; its end if there is none.
+    pub(crate) first_byte: Duration,
+    pub(crate) end: Duration,
 }
 
 /// What one request led to.
 #[derive(Debug)]
 pub(crate) struct Seen {
     pub(crate) answer: Result<Answer, String>,
+    /// When the answer had come.
+    pub(crate) ended: Instant,
     pub(crate) calls: BTreeMap<String, usize>,
     /// As `GET /cooldowns` lists them.
     pub(crate) rests: Value,
@@ -82,10 +96,39 @@ fn in_answer(expect: &Expect, answer: &Answer) -> Outcome {
     for (name, want) in &expect.headers {
         differ(name, header(name), want);
     }
-    if answer.is_cut {
-        found.push("the answer is cut".to_owned());
+    if let Some(version) = &expect.version {
+        differ("version", &format!("{:?}", answer.version), version);
     }
+    match (answer.is_cut, expect.cut) {
+        (true, false) => found.push("the answer is cut".to_owned()),
+        (false, true) => found.push("the answer is whole, should be cut".to_owned()),
+        _ => {}
+    }
+    found.extend(late(expect, &answer.times));
     let text = &answer.text;
+    let ends = [
+        ("begin", &expect.starts_with, short(text)),
+        ("end", &expect.ends_with, short_end(text)),
+    ];
+    for (what, want, is) in ends {
+        let Some(want) = want else { continue };
+        let holds = match what {
+            "begin" => text.starts_with(want.as_str()),
+            _ => text.ends_with(want.as_str()),
+        };
+        if !holds {
+            found.push(format!("the body does not {what} with {want:?}: {is}"));
+        }
+    }
+    for (part, want) in &expect.counts {
+        let got = text.matches(part.as_str()).count();
+        if got != *want {
+            found.push(format!(
+                "the body has {part:?} {got} times, should {want} times: {}",
+                short_end(text)
+            ));
+        }
+    }
     let missing = expect.contains.iter().filter(|part| !text.contains(*part));
     found.extend(missing.map(|part| format!("the body has no {part:?}: {}", short(text))));
     let wrong = expect.lacks.iter().filter(|part| text.contains(*part));
@@ -104,6 +147,24 @@ fn in_answer(expect: &Expect, answer: &Answer) -> Outcome {
         found.extend(pointers("last event", &expect.last_event, &last));
     }
     found
+}
+
+/// What came too late.
+fn late(expect: &Expect, times: &Times) -> Outcome {
+    let limits = [
+        ("the head", times.head, expect.head_within_ms),
+        (
+            "the first byte",
+            times.first_byte,
+            expect.first_byte_within_ms,
+        ),
+        ("the end", times.end, expect.within_ms),
+    ];
+    let late = limits.into_iter().filter_map(|(what, came, limit)| {
+        let limit = Duration::from_millis(limit?);
+        (came > limit).then(|| format!("{what} came after {came:.1?}, should within {limit:?}"))
+    });
+    late.collect()
 }
 
 /// The values that differ in a document.
@@ -159,4 +220,10 @@ const fn or_none(text: &str) -> &str {
 
 fn short(text: &str) -> String {
     text.chars().take(300).collect()
+}
+
+fn short_end(text: &str) -> String {
+    let skipped = text.chars().count().saturating_sub(300);
+    let end: String = text.chars().skip(skipped).collect();
+    format!("..{end:?}")
 }

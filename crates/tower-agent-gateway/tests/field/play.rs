@@ -8,6 +8,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
+use tokio::time::Instant;
 use toml::Table;
 
 use super::{
@@ -33,11 +34,13 @@ pub(crate) async fn play(case: &Case) -> Outcome {
     let rests: &[Rest] = case.expect.rests.as_deref().unwrap_or_default();
     let seen = stage.ask(&case.request).await;
     differences.extend(check::differences(&case.expect, Some(rests), &seen));
+    differences.extend(stage.unreleased(&case.expect, &seen).await);
     for then in &case.then {
         tokio::time::sleep(Duration::from_millis(then.pause_ms)).await;
         let seen = stage.ask(&then.request).await;
         let found = check::differences(&then.expect, then.expect.rests.as_deref(), &seen);
-        let found = found.into_iter();
+        let unreleased = stage.unreleased(&then.expect, &seen).await;
+        let found = found.into_iter().chain(unreleased);
         differences.extend(found.map(|found| format!("then, {}: {found}", then.why)));
     }
     if let Some(run) = stage.wrong_run(&case.expect).await {
@@ -107,6 +110,7 @@ impl Stage {
             post = post.header(name, value);
         }
         let answer = tokio::time::timeout(PATIENCE, read(post)).await;
+        let ended = Instant::now();
         let rests = self.gateway.json("/cooldowns").await["cooldowns"].take();
         let mut calls = self.calls();
         for (name, count) in asked {
@@ -115,9 +119,31 @@ impl Stage {
         let class = self.class(moved, logged).await;
         Seen {
             answer: answer.unwrap_or(Err(format!("no answer within {PATIENCE:?}"))),
+            ended,
             calls,
             rests,
             class,
+        }
+    }
+
+    /// A call that its upstream still answers after the limit, from the end of the answer on.
+    async fn unreleased(&self, expect: &Expect, seen: &Seen) -> Option<String> {
+        let limit = Duration::from_millis(expect.released_within_ms?);
+        let in_time = |call: &Call| {
+            let released = call.released;
+            call.complete || released.is_some_and(|at| at <= seen.ended + limit)
+        };
+        loop {
+            let is_late = seen.ended.elapsed() > limit;
+            let calls = self.upstreams.iter().flat_map(Upstream::calls);
+            let held = calls.into_iter().find(|call| !in_time(call));
+            let name = asked(&self.case, &held?);
+            if is_late {
+                return Some(format!(
+                    "{name} is not released within {limit:?} of the end"
+                ));
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }
 
@@ -275,12 +301,19 @@ fn body(request: &Request, first: &str) -> Value {
 }
 
 async fn read(request: reqwest::RequestBuilder) -> Result<check::Answer, String> {
+    let asked = Instant::now();
     let mut response = request.send().await.map_err(|error| error.to_string())?;
+    let head = asked.elapsed();
+    let mut first_byte = None;
+    let version = response.version();
     let (status, headers) = (response.status().as_u16(), response.headers().clone());
     let mut body = Vec::new();
     let cut = loop {
         match response.chunk().await {
-            Ok(Some(chunk)) => body.extend(chunk),
+            Ok(Some(chunk)) => {
+                first_byte.get_or_insert_with(|| asked.elapsed());
+                body.extend(chunk);
+            }
             Ok(None) => break false,
             Err(_) => break true,
         }
@@ -290,5 +323,11 @@ async fn read(request: reqwest::RequestBuilder) -> Result<check::Answer, String>
         headers,
         text: String::from_utf8_lossy(&body).into_owned(),
         is_cut: cut,
+        version,
+        times: check::Times {
+            head,
+            first_byte: first_byte.unwrap_or_else(|| asked.elapsed()),
+            end: asked.elapsed(),
+        },
     })
 }
