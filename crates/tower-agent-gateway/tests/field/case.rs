@@ -142,6 +142,8 @@ pub(crate) struct Request {
     /// Who asks: `one`, by default, or `two`.
     #[serde(default)]
     pub(crate) owner: Owner,
+    /// When the gateway's process stops, from the request on, and for how long.
+    pub(crate) freeze_ms: Option<[u64; 2]>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]

@@ -109,7 +109,8 @@ impl Stage {
         for (name, value) in &request.headers {
             post = post.header(name, value);
         }
-        let answer = tokio::time::timeout(PATIENCE, read(post)).await;
+        let answer = tokio::time::timeout(PATIENCE, read(post));
+        let (answer, ()) = tokio::join!(answer, self.freeze(request));
         let ended = Instant::now();
         let rests = self.gateway.json("/cooldowns").await["cooldowns"].take();
         let mut calls = self.calls();
@@ -124,6 +125,18 @@ impl Stage {
             rests,
             class,
         }
+    }
+
+    /// Stops the gateway's process for as long as the request says.
+    async fn freeze(&self, request: &Request) {
+        let Some(times) = request.freeze_ms else {
+            return;
+        };
+        let [after, length] = times.map(Duration::from_millis);
+        tokio::time::sleep(after).await;
+        self.gateway.process.freeze().await;
+        tokio::time::sleep(length).await;
+        self.gateway.process.signal("CONT");
     }
 
     /// A call that its upstream still answers after the limit, from the end of the answer on.
