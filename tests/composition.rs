@@ -306,13 +306,20 @@ async fn a_caller_that_leaves_after_the_upstreams_own_error_event_did_not_cut_it
 
 #[tokio::test(start_paused = true)]
 async fn a_supplied_terminator_is_not_glued_to_half_an_event() {
-    let finished = format!("{FINISH}data: {{\"usage\":{{}}}}");
-    let upstream = Upstream::script(Script::sse().data(finished));
-    let stack = Stack::default().terminal().build(&upstream);
+    let usage = "data: {\"usage\":{}}";
+    for (tail, kept) in [
+        ("data: {\"usage\":{", String::new()),
+        (usage, format!("{usage}\n\n")),
+    ] {
+        let finished = format!("{FINISH}{tail}");
+        let upstream = Upstream::script(Script::sse().data(finished));
+        let stack = Stack::default().terminal().build(&upstream);
 
-    let outcome = stack.ask(request()).await;
+        let outcome = stack.ask(request()).await;
 
-    assert!(outcome.whole().ends_with(&[FINISH, DONE].concat()));
+        let end = [FINISH, &kept, DONE].concat();
+        assert!(outcome.whole().ends_with(&end), "{}", outcome.whole());
+    }
 }
 
 #[tokio::test(start_paused = true)]

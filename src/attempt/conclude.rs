@@ -29,7 +29,7 @@ use crate::{
 };
 
 impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
-    pub(super) fn conclude<B: Body<Data = Bytes>>(
+    pub(super) fn conclude<B: Body<Data = Bytes> + Unpin>(
         &mut self,
         outcome: AttemptOutcome<B>,
         attempt: &Run,
@@ -56,7 +56,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
 
     /// Decides what follows a failed attempt: another attempt, or the result of this layer.
     #[cold]
-    pub(super) fn failed<B: Body<Data = Bytes>>(
+    pub(super) fn failed<B: Body<Data = Bytes> + Unpin>(
         &mut self,
         failure: Failure,
         failed: FailedAttempt<B>,
@@ -173,7 +173,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
 
     /// Settles a failed attempt, and returns the next step. The step is the permit's wait; if
     /// the wait is zero, it is the step of `start`.
-    fn start_next<B: Body<Data = Bytes>>(
+    fn start_next<B: Body<Data = Bytes> + Unpin>(
         &mut self,
         failure: &Failure,
         failed: FailedAttempt<B>,
@@ -208,7 +208,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
 
     /// Makes the failed answer or error the layer's result: no attempt of this layer follows. If
     /// the idle breaker denied one and is set to end idle runs, the method ends the run instead.
-    fn stop<B: Body<Data = Bytes>>(
+    fn stop<B: Body<Data = Bytes> + Unpin>(
         &mut self,
         denied: Denial,
         counted: Option<ErrorAllowance>,
@@ -253,6 +253,9 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         self.own.fail_as(failing(&reason));
         match failed {
             FailedAttempt::Answer(mut answer) => {
+                if self.own.kind() != NodeKind::Attempt {
+                    answer.state_stream_error(&failure);
+                }
                 self.set_right_status(&mut answer.parts, &failure);
                 let mut tries = Tries::of(&self.own).unwrap_or_default();
                 tries.set_soonest(self.policy.earliest_retry());
@@ -274,7 +277,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     }
 
     /// Makes an earlier failed answer the layer's result, in place of the last attempt.
-    fn hand_up<B: Body<Data = Bytes>>(
+    fn hand_up<B: Body<Data = Bytes> + Unpin>(
         &mut self,
         mut kept: KeptAnswer,
         last: &Failure,
@@ -386,7 +389,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
 
     /// Makes the layer's answer from that of the last attempt; `failed` is the terminal reason of a
     /// failed answer.
-    fn answer_caller<B: Body<Data = Bytes>>(
+    fn answer_caller<B: Body<Data = Bytes> + Unpin>(
         &mut self,
         answer: PeekedAnswer<SupervisedBody<B>>,
         attempt: &Run,
@@ -401,6 +404,11 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             Some(_) => None,
             None => self.note_served(attempt, &parts),
         };
+        if let Some(marks) = parts.extensions.get::<ResponseMarks>() {
+            if !self.policy.expects_more() {
+                marks.expect_nothing_more();
+            }
+        }
         self.policy.release();
         self.policy.rewrite_answer(&mut parts);
         if self.own.kind() != NodeKind::Attempt {

@@ -286,7 +286,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     where
         S: Service<Request<ReplayBody>>,
         S::Error: Into<BoxError>,
-        B: Body<Data = Bytes>,
+        B: Body<Data = Bytes> + Unpin,
     {
         if let Some(ended) = self.ended_or_closing() {
             return Poll::Ready(ended);
@@ -347,6 +347,9 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
         // From here on the supervised call settles the attempt.
         let attempt = admitted.attempt.release();
+        if self.own.asks_for_stream() || self.policy.asks_for_stream() {
+            attempt.mark_stream_asked();
+        }
         if self.report.is_some() {
             attempt.describe_attempt(number, request.uri());
         }

@@ -8,7 +8,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{Response, StatusCode, response::Parts};
+use http::{HeaderValue, Response, StatusCode, header, response::Parts};
 use http_body::{Body, Frame};
 use pin_project_lite::pin_project;
 
@@ -20,15 +20,19 @@ use crate::{
     error::{BoxError, chain},
     headers::{X_RUN_ID, X_TERMINAL_REASON},
     llm::{
-        dialect::{Dialect, StreamState, Truncated},
+        JsonOutline,
+        dialect::{Dialect, StreamFailure, StreamState, Truncated},
         failure::{
-            Classifier, Failure, FailureClass, IncompleteJson, JsonOutline, Redirected,
-            TransportError, is_broken_json, is_empty, is_suspect,
+            Classifier, Failure, FailureClass, IncompleteJson, Redirected, TransportError,
+            is_empty, is_suspect, unframed,
         },
-        is_plain, names_json,
+        is_broken_json, is_plain, names_json,
     },
     run::{NodeKind, ReasonClass, Run, TerminalReason, Terminated},
-    supervise::{MarkingReader, ResponseMarks, SupervisedBody, SupervisedFuture},
+    supervise::{
+        BodyForm, MarkingReader, PossibleStream, ResponseMarks, SupervisedBody, SupervisedFuture,
+        name_stream,
+    },
     wall_clock::wall_clock,
 };
 
@@ -219,6 +223,54 @@ impl<B> PeekedAnswer<B> {
     }
 }
 
+impl<B: Body> PeekedAnswer<SupervisedBody<B>> {
+    /// Makes a plain answer of a stream that reported an error before its content: nothing of it
+    /// was sent, so the caller can get the error's own status. Also of a failed answer with a body
+    /// that is written as an event.
+    #[cold]
+    pub(super) fn state_stream_error(&mut self, failure: &Failure)
+    where
+        B: Unpin,
+    {
+        let headers = &self.parts.headers;
+        if !self.parts.status.is_success() && is_plain(headers) {
+            let whole = self.content.held.whole();
+            if let Some(error) = unframed(&whole) {
+                let body = StreamFailure::read(error).to_answer(Dialect::Any);
+                self.replace(body, failure);
+            }
+            return;
+        }
+        if !MarkingReader::is_events(self.parts.status, headers) {
+            return;
+        }
+        let Some(marks) = self.parts.extensions.remove::<ResponseMarks>() else {
+            return;
+        };
+        let Some(event) = marks.failure().filter(|_| marks.commit().is_none()) else {
+            self.parts.extensions.insert(marks);
+            return;
+        };
+        self.replace(event.to_answer(marks.dialect()), failure);
+    }
+
+    /// Puts a JSON body in the place of a failed answer's own.
+    fn replace(&mut self, body: Bytes, failure: &Failure)
+    where
+        B: Unpin,
+    {
+        Pin::new(&mut self.content.body).fail(failure.class);
+        let mut held = HeldPrefix::default();
+        held.push(Frame::data(body));
+        self.content.held = held;
+        let headers = &mut self.parts.headers;
+        let json = HeaderValue::from_static("application/json");
+        headers.insert(header::CONTENT_TYPE, json);
+        headers.remove(header::CONTENT_LENGTH);
+        self.rule = CommitRule::Failure;
+    }
+}
+
 impl<B> PeekedAnswer<B>
 where
     B: Body<Data = Bytes, Error = BoxError> + Unpin,
@@ -231,6 +283,11 @@ where
         let HeldBody { held, body, .. } = &mut *self.content;
         for _ in 0..MAX_FRAMES {
             let ended = body.is_end_stream();
+            if let CommitRule::Unknown(marks) = &self.rule {
+                if let Some(rule) = CommitRule::once_known(marks, ended, &mut self.parts) {
+                    self.rule = rule;
+                }
+            }
             if let Some(progress) = self.rule.progress(held.len(), ended) {
                 return Poll::Ready(Ok(progress));
             }
@@ -365,6 +422,8 @@ enum CommitRule {
     /// The answer is a stream of events. It is read to its first content or error event, its
     /// terminator or end, `MAX_EVENTS` events, or until more than `MAX_HELD` bytes are held.
     Content(ResponseMarks),
+    /// The head of the answer names no event stream, but its first bytes may show that it is one.
+    Unknown(ResponseMarks),
     /// The answer is read to its first byte or its end.
     Byte,
     /// The answer is read to its end, or until more than `MAX_HELD` bytes are held.
@@ -416,7 +475,24 @@ impl CommitRule {
             Some(marks) if MarkingReader::is_events(status, answer.headers()) => {
                 Self::Content(marks.clone())
             }
-            _ => Self::End,
+            _ => match extensions.get() {
+                Some(PossibleStream(marks)) => Self::Unknown(marks.clone()),
+                None => Self::End,
+            },
+        }
+    }
+
+    /// The rule for an answer of which the first bytes have shown what it is; `None` before. Names
+    /// the stream in the head if it is one.
+    #[cold]
+    fn once_known(marks: &ResponseMarks, ended: bool, parts: &mut Parts) -> Option<Self> {
+        match marks.form() {
+            BodyForm::Events => {
+                name_stream(&mut parts.headers, &mut parts.extensions, marks);
+                Some(Self::Content(marks.clone()))
+            }
+            BodyForm::Unknown if !ended => None,
+            BodyForm::Unknown | BodyForm::Other => Some(Self::End),
         }
     }
 
@@ -438,6 +514,8 @@ impl CommitRule {
                 let full = marks.events() >= MAX_EVENTS || bytes > MAX_HELD;
                 (over || full).then_some(PeekProgress::Commit)
             }
+            // As much white space is an answer of some kind.
+            Self::Unknown(_) => (bytes > MAX_HELD).then_some(PeekProgress::Commit),
             Self::Byte => (ended || bytes > 0).then_some(PeekProgress::Commit),
             Self::End if ended => Some(PeekProgress::Classify),
             Self::End => (bytes > MAX_HELD).then_some(PeekProgress::Commit),
@@ -446,14 +524,17 @@ impl CommitRule {
     }
 }
 
-/// Whether a stream has ended by its terminator without content, and either its usage states that
+/// Whether a stream has ended as a whole one without content, and either its usage states that
 /// there was none, or nothing at all came before the terminator.
 fn is_empty_stream(marks: &ResponseMarks) -> bool {
-    if marks.commit().is_some() || marks.terminator().is_none() {
+    if marks.says_nothing() {
+        return true;
+    }
+    let is_whole = marks.terminator().or(marks.finished()).is_some();
+    if marks.commit().is_some() || !is_whole {
         return false;
     }
     match (marks.stop_reason(), marks.usage()) {
-        (None, None) => marks.events() <= 1,
         (Some(reason), Some(usage)) => {
             matches!(&*reason, "stop" | "end_turn") && usage.output_tokens == 0
         }
@@ -461,7 +542,7 @@ fn is_empty_stream(marks: &ResponseMarks) -> bool {
         (None, Some(usage)) => {
             marks.dialect() == Dialect::OpenAiResponses && usage.output_tokens == 0
         }
-        (Some(_), None) => false,
+        (_, None) => false,
     }
 }
 

@@ -47,6 +47,15 @@ pub trait AttemptPolicy {
     /// Whether the caller's request asks for a stream.
     fn streams(&self) -> bool;
 
+    /// As [`streams`](Self::streams), but cheap if the request does not.
+    fn asks_for_stream(&self) -> bool {
+        self.streams()
+    }
+
+    /// Whether events may follow, after a while, once all choices of a chat stream have finished:
+    /// the request asks for usage or for several choices.
+    fn expects_more(&self) -> bool;
+
     /// Whether an answer without content is a fault: the request has no stop sequences, and no
     /// limit of 0. Asked only if an answer seems to have none.
     fn asks_for_content(&self) -> bool {

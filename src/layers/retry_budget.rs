@@ -147,10 +147,11 @@ use crate::{
     body::ReplayBody,
     error::BoxError,
     llm::{
-        RequestFields,
+        RequestFields, expects_more,
         failure::{Classifier, Failure, FailureClass, RetrySame, TryOther, may_be_empty},
+        names_stream,
     },
-    run::{ErrorAllowance, Run},
+    run::{ErrorAllowance, NodeKind, Run},
 };
 
 /// Repeats failed attempts within a budget: see the [module](self).
@@ -365,6 +366,21 @@ impl AttemptPolicy for RetryPolicy {
 
     fn streams(&self) -> bool {
         self.fields().is_some_and(RequestFields::stream)
+    }
+
+    fn asks_for_stream(&self) -> bool {
+        // A layer further out that has chosen a candidate has read the request.
+        let is_read = |own: &Run| own.kind() == NodeKind::Attempt;
+        if self.own.as_ref().is_some_and(is_read) {
+            return false;
+        }
+        let body = self.request.as_ref().map(|request| &request.body);
+        body.is_some_and(|body| names_stream(body.segments())) && self.streams()
+    }
+
+    fn expects_more(&self) -> bool {
+        let request = self.request.as_ref();
+        request.is_some_and(|request| expects_more(request.body.segments()))
     }
 
     fn asks_for_content(&self) -> bool {

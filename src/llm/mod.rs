@@ -7,6 +7,8 @@ mod conversation;
 pub mod dialect;
 pub mod failure;
 mod form_fields;
+mod json_condenser;
+mod json_outline;
 mod json_scanner;
 mod json_validator;
 mod prompt_tokens;
@@ -15,6 +17,7 @@ pub mod sse;
 pub mod stream;
 #[cfg(test)]
 mod tests;
+mod text_channel;
 mod volatile_values;
 mod volatile_words;
 
@@ -29,8 +32,10 @@ pub(crate) use self::{
         canonical, digest, result, texts,
     },
     form_fields::{FormFields, is_form},
+    json_condenser::JsonCondenser,
+    json_outline::{JsonOutline, is_broken_json},
     prompt_tokens::prompt_tokens,
-    request_fields::{RequestFields, insert_model},
+    request_fields::{RequestFields, expects_more, insert_model, names_stream},
     volatile_values::{command_header, is_volatile_key, is_volatile_value, volatile_name},
     volatile_words::{PIECE, ShortNumbers, normalise},
 };

@@ -1,6 +1,7 @@
-use std::{fmt, ops::Range};
+use std::{fmt, ops::Range, sync::LazyLock};
 
 use bytes::Bytes;
+use memchr::memmem::Finder;
 use serde::{
     Deserialize, Deserializer,
     de::{Error, IgnoredAny, MapAccess, Visitor},
@@ -30,6 +31,28 @@ enum ModelName {
     /// The name as a slice of the body, if it contains no escape.
     Plain(Bytes),
     Unescaped(String),
+}
+
+static STREAM: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"stream\""));
+static INCLUDE_USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"include_usage"));
+static CHOICES: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"n\""));
+
+/// Whether a request may ask for a stream: its body has the key. The body is not parsed.
+pub(crate) fn names_stream(body: impl IntoIterator<Item = impl AsRef<[u8]>>) -> bool {
+    let names = |part: &[u8]| STREAM.find(part).is_some();
+    body.into_iter().any(|part| names(part.as_ref()))
+}
+
+/// Whether events may follow once all choices of a chat stream have finished: the request may ask
+/// for usage, or for several choices. The body is not parsed.
+pub(crate) fn expects_more(body: impl IntoIterator<Item = impl AsRef<[u8]>>) -> bool {
+    let names = |part: &[u8]| {
+        INCLUDE_USAGE
+            .find(part)
+            .or_else(|| CHOICES.find(part))
+            .is_some()
+    };
+    body.into_iter().any(|part| names(part.as_ref()))
 }
 
 impl RequestFields {

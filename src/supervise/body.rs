@@ -140,13 +140,20 @@ where
                 Ok(()) => return polled.map_err(Into::into),
                 Err(stop) => stop,
             },
-            Poll::Ready(None) => match supervised.observer().map_or(Ok(()), Observer::finish) {
+            Poll::Ready(None) => match supervised.end() {
                 Ok(()) => StopCause::Ended,
                 Err(cut) => StopCause::Cut(cut),
             },
-            Poll::Ready(Some(Err(_))) => StopCause::Failed,
+            // An error behind a whole answer takes nothing from it.
+            Poll::Ready(Some(Err(_))) => match supervised.has_answer() {
+                true => StopCause::Ended,
+                false => StopCause::Failed,
+            },
             Poll::Pending => ready!(supervised.pending(&role, cx)),
         };
+        if let (StopCause::Ended, Some(observer)) = (&why, supervised.observer()) {
+            observer.close();
+        }
         let polled = polled.map_err(Into::into);
         let task = match supervised.observer() {
             // A layer further out reads the frames, and knows which of them reset a window.

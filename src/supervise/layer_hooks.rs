@@ -78,6 +78,14 @@ impl LayerPart {
         !matches!(self, Self::Nothing | Self::Disconnect(_))
     }
 
+    /// Whether the node ends once the layer's deadline passes.
+    pub(super) const fn ends_node(&self) -> bool {
+        match self {
+            Self::Window(window) => !window.observes(),
+            _ => false,
+        }
+    }
+
     pub(super) fn pending(
         &mut self,
         run: &Run,

@@ -43,6 +43,7 @@ mod stream_marks;
 mod supervised_call;
 mod timer;
 mod unary_tokens;
+mod undecided;
 
 pub use self::{
     body::SupervisedBody, future::SupervisedFuture, service::SupervisedService,
@@ -57,7 +58,8 @@ pub(crate) use self::{
     read_request::{ReadRequest, RequestReader, Upload},
     service::SupervisesCalls,
     step_window::StepWindow,
-    stream_marks::MarkingReader,
+    stream_marks::{BodyForm, MarkingReader, PossibleStream},
     supervised_call::reason_of,
     timer::{TaskTimer, poll_until_end},
+    undecided::name_stream,
 };

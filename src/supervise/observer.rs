@@ -1,10 +1,13 @@
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body;
 
 use super::{
-    stream_marks::{MarkingReader, ResponseMarks},
+    stream_marks::{BodyForm, MarkingReader, PossibleStream, ResponseMarks},
     unary_tokens::UnaryTokens,
+    undecided::UndecidedBody,
 };
 use crate::{
     body::{AnnouncedLength, has_body},
@@ -12,9 +15,14 @@ use crate::{
         dialect::{Dialect, GenAiOperation, Truncated},
         failure::{Failure, FailureClass},
     },
-    run::{Nanos, NotCounted, ResetOn, Run, TerminalReason},
+    run::{NEVER, Nanos, NotCounted, ResetOn, Run, TerminalReason, nanos},
     wall_clock::wall_clock,
 };
+
+/// How long the body of a whole answer may stay open without a frame, before it counts as ended.
+///
+/// Some upstreams leave their connection open behind the last event.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// The facts of a request that a layer needs to read the response.
 ///
@@ -45,6 +53,12 @@ pub(crate) fn operation_of<B>(request: &Request<B>) -> &'static GenAiOperation {
 pub(crate) struct Observer {
     mode: ObserverMode,
     passed: u64,
+    /// Whether a body that is no event stream has had nothing but white space so far, with which
+    /// some upstreams keep a connection open before their answer.
+    is_blank: bool,
+    /// The time at which an answer that is whole counts as ended: see [`LINGER`]. `WHOLE` before the
+    /// first `Pending` behind it; `NEVER` for any other answer.
+    ends_at: Nanos,
     announced: AnnouncedLength,
     failed: Option<FailureClass>,
     /// The upstream's strongest sign of life that is not yet recorded on the node.
@@ -60,6 +74,9 @@ pub(crate) struct Observer {
     is_free: bool,
 }
 
+/// The [`Observer::ends_at`] of an answer that is whole, and has not been waited for since.
+const WHOLE: Nanos = 0;
+
 #[derive(Debug)]
 enum ObserverMode {
     /// The mode for a body that is no event stream: every byte is progress.
@@ -74,6 +91,18 @@ enum ObserverMode {
         /// The offset behind the latest progress, as it was at the last `Pending`.
         progressed: u64,
     },
+    /// The mode before the first bytes of a body that may be an event stream. The second value
+    /// counts the tokens if it is none.
+    Undecided(FormSource, Option<Box<UnaryTokens>>),
+}
+
+/// The source of the decision whether a body is an event stream.
+#[derive(Debug)]
+enum FormSource {
+    /// The innermost layer reads the first bytes.
+    Own(Box<UndecidedBody>),
+    /// A layer further in reads them.
+    Marks(ResponseMarks),
 }
 
 impl ObserverMode {
@@ -95,6 +124,27 @@ impl ObserverMode {
         reader.begin(run, counts);
         extensions.insert(reader.marks().clone());
         Self::Classifying(reader)
+    }
+}
+
+impl ObserverMode {
+    /// The mode for a body whose head names no event stream.
+    #[inline]
+    fn of_bytes<B>(facts: &ResponseFacts, answer: &mut Response<B>, run: &Run) -> Self {
+        if let Some(PossibleStream(marks)) = answer.extensions().get() {
+            return Self::Undecided(FormSource::Marks(marks.clone()), None);
+        }
+        if facts.head {
+            return Self::Bytes;
+        }
+        let status = answer.status();
+        let headers = std::mem::take(answer.headers_mut());
+        let extensions = answer.extensions_mut();
+        let body = UndecidedBody::of(status, &headers, facts.dialect, extensions, run);
+        *answer.headers_mut() = headers;
+        body.map_or(Self::Bytes, |body| {
+            Self::Undecided(FormSource::Own(body), None)
+        })
     }
 }
 
@@ -138,11 +188,13 @@ impl Observer {
         let mode = if facts.is_events(answer.status(), answer.headers()) {
             ObserverMode::of_events(facts, answer.extensions_mut(), run, counts)
         } else {
-            ObserverMode::Bytes
+            ObserverMode::of_bytes(&facts, answer, run)
         };
         Self {
             mode,
             passed: 0,
+            is_blank: true,
+            ends_at: NEVER,
             announced,
             failed: failed(answer),
             unnoted: None,
@@ -160,13 +212,18 @@ impl Observer {
     /// does.
     #[inline(never)]
     pub(super) fn count_answer<B>(&mut self, answer: &mut Response<B>, run: &Run) {
-        let is_whole = matches!(self.mode, ObserverMode::Bytes) && self.failed.is_none();
-        if !is_whole || !self.counts {
+        let is_whole = matches!(self.mode, ObserverMode::Bytes | ObserverMode::Undecided(..));
+        if !is_whole || self.failed.is_some() || !self.counts {
             return;
         }
         if let Some(counted) = UnaryTokens::of(answer, run) {
-            self.counts = false;
-            self.mode = counted.map_or(ObserverMode::Bytes, ObserverMode::Counting);
+            match &mut self.mode {
+                ObserverMode::Undecided(_, tokens) => *tokens = counted,
+                mode => {
+                    self.counts = false;
+                    *mode = counted.map_or(ObserverMode::Bytes, ObserverMode::Counting);
+                }
+            }
         }
     }
 
@@ -175,20 +232,95 @@ impl Observer {
     pub(crate) fn frame(&mut self, data: &Bytes) {
         self.passed += data.len() as u64;
         let progress = match &mut self.mode {
-            ObserverMode::Bytes => true,
-            ObserverMode::Counting(tokens) => {
-                tokens.push(data);
-                true
+            ObserverMode::Classifying(reader) => {
+                let progress = reader.push(data).progress;
+                if !reader.is_over() {
+                    self.ends_at = NEVER;
+                } else if !reader.is_idle() {
+                    self.ends_at = WHOLE;
+                }
+                progress
             }
-            ObserverMode::Classifying(reader) => reader.push(data).progress,
             // The layer that classifies the events also notes them on the node.
             ObserverMode::ReadingMarks { .. } => return,
+            ObserverMode::Undecided(..) => return self.frame_of_unknown(data),
+            ObserverMode::Bytes => self.is_progress(data),
+            ObserverMode::Counting(tokens) => {
+                tokens.push(data);
+                self.is_progress(data)
+            }
         };
         if progress {
             self.unnoted = Some(ResetOn::Content);
         } else {
             self.unnoted = self.unnoted.or(Some(ResetOn::AnyByte));
         }
+    }
+
+    /// Whether a frame of a body that is no event stream is progress: all but white space before
+    /// the answer is.
+    #[inline]
+    fn is_progress(&mut self, data: &Bytes) -> bool {
+        self.is_blank = self.is_blank && data.trim_ascii_start().is_empty();
+        !self.is_blank
+    }
+
+    /// Counts a frame of a body of which it is not known whether it is an event stream.
+    #[cold]
+    fn frame_of_unknown(&mut self, data: &Bytes) {
+        let ObserverMode::Undecided(source, tokens) = &mut self.mode else {
+            return;
+        };
+        let form = match source {
+            FormSource::Own(body) => body.push(data),
+            FormSource::Marks(marks) => marks.form(),
+        };
+        if form == BodyForm::Unknown {
+            self.unnoted = self.unnoted.or(Some(ResetOn::AnyByte));
+            return;
+        }
+        let tokens = tokens.take().filter(|_| form == BodyForm::Other);
+        self.counts &= tokens.is_none();
+        let mode = std::mem::replace(&mut self.mode, ObserverMode::Bytes);
+        match (mode, tokens) {
+            (ObserverMode::Undecided(source, _), None) if form == BodyForm::Events => {
+                self.mode = match source {
+                    FormSource::Own(body) => {
+                        ObserverMode::Classifying(body.into_reader(self.counts))
+                    }
+                    FormSource::Marks(marks) => {
+                        let progressed = 0;
+                        ObserverMode::ReadingMarks { marks, progressed }
+                    }
+                };
+            }
+            (_, Some(tokens)) => self.mode = ObserverMode::Counting(tokens),
+            _ => {}
+        }
+        self.passed -= data.len() as u64;
+        self.frame(data);
+    }
+
+    /// Handles the clean end of the body: the last event of a stream may lack its blank line.
+    #[inline]
+    pub(crate) fn end(&mut self) {
+        if let ObserverMode::Classifying(reader) = &mut self.mode {
+            if reader.boundary() < self.passed {
+                reader.end();
+            }
+        }
+    }
+
+    /// The time at which the answer counts as ended, if it is whole and no further frame comes;
+    /// `NEVER` for any other. Called at a `Pending`.
+    #[inline]
+    pub(super) fn linger(&mut self, now: Nanos) -> Nanos {
+        if self.ends_at == WHOLE {
+            let ends_soon = self.marks().is_some_and(ResponseMarks::ends_soon);
+            let until = || now.saturating_add(nanos(LINGER));
+            self.ends_at = if ends_soon { until() } else { NEVER };
+        }
+        self.ends_at
     }
 
     /// Times the stream's first chunk with content, if the last frame was that chunk.
@@ -228,10 +360,10 @@ impl Observer {
         self.announced = AnnouncedLength::NOTHING;
     }
 
-    /// Whether the upstream sent progress or a sign of life since the last [`note`](Self::note).
-    /// Always false if a layer further in notes them.
+    /// Whether the upstream sent progress or a sign of life since the last [`note`](Self::note), or
+    /// the answer is [about to end](Self::linger). Always false if a layer further in notes them.
     pub(crate) const fn has_news(&self) -> bool {
-        self.unnoted.is_some()
+        self.unnoted.is_some() || self.ends_at != NEVER
     }
 
     /// Records at `now`, on the node and its ancestors, the signs of life since the last call.
@@ -314,7 +446,7 @@ impl Observer {
     /// The marks of the event stream, set by this or an inner layer. `None` for other responses.
     pub(crate) fn marks(&self) -> Option<&ResponseMarks> {
         match &self.mode {
-            ObserverMode::Bytes | ObserverMode::Counting(_) => None,
+            ObserverMode::Bytes | ObserverMode::Counting(_) | ObserverMode::Undecided(..) => None,
             ObserverMode::Classifying(reader) => Some(reader.marks()),
             ObserverMode::ReadingMarks { marks, .. } => Some(marks),
         }
@@ -325,10 +457,11 @@ impl Observer {
         self.marks().and_then(ResponseMarks::stop_reason)
     }
 
-    /// Whether a content event was read; of a response that is no event stream, any byte.
+    /// Whether a content event was read; of a response that is no event stream, any byte but white
+    /// space.
     pub(crate) fn has_content(&self) -> bool {
         self.marks()
-            .map_or(self.passed > 0, |marks| marks.commit().is_some())
+            .map_or(!self.is_blank, |marks| marks.commit().is_some())
     }
 
     /// Whether the stream has sent a comment or a ping that counts as a heartbeat.
@@ -353,13 +486,47 @@ impl Observer {
     /// Whether the caller has received the complete response.
     ///
     /// The response is complete with the body's announced length, the trailers, or the event that
-    /// ends the stream.
+    /// ends the stream. A stream that is finished is complete without that event once a layer has
+    /// ended it: if the caller leaves before, usage may follow.
     pub(crate) fn is_complete(&self) -> bool {
+        self.has_all() || self.is_closed()
+    }
+
+    fn is_closed(&self) -> bool {
+        self.marks().is_some_and(ResponseMarks::is_closed) && self.is_finished()
+    }
+
+    /// Ends a finished answer, for which no layer waits any more.
+    pub(super) fn close(&self) {
+        if let Some(marks) = self.marks().filter(|marks| marks.finished().is_some()) {
+            marks.close();
+        }
+    }
+
+    /// Whether the answer is complete at `now` for a layer that waits. `is_end` says that the layer
+    /// would end the node now; then it does not wait for what may follow a finished answer.
+    pub(super) fn is_complete_at(&self, now: Nanos, is_end: bool) -> bool {
+        self.has_all() || self.is_finished() && (is_end || self.ends_at <= now)
+    }
+
+    /// Whether the stream so far is a whole answer, with or without the event that ends it.
+    pub(super) fn has_answer(&self) -> bool {
+        let terminator = self.marks().and_then(ResponseMarks::terminator);
+        terminator.is_some_and(|at| self.passed >= at) || self.is_finished()
+    }
+
+    /// Whether the caller has the event that ends the stream, or all announced bytes.
+    fn has_all(&self) -> bool {
         // Nothing follows an upstream's own error event, so it ends the stream as a
         // terminator does.
-        let ends = |marks: &ResponseMarks| marks.terminator().or(marks.error());
-        let terminator = self.marks().and_then(ends);
-        terminator.is_some_and(|at| self.passed >= at) || self.announced.is_reached(self.passed)
+        let last = self.marks().and_then(ResponseMarks::last_event);
+        last.is_some_and(|at| self.passed >= at) || self.announced.is_reached(self.passed)
+    }
+
+    /// Whether the caller has a finished answer, without the event that ends the stream.
+    fn is_finished(&self) -> bool {
+        let finished = self.marks().and_then(ResponseMarks::finished);
+        finished.is_some_and(|at| self.passed >= at)
     }
 
     /// Whether the head of the response says that it is a failure.

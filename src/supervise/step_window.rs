@@ -59,6 +59,11 @@ impl StepWindow {
         self
     }
 
+    /// Whether the window only notifies observers.
+    pub(super) const fn observes(&self) -> bool {
+        self.observes
+    }
+
     /// Starts or continues the count of silence at a `Pending` of the inner future or body.
     ///
     /// The result is the time at which the window passes unless an event resets it. It is `None`

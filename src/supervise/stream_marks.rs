@@ -2,15 +2,17 @@
 
 use std::sync::{
     Arc, OnceLock,
-    atomic::{AtomicBool, AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
 };
 
+use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
 use crate::{
     llm::{
         dialect::{Dialect, Finish, StreamFailure, Truncated, Usage},
         is_plain, names_events,
+        sse::{DONE, MESSAGE_STOP},
         stream::{ChunkSummary, Partial, StreamReader, estimated_tokens},
     },
     lock::Lock,
@@ -46,8 +48,24 @@ struct MarkCells {
     commit: AtomicU64,
     terminator: AtomicU64,
     error: AtomicU64,
+    /// The offset at which the error event begins.
+    error_start: AtomicU64,
+    /// Whether the terminator or an error event has come.
+    has_last: AtomicBool,
+    /// Whether the stream has ended without a part of an answer.
+    says_nothing: AtomicBool,
     sequence: AtomicU64,
-    finished: AtomicBool,
+    /// An offset at which the answer was finished, or 0.
+    finished: AtomicU64,
+    /// Whether a layer that has read the request says that nothing follows the finished answer
+    /// but its terminator.
+    is_last: AtomicBool,
+    /// Whether a layer has ended a finished answer, and waits for nothing more of it.
+    is_closed: AtomicBool,
+    /// The [`BodyForm`] of the body.
+    form: AtomicU8,
+    /// The event that SDKs need at the end, if the upstream ended the answer by another one.
+    done: Lock<Option<Bytes>>,
     // The failure is boxed, because it is large and few streams have one.
     failure: OnceLock<Box<StreamFailure>>,
     usage: Lock<Option<Usage>>,
@@ -55,11 +73,110 @@ struct MarkCells {
     response_id: OnceLock<(Arc<str>, u64)>,
 }
 
+/// Whether a body is an event stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BodyForm {
+    Events = 0,
+    /// The body's first bytes, which will decide it, have not come.
+    Unknown = 1,
+    Other = 2,
+}
+
+/// The marks of a body that may be an event stream, although its head does not say so.
+///
+/// The layer that reads the first bytes of the body puts this mark into the response's extensions.
+/// The attempt that holds the answer back replaces it, once the bytes have come.
+#[derive(Clone, Debug)]
+pub(crate) struct PossibleStream(pub(crate) ResponseMarks);
+
 impl ResponseMarks {
     pub(super) fn new() -> Self {
         Self {
             marks: Arc::default(),
         }
+    }
+
+    pub(crate) fn form(&self) -> BodyForm {
+        match self.marks.form.load(Ordering::Acquire) {
+            0 => BodyForm::Events,
+            1 => BodyForm::Unknown,
+            _ => BodyForm::Other,
+        }
+    }
+
+    pub(super) fn set_form(&self, form: BodyForm) {
+        self.marks.form.store(form as u8, Ordering::Release);
+    }
+
+    /// Records that a layer ends the answer, which is finished: the layers further in are dropped
+    /// with a whole answer, and not by a caller that leaves.
+    pub(super) fn close(&self) {
+        self.marks.is_closed.store(true, Ordering::Release);
+    }
+
+    /// Whether a layer has ended the answer, which is finished.
+    pub(super) fn is_closed(&self) -> bool {
+        self.marks.is_closed.load(Ordering::Acquire)
+    }
+
+    /// Records that nothing follows a finished answer but its terminator.
+    pub(crate) fn expect_nothing_more(&self) {
+        self.marks.is_last.store(true, Ordering::Release);
+    }
+
+    /// Whether the answer will be over shortly: it has its last event, or it is finished and all
+    /// that the request asks for has come.
+    pub(super) fn ends_soon(&self) -> bool {
+        let is_finished = || self.finished().is_some();
+        let has_all = || self.marks.is_last.load(Ordering::Acquire) || self.usage().is_some();
+        self.last_event().is_some() || is_finished() && has_all()
+    }
+
+    /// Whether the terminator or an error event has come.
+    pub(crate) fn has_last(&self) -> bool {
+        self.marks.has_last.load(Ordering::Acquire)
+    }
+
+    /// Whether the stream has ended without a part of an answer: see [`StreamReader::says_nothing`].
+    pub(crate) fn says_nothing(&self) -> bool {
+        self.marks.says_nothing.load(Ordering::Acquire)
+    }
+
+    /// The offset at which the event begins by which the upstream reported an error.
+    pub(crate) fn error_start(&self) -> Option<u64> {
+        let start = || self.marks.error_start.load(Ordering::Acquire);
+        self.error().map(|_| start())
+    }
+
+    /// The offset behind the terminator or the upstream's error; nothing follows either.
+    pub(crate) fn last_event(&self) -> Option<u64> {
+        self.terminator().or(self.error())
+    }
+
+    /// An offset at which the answer was finished, although its terminator had not come; `None` if
+    /// it is not finished.
+    pub(crate) fn finished(&self) -> Option<u64> {
+        mark(&self.marks.finished)
+    }
+
+    /// Whether the upstream's body has ended after `received` bytes, and these are whole events,
+    /// if need be with a blank line behind them.
+    pub(crate) fn is_whole_at(&self, received: u64) -> bool {
+        self.boundary_at(received) == Some(received)
+    }
+
+    /// The event that SDKs need behind the upstream's last one, if the answer is whole without it.
+    pub(crate) fn missing_terminator(&self) -> Option<Bytes> {
+        if let Some(done) = &*self.marks.done.lock() {
+            return Some(done.clone());
+        }
+        let terminator = match self.dialect() {
+            Dialect::OpenAiChat => DONE,
+            Dialect::Anthropic => MESSAGE_STOP,
+            _ => return None,
+        };
+        let is_missing = self.last_event().is_none() && self.is_finished();
+        is_missing.then(|| Bytes::from_static(terminator))
     }
 
     /// The dialect of the stream. It is [`Dialect::Any`] before the first frame, and until the
@@ -125,13 +242,12 @@ impl ResponseMarks {
     /// failed.
     #[must_use]
     pub fn is_finished(&self) -> bool {
-        self.marks.finished.load(Ordering::Acquire)
+        self.finished().is_some()
     }
 
     /// Whether the upstream has said that the answer is whole or has failed.
     pub(crate) fn has_stopped(&self) -> bool {
-        let is_last = self.terminator().or(self.error()).is_some();
-        is_last
+        self.last_event().is_some()
             || match self.dialect() {
                 // A chat answer has a stop reason as soon as one of its choices has finished.
                 Dialect::OpenAiChat => self.is_finished(),
@@ -180,8 +296,9 @@ impl ResponseMarks {
     /// This method does not publish the usage, which [`MarkingReader::push`] stores.
     ///
     /// The layer calls this method after every frame. A call in which no mark is new makes only
-    /// atomic stores, and allocates nothing.
-    pub(super) fn publish(&self, reader: &StreamReader) {
+    /// atomic stores, and allocates nothing. The result says whether the answer is whole, or has
+    /// failed.
+    pub(super) fn publish(&self, reader: &StreamReader) -> bool {
         let marks = &*self.marks;
         let store = |cell: &AtomicU64, value| cell.store(value, Ordering::Release);
         store(&marks.boundary, reader.boundary());
@@ -190,14 +307,20 @@ impl ResponseMarks {
         store(&marks.events, reader.events());
         store(&marks.heartbeats, reader.heartbeats());
         store(&marks.sequence, reader.next_sequence());
-        let is_finished = matches!(reader.finish(), Finish::Finished);
-        marks.finished.store(is_finished, Ordering::Release);
+        let finish = reader.finish();
+        let is_finished = finish == Finish::Finished;
+        let at = if is_finished { reader.boundary() } else { 0 };
+        store(&marks.finished, at);
         let store_mark = |cell, offset: Option<u64>| {
             if let Some(offset) = offset {
                 store(cell, offset);
             }
         };
         store_mark(&marks.commit, reader.commit());
+        if let Some(start) = reader.error_start() {
+            store(&marks.error_start, start);
+            marks.has_last.store(true, Ordering::Release);
+        }
         store_mark(&marks.error, reader.error());
         store_mark(&marks.terminator, reader.terminator());
         if let Some(reason) = reader.stop_reason() {
@@ -212,6 +335,15 @@ impl ResponseMarks {
         if !matches!(reader.dialect(), Dialect::Any) {
             marks.dialect.get_or_init(|| reader.dialect());
         }
+        if finish == Finish::Complete {
+            marks.has_last.store(true, Ordering::Release);
+            *marks.done.lock() = reader.done().cloned();
+        }
+        if matches!(finish, Finish::Complete | Finish::Unknown) {
+            let says_nothing = reader.says_nothing();
+            marks.says_nothing.store(says_nothing, Ordering::Release);
+        }
+        !matches!(finish, Finish::Truncated | Finish::Unknown)
     }
 }
 
@@ -228,6 +360,10 @@ pub(crate) struct MarkingReader {
     marks: ResponseMarks,
     /// The count of the answer's tokens, if its run counts them.
     meter: Option<Box<TokenMeter>>,
+    /// Whether the answer is whole, or has failed, as far as it was read.
+    is_over: bool,
+    /// Whether the last chunk had no event that is more than a sign of life.
+    is_idle: bool,
     #[cfg(feature = "metrics")]
     pub(super) chunks: crate::run::StreamChunks,
 }
@@ -238,6 +374,8 @@ impl MarkingReader {
             reader: StreamReader::new(dialect),
             marks: ResponseMarks::new(),
             meter: None,
+            is_over: false,
+            is_idle: false,
             #[cfg(feature = "metrics")]
             chunks: crate::run::StreamChunks::default(),
         }
@@ -254,11 +392,34 @@ impl MarkingReader {
 
     pub(crate) fn push(&mut self, chunk: &[u8]) -> ChunkSummary {
         let seen = self.reader.push(chunk);
+        self.note(seen)
+    }
+
+    /// Reads the stream's last event, if the blank line behind that is missing. The transport has
+    /// ended cleanly.
+    pub(crate) fn end(&mut self) -> ChunkSummary {
+        let seen = self.reader.end();
+        self.note(seen)
+    }
+
+    /// Whether the answer is whole, or has failed, as far as it was read.
+    pub(super) const fn is_over(&self) -> bool {
+        self.is_over
+    }
+
+    /// Whether the last chunk had no event that is more than a sign of life.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.is_idle
+    }
+
+    #[inline]
+    fn note(&mut self, seen: ChunkSummary) -> ChunkSummary {
         #[cfg(feature = "metrics")]
         if seen.content {
             self.chunks.count();
         }
-        self.marks.publish(&self.reader);
+        self.is_idle = !seen.event;
+        self.is_over = self.marks.publish(&self.reader);
         if self.reader.take_usage_news() {
             *self.marks.marks.usage.lock() = self.reader.usage();
         }

@@ -201,7 +201,7 @@ impl SupervisedCall {
     fn measure(&mut self, task: TaskId) -> Poll<StopCause> {
         let now = PollScope::now_nanos(&self.run);
         let deadline = self.part_pending(now, task);
-        if deadline <= now && self.is_complete() {
+        if deadline <= now && self.is_complete_at(now, self.settings.part.ends_node()) {
             return Poll::Ready(StopCause::Ended);
         }
         PollScope::lower(deadline, &self.run);
@@ -216,10 +216,10 @@ impl SupervisedCall {
         self.ready = 0;
         let now = PollScope::now_nanos(&self.run);
         let own = self.part_pending(now, scope.task());
-        let deadline = own.min(scope.next_deadline(self.run.node()));
-        let next = PollScope::lower(deadline, &self.run);
+        let ends = scope.next_deadline(self.run.node());
+        let next = PollScope::lower(own.min(ends), &self.run);
         if next <= now {
-            if self.is_complete() {
+            if self.is_complete_at(now, ends <= now || self.settings.part.ends_node()) {
                 return Poll::Ready(StopCause::Ended);
             }
             self.check(now, scope.task());
@@ -239,21 +239,53 @@ impl SupervisedCall {
 
     /// Notes the signs of life since the last wait, and starts a new wait.
     ///
-    /// The result is the next deadline of the layer's window or hooks, or `NEVER`.
+    /// The result is the next deadline of the layer's window or hooks, or the time at which a whole
+    /// answer counts as ended; or `NEVER`.
     fn part_pending(&mut self, now: Nanos, task: TaskId) -> Nanos {
         self.needs_frame = self.settings.part.measures();
         self.note(now);
-        if !self.needs_frame {
-            return NEVER;
-        }
         let observer = self.reader.observer_mut();
+        let (observer, linger) = match observer {
+            Some(observer) => {
+                let linger = observer.linger(now);
+                (Some(observer), linger)
+            }
+            None => (None, NEVER),
+        };
+        if !self.needs_frame {
+            return linger;
+        }
         let due = self.settings.part.pending(&self.run, observer, now, task);
-        due.unwrap_or(NEVER)
+        due.unwrap_or(NEVER).min(linger)
     }
 
     /// Whether the caller has the complete response, although the inner body has not ended.
-    fn is_complete(&self) -> bool {
-        self.observer().is_some_and(Observer::is_complete)
+    /// `is_end` says that the node would end now.
+    fn is_complete_at(&self, now: Nanos, is_end: bool) -> bool {
+        let observer = self.observer();
+        observer.is_some_and(|observer| observer.is_complete_at(now, is_end))
+    }
+
+    /// Whether the body so far is a whole answer, with or without its last event. False if the
+    /// upstream has reported an error.
+    #[cold]
+    pub(super) fn has_answer(&self) -> bool {
+        self.observer().is_some_and(Observer::has_answer)
+    }
+
+    /// Handles the clean end of the inner body.
+    ///
+    /// # Errors
+    ///
+    /// The stream is [`Truncated`].
+    pub(super) fn end(&mut self) -> Result<(), Truncated> {
+        match &mut self.reader {
+            ResponseReader::Body(observer) => {
+                observer.end();
+                observer.finish()
+            }
+            _ => Ok(()),
+        }
     }
 
     fn note(&mut self, now: Nanos) {
@@ -284,6 +316,7 @@ impl SupervisedCall {
                 None => {
                     // Trailers are the last frame of a body, so the stream must be
                     // complete.
+                    observer.end();
                     observer.finish().map_err(StopCause::Cut)?;
                     observer.trailers();
                 }

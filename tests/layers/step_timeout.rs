@@ -240,14 +240,17 @@ async fn what_resets_the_window_is_a_setting() {
 
 #[tokio::test(start_paused = true)]
 async fn bytes_of_an_answer_that_is_no_event_stream_are_progress() {
-    let upstream = Upstream::script(Script::json().repeat(5, 8.0, " ").never());
+    // White space before the answer is no part of it; behind its first byte it is.
+    for (bytes, last) in [("1", 40), (" ", 0), ("{ ", 40), ("\n", 0)] {
+        let upstream = Upstream::script(Script::json().repeat(5, 8.0, bytes).never());
 
-    let stack = Stack::default().step(10).build(&upstream);
-    let outcome = stack.ask(request()).await;
+        let stack = Stack::default().step(10).build(&upstream);
+        let outcome = stack.ask(request()).await;
 
-    assert_eq!(outcome.status, 200);
-    assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
-    assert_eq!(outcome.at, secs(40) + WINDOW);
+        assert_eq!(outcome.status, 200);
+        assert_eq!(outcome.terminated().reason, TerminalReason::StepTimeout);
+        assert_eq!(outcome.at, secs(last) + WINDOW, "{bytes:?}");
+    }
 }
 
 /// covers: T19

@@ -877,12 +877,14 @@ async fn an_error_that_the_callers_sdk_does_not_hear_is_said_once_more() {
             let outcome = stack.ask(request).await;
             let text = outcome.whole();
 
-            let rest = text.strip_prefix(&[&content, event].concat()).unwrap();
-            assert_eq!(rest.is_empty(), is_heard, "{path} {event} {rest}");
-            if !is_heard {
+            let rest = text.strip_prefix(&*content).unwrap();
+            if is_heard {
+                assert_eq!(rest, event, "{path}");
+            } else {
+                // The event that is not heard is left out: some SDKs cannot read it.
                 assert!(rest.starts_with("event: error\ndata: "), "{rest}");
                 assert!(
-                    rest.contains("\"message\":\"no (upstream_failed)\""),
+                    rest.contains("\"message\":\"no (x, upstream_failed)\""),
                     "{rest}"
                 );
                 assert_eq!(rest.matches("event: error").count(), 1);
@@ -918,9 +920,12 @@ async fn half_an_event_after_an_error_that_is_not_heard_is_dropped_before_it_is_
                     let outcome = Outcome::of(service.oneshot(request)).await;
                     let text = outcome.whole();
 
-                    let rest = text.strip_prefix(&[&*content, event].concat()).unwrap();
+                    let rest = text.strip_prefix(&*content).unwrap();
                     if is_heard {
-                        assert_eq!(rest, tail, "nothing is said again");
+                        // A whole event gets its blank line.
+                        let rest = rest.trim_end_matches('\n');
+                        let said = [event, tail].concat();
+                        assert_eq!(rest, said.trim_end_matches('\n'), "nothing is said again");
                         continue;
                     }
                     assert!(rest.starts_with("event: error\ndata: {"), "{rest:?}");
@@ -930,8 +935,8 @@ async fn half_an_event_after_an_error_that_is_not_heard_is_dropped_before_it_is_
                     });
                     let (name, data) = events.last().unwrap();
                     let said: Value = serde_json::from_slice(data).unwrap();
-                    assert_eq!((&**name, events.len()), (&b"error"[..], 3));
-                    assert_eq!(said["message"], "no (upstream_failed)");
+                    assert_eq!((&**name, events.len()), (&b"error"[..], 2));
+                    assert_eq!(said["message"], "no (x, upstream_failed)");
                 }
             }
         }

@@ -761,15 +761,30 @@ async fn a_complete_answer_wins_over_a_ceiling_further_in() {
     let upstream = Upstream::script(Script::sse().data(chat("a")).data(DONE).never());
     let service = ServiceBuilder::new()
         .layer(ClientDisconnectLayer::new())
-        .layer(HardCeilingLayer::new(WINDOW))
+        .layer(HardCeilingLayer::new(secs(1)))
         .service(upstream.clone());
 
     let start = Instant::now();
     let outcome = Outcome::of(service.oneshot(request)).await;
 
     assert!(outcome.error.is_none(), "{:?}", outcome.error);
-    assert_eq!(start.elapsed(), WINDOW);
+    assert_eq!(start.elapsed(), secs(1));
     assert_eq!(call.terminal_reason(), Some(TerminalReason::Completed));
+}
+
+/// The body of a whole answer may stay open for 2 s.
+#[tokio::test(start_paused = true)]
+async fn a_complete_answer_ends_although_its_body_stays_open() {
+    let upstream = Upstream::script(Script::sse().data(chat("a")).data(DONE).never());
+    let service = HardCeilingLayer::new(WINDOW).layer(upstream.clone());
+
+    let start = Instant::now();
+    let outcome = Outcome::of(service.oneshot(request())).await;
+
+    assert!(outcome.error.is_none(), "{:?}", outcome.error);
+    assert_eq!(start.elapsed(), secs(2));
+    let reason = upstream.run().terminal_reason();
+    assert_eq!(reason, Some(TerminalReason::Completed));
 }
 
 /// The outermost layer enforces the window: it drops all that is nested in it.

@@ -17,7 +17,10 @@ use crate::{
     body::ReplayBody,
     error::BoxError,
     headers::X_ATTEMPT,
-    llm::failure::{Failure, FailureClass, TryOther, may_be_empty},
+    llm::{
+        expects_more,
+        failure::{Failure, FailureClass, TryOther, may_be_empty},
+    },
     run::{Clock, ErrorAllowance, Limits, Run},
 };
 
@@ -209,6 +212,11 @@ impl AttemptPolicy for FallbackPolicy {
 
     fn streams(&self) -> bool {
         self.original().is_some_and(OriginalRequest::streams)
+    }
+
+    fn expects_more(&self) -> bool {
+        let original = self.original();
+        original.is_some_and(|original| expects_more([original.body()]))
     }
 
     fn asks_for_content(&self) -> bool {

@@ -242,6 +242,11 @@ where
                     Ok(data) => {
                         events.push(data);
                         sent(this.keep_alive, events);
+                        if events.is_broken() {
+                            // The caller has an error, and needs no more of the upstream.
+                            this.inner.set(Inner::Over);
+                            *this.keep_alive = None;
+                        }
                     }
                     Err(trailers) => {
                         this.inner.set(Inner::Over);

@@ -1,6 +1,6 @@
 use std::collections::VecDeque;
 
-use bytes::{Bytes, BytesMut};
+use bytes::{Buf, Bytes, BytesMut};
 use http::Extensions;
 use http_body::Frame;
 
@@ -9,11 +9,14 @@ use crate::{
     error::BoxError,
     llm::{
         dialect::{Dialect, error_event},
-        sse::{DONE, ErrorInfo, Splitter},
+        sse::{ErrorInfo, Splitter},
     },
     run::{Run, RunId},
     supervise::{MarkingReader, ResponseMarks},
 };
+
+/// A byte order mark, which a stream may begin with.
+const BOM: &[u8] = b"\xEF\xBB\xBF";
 
 /// The maximum number of bytes of an incomplete event that the layer holds back.
 const MAX_HELD: usize = 1024 * 1024;
@@ -32,6 +35,8 @@ pub(super) struct CallerStream {
     torn: bool,
     /// Whether the last byte for the caller was a CR, which a LF may complete.
     after_cr: bool,
+    /// Whether the caller has all that it gets: what the upstream sends on is dropped.
+    is_over: bool,
     /// The offset of the stream's latest progress that was seen.
     progressed: u64,
     out: VecDeque<Frame<Bytes>>,
@@ -69,6 +74,7 @@ impl CallerStream {
             held: BytesMut::new(),
             torn: false,
             after_cr: false,
+            is_over: false,
             progressed: 0,
             out: VecDeque::new(),
         }
@@ -80,16 +86,24 @@ impl CallerStream {
         self.run = answer.get().cloned().or(self.run.take());
     }
 
+    /// Whether the caller has an error in place of the upstream's.
+    pub(super) fn is_broken(&self) -> bool {
+        self.is_over && self.marks().terminator().is_none()
+    }
+
     /// Whether a comment may be inserted, because the caller has whole events.
     pub(super) fn is_between(&self) -> bool {
         self.held.is_empty() && !self.torn && !self.after_cr
     }
 
-    /// Whether the caller has the event that ends the stream.
+    /// Whether the caller has the event that ends the stream, or a finished answer.
     pub(super) fn is_complete(&self) -> bool {
         let marks = self.marks();
         let is_sent = |at: Option<u64>| at.is_some_and(|at| at <= self.sent);
-        is_sent(marks.error()) || is_sent(marks.terminator())
+        self.is_over
+            || is_sent(marks.error())
+            || is_sent(marks.terminator())
+            || is_sent(marks.finished())
     }
 
     /// Whether the upstream made progress since this method last ran.
@@ -114,6 +128,10 @@ impl CallerStream {
         let EventSource::Marks(marks) = &self.source else {
             return false;
         };
+        if marks.has_last() || self.sent == 0 {
+            // An event may have to be dropped, or a byte order mark.
+            return false;
+        }
         let received = self.sent + data.len() as u64;
         let is_whole = marks.boundary_at(received) == Some(received);
         let passes = is_whole && self.held.is_empty() && self.is_empty() && !data.is_empty();
@@ -157,8 +175,14 @@ impl CallerStream {
 
     /// Takes bytes of the upstream, and queues the whole events among them for the caller.
     pub(super) fn push(&mut self, mut data: Bytes) {
+        if self.is_over {
+            return;
+        }
         let start = self.sent + self.held.len() as u64;
         let boundary = self.boundary(start + data.len() as u64, &data);
+        if self.marks().has_last() && self.push_last(&data) {
+            return;
+        }
         match boundary
             .checked_sub(start)
             .and_then(|whole| usize::try_from(whole).ok())
@@ -179,6 +203,54 @@ impl CallerStream {
         }
     }
 
+    /// Takes bytes among which the stream's last event may be. The result is false if it is not.
+    ///
+    /// An error event that the caller's SDK ignores is replaced by one that it raises. What follows
+    /// the last event is dropped: some SDKs take it for an error.
+    #[cold]
+    fn push_last(&mut self, data: &[u8]) -> bool {
+        let start = self.sent + self.held.len() as u64;
+        let received = start + data.len() as u64;
+        let marks = self.marks();
+        let ignored = self.ignored_error();
+        let end = match (marks.terminator(), marks.error()) {
+            _ if ignored.is_some() => ignored,
+            (Some(end), _) if self.ends_with_terminator() => Some(end),
+            _ => None,
+        };
+        let last = marks.last_event().is_some_and(|at| at <= received);
+        let Some(end) = end.filter(|_| last) else {
+            return false;
+        };
+        self.held.extend_from_slice(data);
+        let keep = usize::try_from(end.saturating_sub(self.sent)).unwrap_or(usize::MAX);
+        // The line feed of a CRLF at the end of the last event belongs to it.
+        let keep = keep + usize::from(self.held.get(keep) == Some(&b'\n'));
+        self.held.truncate(keep);
+        self.is_over = true;
+        if ignored.is_some() {
+            let whole = self.held.split().freeze();
+            self.send(whole);
+            self.translate();
+        } else {
+            self.flush();
+        }
+        true
+    }
+
+    /// The offset at which the upstream's error event begins, if the caller's SDK ignores it.
+    fn ignored_error(&self) -> Option<u64> {
+        let (marks, dialect) = (self.marks(), self.dialect());
+        let is_ignored = marks.failure().is_some_and(|it| !dialect.raises(it));
+        marks.error_start().filter(|_| is_ignored)
+    }
+
+    /// Whether nothing may follow the terminator of the caller's dialect. In the Responses dialect
+    /// some clients wait for a `[DONE]` behind it.
+    fn ends_with_terminator(&self) -> bool {
+        matches!(self.dialect(), Dialect::OpenAiChat | Dialect::Anthropic)
+    }
+
     fn hold(&mut self, data: &[u8]) {
         self.held.extend_from_slice(data);
         if self.torn || self.held.len() > MAX_HELD {
@@ -193,9 +265,14 @@ impl CallerStream {
         self.send(held);
     }
 
-    fn send(&mut self, data: Bytes) {
+    fn send(&mut self, mut data: Bytes) {
+        let is_first = self.sent == 0;
+        self.sent += data.len() as u64;
+        if is_first && data.starts_with(BOM) {
+            // Some SDKs take it for a part of the first field's name.
+            data.advance(BOM.len());
+        }
         if !data.is_empty() {
-            self.sent += data.len() as u64;
             self.after_cr = data.ends_with(b"\r");
             self.out.push_back(Frame::data(data));
         }
@@ -204,8 +281,17 @@ impl CallerStream {
     /// Ends the caller's stream when the upstream's body ended, with `trailers` if it had any; a
     /// truncated stream ends with an error event.
     pub(super) fn end(&mut self, trailers: Option<Frame<Bytes>>) {
-        let finish = match &self.source {
-            EventSource::Own(reader) => reader.finish(),
+        if self.is_over && self.marks().missing_terminator().is_none() {
+            self.out.extend(trailers);
+            return;
+        }
+        let finish = match &mut self.source {
+            EventSource::Own(reader) => {
+                if !self.held.is_empty() {
+                    reader.end();
+                }
+                reader.finish()
+            }
             // The layer further in turns the end of a truncated stream into an error itself.
             EventSource::Marks(_) | EventSource::Split(..) => Ok(()),
         };
@@ -218,22 +304,34 @@ impl CallerStream {
         }
     }
 
+    /// Ends a whole answer: adds what the upstream left out at its end, and SDKs need.
     fn complete(&mut self) {
-        let marks = self.marks();
-        let finished = marks.is_finished() && marks.terminator().is_none();
-        if finished && matches!(marks.dialect(), Dialect::OpenAiChat) {
-            // Drop the incomplete event, which would merge with `[DONE]`.
-            self.held.clear();
-            self.end_event();
-            self.out.push_back(Frame::data(Bytes::from_static(DONE)));
-        } else if !self.translate() {
+        if self.ignored_error().is_some() && self.push_last(b"") {
+            return;
+        }
+        let received = self.sent + self.held.len() as u64;
+        let lacks_blank_line = self.sent < received || self.torn;
+        if lacks_blank_line && self.marks().is_whole_at(received) {
+            let ends_line = self.held.ends_with(b"\n");
             self.flush();
+            self.torn = false;
+            let end: &[u8] = if ends_line { b"\n" } else { b"\n\n" };
+            self.out.push_back(Frame::data(Bytes::from_static(end)));
+        }
+        match self.marks().missing_terminator() {
+            Some(terminator) => {
+                // Drop the incomplete event, which would merge with the terminator.
+                self.held.clear();
+                self.end_event();
+                self.out.push_back(Frame::data(terminator));
+            }
+            None => self.flush(),
         }
     }
 
     /// Ends an event of which the caller got only the start, so that another event can follow.
     fn end_event(&mut self) {
-        if self.torn {
+        if std::mem::take(&mut self.torn) {
             self.out.push_back(Frame::data(Bytes::from_static(b"\n\n")));
         }
     }
@@ -243,32 +341,39 @@ impl CallerStream {
     /// The caller needs none if it has the terminator, or an error event of the upstream that its
     /// SDK raises.
     pub(super) fn fail(&mut self, error: &BoxError) {
+        if self.is_over {
+            return;
+        }
         if self.is_complete() {
             // The caller has the upstream's own error event, or the complete answer.
-            self.translate();
+            self.held.clear();
+            self.complete();
             return;
         }
         let answer = ErrorAnswer::of(error, Statuses::DEFAULT, false);
         self.add(&answer.code, &answer.message, answer.run);
     }
 
-    /// Repeats an upstream's error event that the caller's SDK ignores, in the caller's dialect.
+    /// Adds an error event in the caller's dialect, for one of the upstream that its SDK ignores.
     ///
-    /// Without the repeated event the SDK would take a partial answer for the whole. The method
-    /// returns whether it added an event; if so, it drops the held bytes.
-    fn translate(&mut self) -> bool {
-        let (marks, dialect) = (self.marks(), self.dialect());
-        let failure = marks.failure().filter(|it| !dialect.raises(it));
-        let is_sent = marks.error().is_some_and(|at| at <= self.sent);
-        let Some(failure) = failure.filter(|_| is_sent) else {
-            return false;
-        };
-        let message = match &*failure.message {
+    /// Without it the SDK would take a partial answer for the whole.
+    fn translate(&mut self) {
+        let failure = self.marks().failure();
+        let kind = failure.map_or("", |it| {
+            if it.kind.is_empty() {
+                &it.code
+            } else {
+                &it.kind
+            }
+        });
+        let message = match failure.map_or("", |it| &it.message) {
             "" => "The upstream failed (upstream_failed).".to_owned(),
-            message => format!("{message} (upstream_failed)"),
+            message if kind.is_empty() || message.contains(kind) => {
+                format!("{message} (upstream_failed)")
+            }
+            message => format!("{message} ({kind}, upstream_failed)"),
         };
         self.add("upstream_failed", &message, None);
-        true
     }
 
     /// Adds an error event in the caller's dialect, in place of the held bytes.

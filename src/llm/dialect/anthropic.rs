@@ -2,10 +2,17 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::{faulty_stops::FaultyStop, grammar::Grammar, stream_state::StreamState, usage::Tokens};
+use super::{
+    faulty_stops::FaultyStop,
+    grammar::{Finish, Grammar},
+    stream_state::StreamState,
+    usage::Tokens,
+};
 use crate::llm::{
     json_scanner::{Scan, Scanner, Text},
-    sse::{ErrorInfo, Event, EventKind, EventVerdict, anthropic_body},
+    sse::{
+        ErrorInfo, Event, EventKind, EventVerdict, anthropic_body, is_empty_object, is_heartbeat,
+    },
 };
 
 #[derive(Debug)]
@@ -21,6 +28,7 @@ struct AnthropicMessage<'a> {
     delta: Delta<'a>,
     block: Option<&'a [u8]>,
     message: Option<&'a [u8]>,
+    prompt_progress: Option<&'a [u8]>,
     usage: Tokens,
 }
 
@@ -57,6 +65,14 @@ impl Grammar for Anthropic {
         message.report(event, stream)
     }
 
+    /// A message that has a stop reason is complete: what follows is `message_stop`.
+    fn finish(&self, stream: &StreamState) -> Finish {
+        match stream.stop_reason() {
+            Some(_) => Finish::Finished,
+            None => Finish::Truncated,
+        }
+    }
+
     fn error_body(&self, error: &ErrorInfo<'_>) -> Bytes {
         anthropic_body(error)
     }
@@ -73,6 +89,7 @@ impl<'a> AnthropicMessage<'a> {
                 b"message" => self.message = Some(json.span()?),
                 b"usage" => self.usage = Tokens::read(json, &[Tokens::INPUT])?,
                 b"error" => self.is_error = json.is_error()?,
+                b"prompt_progress" => self.prompt_progress = Some(json.span()?),
                 _ => json.skip()?,
             }
             Ok(())
@@ -117,7 +134,13 @@ impl<'a> AnthropicMessage<'a> {
             b"content_block_stop" => EventKind::Progress,
             b"error" => EventKind::Error,
             _ if self.is_error => EventKind::Error,
-            _ => EventKind::Progress,
+            kind => match self.prompt_progress {
+                Some(progress) if stream.has_prompt_grown(progress) => EventKind::Progress,
+                Some(_) => EventKind::Life,
+                None if is_heartbeat(kind) => EventKind::Life,
+                None if kind.is_empty() && is_empty_object(event.data) => EventKind::Life,
+                None => EventKind::Progress,
+            },
         };
         kind.into()
     }

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::llm::{
     json_scanner::{Scan, Scanner, Text},
-    sse::{Event, EventKind, EventVerdict},
+    sse::{Event, EventKind, EventVerdict, is_empty_object, is_heartbeat},
 };
 
 #[derive(Debug)]
@@ -45,6 +45,9 @@ struct Chunk<'a> {
     usage: Tokens,
     /// The value of `timings`: llama.cpp counts there, also if no usage was asked for.
     timings: Option<&'a [u8]>,
+    /// The value of `prompt_progress`: llama.cpp counts the part of the prompt there that it has
+    /// read, before the answer.
+    prompt_progress: Option<&'a [u8]>,
     /// The value of `x_groq`: Groq's last event has the usage there if the caller did not ask for
     /// it.
     groq: Option<&'a [u8]>,
@@ -85,15 +88,17 @@ impl Grammar for OpenAiChat {
 }
 
 /// Whether an event's data is `[DONE]`.
-pub(super) fn is_done(data: &[u8]) -> bool {
+pub(crate) fn is_done(data: &[u8]) -> bool {
     data.trim_ascii() == b"[DONE]"
 }
 
 fn unreadable(event: &Event<'_>) -> EventKind {
     if is_done(event.data) {
         EventKind::Terminator
-    } else if event.name == b"ping" || (event.is_blank() && !event.oversized) {
+    } else if is_heartbeat(event.name) || (event.is_blank() && !event.oversized) {
         EventKind::Life
+    } else if event.is_error_text() {
+        EventKind::Error
     } else {
         EventKind::Progress
     }
@@ -113,6 +118,7 @@ impl<'a> Chunk<'a> {
                 b"type" => self.kind = json.text()?,
                 b"usage" => self.usage = Tokens::read(json, &[Tokens::PROMPT])?,
                 b"timings" => self.timings = Some(json.span()?),
+                b"prompt_progress" => self.prompt_progress = Some(json.span()?),
                 b"x_groq" => self.groq = Some(json.span()?),
                 b"error" => {
                     let error = json.span()?;
@@ -141,11 +147,12 @@ impl<'a> Chunk<'a> {
         if self.choices.carried & !UNKNOWN != 0 {
             return EventVerdict::content(self.choices.carried & !(ANY_REASONING | UNKNOWN) == 0);
         }
-        let kind = if self.choices.carried != 0 {
+        let has_grown = |progress| stream.has_prompt_grown(progress);
+        let kind = if self.choices.carried != 0 || self.prompt_progress.is_some_and(has_grown) {
             EventKind::Progress
         } else if self.has_choices || is(self.object, b"chat.completion.chunk") {
             EventKind::Prelude
-        } else if is(self.kind, b"ping") || event.name == b"ping" {
+        } else if self.is_life(event) {
             EventKind::Life
         } else {
             EventKind::Progress
@@ -155,6 +162,19 @@ impl<'a> Chunk<'a> {
 }
 
 impl Chunk<'_> {
+    /// Whether the event, which is no chunk of an answer, is a sign of life.
+    #[cold]
+    fn is_life(&self, event: &Event<'_>) -> bool {
+        match self.kind {
+            Some(kind) => is_heartbeat(&kind.decoded()),
+            None => {
+                is_heartbeat(event.name)
+                    || self.prompt_progress.is_some()
+                    || event.name.is_empty() && is_empty_object(event.data)
+            }
+        }
+    }
+
     /// Reports the usage that stands in a choice, or in Groq's own object.
     #[inline]
     fn report_nested_usage(&self, stream: &mut StreamState) {

@@ -22,7 +22,7 @@ pub trait Grammar: fmt::Debug + Send + Sync {
     /// should pass the failure to [`StreamState::report_failure`]; if it does not, the reader looks
     /// for known error formats in the event's data.
     ///
-    /// An [`oversized`](Event::oversized) event has only its name, and no data.
+    /// An [`oversized`](Event::oversized) event has only the shorter values of its data.
     fn judge(&self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict;
 
     /// Decides whether a stream is complete that ended cleanly without a terminator or error
@@ -56,7 +56,8 @@ pub enum Finish {
     Complete,
     /// The stream had no terminator, but its answer is complete.
     ///
-    /// A chat answer is complete if every choice has finished, and none with an error.
+    /// A chat answer is complete if every choice has finished, and none with an error; an answer of
+    /// Anthropic's API if it has a stop reason.
     Finished,
     /// The stream failed: the upstream reported an error before any terminator.
     Failed,

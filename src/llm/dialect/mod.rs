@@ -21,8 +21,12 @@ pub use self::{
 };
 
 pub(crate) use self::{
-    anthropic::Anthropic, chat::OpenAiChat, faulty_stops::FaultyStop,
-    gen_ai_operation::GenAiOperation, responses::OpenAiResponses, stream_failure::error_in,
+    anthropic::Anthropic,
+    chat::{OpenAiChat, is_done},
+    faulty_stops::FaultyStop,
+    gen_ai_operation::GenAiOperation,
+    responses::OpenAiResponses,
+    stream_failure::error_in,
 };
 
 use std::borrow::Cow;
@@ -32,7 +36,7 @@ use serde_json::Value;
 
 use crate::llm::{
     json_scanner::{Scanner, Text},
-    sse::{ErrorInfo, Event, EventKind, common_event, openai_body},
+    sse::{ErrorInfo, Event, EventKind, common_event, is_empty_object, is_heartbeat, openai_body},
 };
 
 /// The event format of a stream, named for its API.
@@ -97,13 +101,16 @@ impl Dialect {
     /// An SDK ignores an error event in the format of another dialect, and takes the answer so
     /// far for complete.
     pub(crate) fn raises(self, failure: &StreamFailure) -> bool {
+        if failure.is_bare {
+            return false;
+        }
+        // The event was too long for its data to be kept; most likely the data has an `error` key.
+        let is_long = failure.body.is_empty();
+        let event = serde_json::from_slice::<Value>(&failure.body);
         match self {
+            _ if !is_long && event.is_err() => false,
             Self::Anthropic => failure.is_named,
-            // The event was too long for its data to be kept; most likely the data has an
-            // `error` key.
-            Self::OpenAiChat if failure.body.is_empty() => true,
-            Self::OpenAiChat => serde_json::from_slice::<Value>(&failure.body)
-                .is_ok_and(|event| !event["error"].is_null()),
+            Self::OpenAiChat => is_long || event.is_ok_and(|event| !event["error"].is_null()),
             _ => true,
         }
     }
@@ -183,7 +190,7 @@ pub(crate) fn detect(event: &Event<'_>) -> Detected {
         Detected::As(Dialect::OpenAiChat)
     } else if let Some(dialect) = by_type(kind) {
         Detected::As(dialect)
-    } else if kind == b"ping" {
+    } else if is_heartbeat(kind) || kind.is_empty() && is_empty_object(event.data) {
         Detected::Undecided(EventKind::Life)
     } else if is_error || kind == b"error" {
         Detected::Undecided(EventKind::Error)

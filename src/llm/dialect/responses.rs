@@ -2,10 +2,15 @@ use std::borrow::Cow;
 
 use bytes::Bytes;
 
-use super::{faulty_stops::FaultyStop, grammar::Grammar, stream_state::StreamState, usage::Tokens};
+use super::{
+    faulty_stops::FaultyStop, grammar::Grammar, stream_failure::StreamFailure,
+    stream_state::StreamState, usage::Tokens,
+};
 use crate::llm::{
     json_scanner::{Scan, Scanner, Text},
-    sse::{ErrorInfo, Event, EventKind, EventVerdict, responses_event},
+    sse::{
+        ErrorInfo, Event, EventKind, EventVerdict, is_empty_object, is_heartbeat, responses_event,
+    },
 };
 
 #[derive(Debug)]
@@ -23,6 +28,7 @@ impl Grammar for OpenAiResponses {
         let mut response = None;
         let mut is_error = false;
         let mut empty = false;
+        let mut prompt_progress = None;
         let read = Scanner::document(event.data, |json, key| {
             match key {
                 b"type" => kind = json.text()?,
@@ -30,6 +36,7 @@ impl Grammar for OpenAiResponses {
                 b"response" => response = Some(json.span()?),
                 b"error" => is_error = json.is_error()?,
                 b"delta" => empty = !json.filled()?,
+                b"prompt_progress" => prompt_progress = Some(json.span()?),
                 _ => json.skip()?,
             }
             Ok(())
@@ -40,11 +47,23 @@ impl Grammar for OpenAiResponses {
         if let Some(sequence) = sequence {
             stream.report_sequence(sequence);
         }
-        let mut verdict = classify(
-            &kind.map_or(Cow::Borrowed(event.name), Text::decoded),
-            is_error,
-            empty,
-        );
+        let kind = &*kind.map_or(Cow::Borrowed(event.name), Text::decoded);
+        let mut verdict = classify(kind, is_error, empty);
+        if verdict.kind == EventKind::Progress {
+            verdict = match prompt_progress {
+                Some(progress) if stream.has_prompt_grown(progress) => verdict,
+                Some(_) => EventKind::Life.into(),
+                None if kind.is_empty() && is_empty_object(event.data) => EventKind::Life.into(),
+                None => verdict,
+            };
+        }
+        match (kind, response) {
+            (b"response.done", Some(response)) => {
+                verdict = judge_done(response, event, stream);
+            }
+            _ if verdict.kind == EventKind::Terminator => stream.end(),
+            _ => {}
+        }
         // An event's response that is no object has nothing to report.
         let _ = match (verdict.kind, response) {
             (EventKind::Terminator | EventKind::Error, Some(response)) => {
@@ -91,13 +110,32 @@ fn classify(kind: &[u8], is_error: bool, empty: bool) -> EventVerdict {
             return EventVerdict::content(kind.starts_with(b"response.reasoning"));
         }
         b"response.created" | b"response.queued" | b"response.in_progress" => EventKind::Prelude,
-        b"response.completed" | b"response.incomplete" => EventKind::Terminator,
+        b"response.completed" | b"response.incomplete" | b"response.done" => EventKind::Terminator,
         b"response.failed" | b"response.cancelled" | b"error" => EventKind::Error,
-        b"ping" | b"keepalive" => EventKind::Life,
+        _ if is_heartbeat(kind) => EventKind::Life,
         _ if is_error && !kind.starts_with(b"response.") => EventKind::Error,
         _ => EventKind::Progress,
     };
     kind.into()
+}
+
+/// Classifies a `response.done`, with which some upstreams end a stream in place of
+/// `response.completed`, by the status of its response. The response of an answer is kept, as the
+/// event that SDKs wait for is made of it, unless it is not whole.
+#[cold]
+fn judge_done(response: &[u8], event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
+    let [status] = Scanner::members(response, [b"status"]).unwrap_or_default();
+    let status = status.and_then(Text::of);
+    let is = |word: &[u8]| status.is_some_and(|status| status.is(word));
+    if is(b"failed") || is(b"cancelled") {
+        // SDKs do not know the event.
+        stream.report_failure(StreamFailure::read(event.data).bare());
+        return EventKind::Error.into();
+    }
+    if !event.oversized {
+        stream.keep_done(is(b"incomplete"), response);
+    }
+    EventKind::Terminator.into()
 }
 
 fn report_id(response: &[u8], stream: &mut StreamState) -> Scan<()> {

@@ -3,6 +3,9 @@ use std::fmt;
 use bytes::Bytes;
 use serde_json::Value;
 
+use super::{Dialect, error_body};
+use crate::llm::sse::ErrorInfo;
+
 /// The most bytes that are kept of each text in an upstream's failure, and of a stop reason.
 pub(super) const MAX_TEXT: usize = 1024;
 
@@ -29,6 +32,8 @@ pub struct StreamFailure {
     pub body: Bytes,
     /// Whether the failure event is named `error`.
     pub(super) is_named: bool,
+    /// Whether the failure stands in the stream in a form that SDKs ignore.
+    pub(super) is_bare: bool,
 }
 
 /// The error of a stream that ended without its dialect's terminator.
@@ -40,6 +45,47 @@ pub struct Truncated {
 }
 
 impl StreamFailure {
+    /// The body of an error answer in place of the stream that reported this failure.
+    pub(crate) fn to_answer(&self, dialect: Dialect) -> Bytes {
+        let event: Value = serde_json::from_slice(&self.body).unwrap_or_default();
+        if event["error"].is_object() {
+            return self.body.clone();
+        }
+        let names = [&*self.kind, &*self.code, "upstream_failed"];
+        let info = ErrorInfo {
+            code: names
+                .into_iter()
+                .find(|it| !it.is_empty())
+                .unwrap_or_default(),
+            message: &self.message,
+            run_id: None,
+            sequence: 0,
+            response_id: None,
+        };
+        error_body(dialect, &info)
+    }
+
+    /// The failure as one in a form that SDKs ignore.
+    pub(super) const fn bare(mut self) -> Self {
+        self.is_bare = true;
+        self
+    }
+
+    /// Whether a JSON document in the place of an event reports a failure: it has an error, or a
+    /// message and no answer.
+    pub(crate) fn is_in(json: &[u8]) -> bool {
+        let Ok(document) = serde_json::from_slice::<Value>(json) else {
+            return false;
+        };
+        let document = first(&document);
+        let has = |key: &str| !document[key].is_null();
+        let is_answer = ["choices", "output", "content", "delta"]
+            .into_iter()
+            .any(has);
+        !error_in(document).is_null()
+            || document["type"] == "error"
+            || !is_answer && ["message", "detail", "msg"].into_iter().any(has)
+    }
     /// Reads a failure from the data of the event that reports it, in any known shape.
     #[must_use]
     pub fn read(data: &[u8]) -> Self {

@@ -1,5 +1,6 @@
 use std::sync::{Arc, LazyLock};
 
+use bytes::Bytes;
 use memchr::memmem::Finder;
 
 use super::{
@@ -24,6 +25,12 @@ pub struct StreamState {
     failure: Option<Box<StreamFailure>>,
     next_sequence: u64,
     response_id: Option<Arc<str>>,
+    /// The part of the prompt that the upstream has read, as it last stated it.
+    prompt_progress: u64,
+    /// The event that ends the answer for SDKs, if the upstream ended it by another one.
+    done: Option<Bytes>,
+    /// Whether the upstream has sent the event that ends the answer for SDKs.
+    is_ended: bool,
     pub(crate) choices: ChatChoices,
 }
 
@@ -133,10 +140,12 @@ impl StreamState {
         self.failure.get_or_insert_with(|| Box::new(failure));
     }
 
-    /// Stores whether the event that reported the failure is named `error`.
-    pub(crate) fn name_failure(&mut self, is_named: bool) {
+    /// Stores whether the event that reported the failure is named `error`, and whether SDKs
+    /// ignore the form of it.
+    pub(crate) fn note_form(&mut self, is_named: bool, is_bare: bool) {
         if let Some(failure) = &mut self.failure {
-            failure.is_named = is_named;
+            failure.is_bare |= is_bare;
+            failure.is_named = is_named && !failure.is_bare;
         }
     }
 
@@ -169,6 +178,53 @@ impl StreamState {
         self.response_id = std::str::from_utf8(id).ok().map(Arc::from);
     }
 
+    /// Whether a `prompt_progress` states that more of the prompt is read than before.
+    #[cold]
+    pub(super) fn has_prompt_grown(&mut self, progress: &[u8]) -> bool {
+        let [processed] = Scanner::members(progress, [b"processed"]).unwrap_or_default();
+        let processed = processed.unwrap_or(progress);
+        let processed = Scanner::new(processed).count().ok().flatten().unwrap_or(0);
+        let has_grown = processed > self.prompt_progress;
+        self.prompt_progress = self.prompt_progress.max(processed);
+        has_grown
+    }
+
+    /// Records that the upstream has sent the event that ends the answer for SDKs.
+    pub(super) fn end(&mut self) {
+        self.is_ended = true;
+        self.done = None;
+    }
+
+    /// Keeps the response of a `response.done` as the event in place of which it came.
+    pub(super) fn keep_done(&mut self, is_incomplete: bool, response: &[u8]) {
+        if self.is_ended {
+            return;
+        }
+        let kind = if is_incomplete {
+            "incomplete"
+        } else {
+            "completed"
+        };
+        let sequence = self.next_sequence;
+        let mut event = format!(
+            "event: response.{kind}\ndata: {{\"type\":\"response.{kind}\",\
+             \"sequence_number\":{sequence},\"response\":"
+        )
+        .into_bytes();
+        // The lines of a document would each need a field; in JSON a line end is white space.
+        event.extend(response.iter().map(|byte| match byte {
+            b'\n' | b'\r' => b' ',
+            byte => *byte,
+        }));
+        event.extend_from_slice(b"}\n\n");
+        self.done = Some(event.into());
+    }
+
+    /// The event that ends the answer for SDKs, if the upstream ended it by another one.
+    pub(crate) const fn done(&self) -> Option<&Bytes> {
+        self.done.as_ref()
+    }
+
     pub(crate) const fn shared_response_id(&self) -> Option<&Arc<str>> {
         self.response_id.as_ref()
     }
@@ -188,6 +244,11 @@ impl ChatChoices {
         self.seen |= other.seen;
         self.finished |= other.finished;
         self.overflow |= other.overflow;
+    }
+
+    /// Whether any choice has appeared.
+    pub(crate) const fn has_any(&self) -> bool {
+        self.seen != 0 || self.overflow
     }
 
     pub(crate) const fn all_finished(&self) -> bool {

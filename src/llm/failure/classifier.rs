@@ -15,7 +15,6 @@ use super::{
     error_body, error_status,
     errors::{self, CoolingDown, Redirected},
     evidence::Evidence,
-    json_outline,
     judgement::{self, Circumstances, Easing, Judgement, Rest, Suspicion},
     prose, retry_after,
     signals::Signal,
@@ -23,7 +22,7 @@ use super::{
 };
 use crate::{
     error::chain,
-    llm::{dialect::StreamFailure, is_plain},
+    llm::{dialect::StreamFailure, is_broken_json, is_plain},
 };
 
 /// The longest body of an answer, in bytes, that is parsed for an error.
@@ -152,8 +151,10 @@ impl Classifier {
         let body = if is_plain(headers) { body } else { b"" };
         let is_page = error_body::is_page(headers, body);
         let body = if body.len() > MAX_BODY { b"" } else { body };
+        let framed = is_failure.then(|| error_body::unframed(body)).flatten();
+        let body = framed.unwrap_or(body);
         // An HTML page does not count as cut JSON, even if its content type is JSON.
-        let is_cut = !is_failure && !is_page && json_outline::is_broken_json(headers, whole);
+        let is_cut = !is_failure && !is_page && is_broken_json(headers, whole);
         let is_error = is_failure || is_page || is_cut || error_body::is_error(body);
         // The text of a page, or of an answer that was cut, is no message about an error.
         let error = match is_error && !is_page && !is_cut {
@@ -204,10 +205,12 @@ impl Classifier {
         };
         let ruled = ruled.or(stop);
         let judged = self.judge(&headers, None, failure, &failure.body, false, ruled, now);
-        match stop {
+        let mut judged = match stop {
             Some(_) => judged.of_request(),
             None => judged,
-        }
+        };
+        judged.right_status = Some(error_status::of(failure, judged.class, judged.status));
+        judged
     }
 
     /// Classifies an answer under a good status that holds nothing. It may say why all the same.

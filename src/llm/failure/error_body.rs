@@ -45,6 +45,22 @@ pub(super) fn is_error_alone(body: &[u8]) -> bool {
     })
 }
 
+/// The JSON of an error answer that is written as an event of a stream; `None` for any other body.
+pub(crate) fn unframed(body: &[u8]) -> Option<&[u8]> {
+    let mut lines = body.split(|byte| *byte == b'\n').map(<[u8]>::trim_ascii);
+    let first = lines.find(|line| !line.is_empty() && !line.starts_with(b":"))?;
+    let value = |line: &'_ [u8]| -> Option<usize> {
+        let names: [&[u8]; 2] = [b"error:", b"data:"];
+        let name = names.into_iter().find(|name| line.starts_with(name))?;
+        Some(name.len())
+    };
+    let mut lines = std::iter::once(first).chain(lines.filter(|_| first.starts_with(b"event:")));
+    lines.find_map(|line| {
+        let json = line[value(line)?..].trim_ascii_start();
+        json.starts_with(b"{").then_some(json)
+    })
+}
+
 /// The first element of a body that is a JSON list, else the body.
 fn first_of(body: &[u8]) -> &[u8] {
     let mut first = None;

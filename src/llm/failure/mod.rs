@@ -73,7 +73,6 @@ mod error_body;
 mod error_status;
 mod errors;
 mod evidence;
-mod json_outline;
 mod judgement;
 mod prose;
 mod retry_after;
@@ -96,7 +95,7 @@ pub(crate) use self::evidence::FIELDS;
 pub(crate) use self::signals::phrases;
 pub(crate) use self::{
     empty_answer::{is_empty, is_suspect, may_be_empty},
+    error_body::unframed,
     errors::{NotAStream, seconds},
-    json_outline::{JsonOutline, is_broken_json},
     judgement::Rest,
 };

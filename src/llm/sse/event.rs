@@ -1,5 +1,7 @@
 //! An event of a stream and its meaning.
 
+use super::heartbeat::is_heartbeat;
+
 /// One event of a stream, from a [`Splitter`](crate::llm::sse::Splitter).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -7,8 +9,10 @@ pub struct Event<'a> {
     /// The name of the event: the value of its last `event` line, cut at 256 bytes, or
     /// empty.
     pub name: &'a [u8],
-    /// The data of the event: the values of its `data` lines, joined with `\n`. Empty if
-    /// `oversized`.
+    /// The data of the event: the values of its `data` lines, joined with `\n`.
+    ///
+    /// If the event is `oversized`, these are its data without the bulk of its long texts and
+    /// lists, as valid JSON; empty if the data is no JSON object.
     pub data: &'a [u8],
     /// The offset in the stream directly behind the blank line that ended the event.
     ///
@@ -16,8 +20,13 @@ pub struct Event<'a> {
     /// event is complete.
     pub end: u64,
     /// Whether the event's data was longer than
-    /// [`MAX_EVENT`](crate::llm::sse::MAX_EVENT), and was dropped.
+    /// [`MAX_EVENT`](crate::llm::sse::MAX_EVENT), and most of it was dropped.
     pub oversized: bool,
+    /// The bytes of the model's text that were dropped, if the event is `oversized`.
+    pub(crate) elided: u64,
+    /// Whether the event stands in the stream in a form that SDKs ignore: as a field `error`, or
+    /// as JSON without a field.
+    pub(crate) bare: bool,
 }
 
 impl<'a> Event<'a> {
@@ -29,6 +38,8 @@ impl<'a> Event<'a> {
             data,
             end: 0,
             oversized: false,
+            elided: 0,
+            bare: false,
         }
     }
 
@@ -38,12 +49,28 @@ impl<'a> Event<'a> {
     /// unless its data was dropped.
     pub(crate) fn kind_of_unreadable(&self) -> Option<EventKind> {
         if !self.is_blank() {
-            Some(EventKind::Progress)
+            Some(if is_heartbeat(self.name) {
+                EventKind::Life
+            } else if self.is_error_text() {
+                EventKind::Error
+            } else {
+                EventKind::Progress
+            })
         } else if self.name.is_empty() && !self.oversized {
             Some(EventKind::Life)
         } else {
             None
         }
+    }
+
+    /// Whether the event's data is a text that says that it is an error.
+    pub(crate) fn is_error_text(&self) -> bool {
+        let data = self.data.trim_ascii();
+        let starts = |start: &[u8]| {
+            let head = data.get(..start.len());
+            head.is_some_and(|head| head.eq_ignore_ascii_case(start))
+        };
+        starts(b"error:") || starts(b"[error")
     }
 
     /// Whether the event's data is blank, so that only the name identifies the event.
@@ -111,8 +138,12 @@ impl From<EventKind> for EventVerdict {
 
 /// The most data bytes of one event that are kept: 1 MiB.
 ///
-/// The data of a longer event is dropped, and the event is [`oversized`](Event::oversized).
+/// Of a longer event only the shorter values are kept: see [`oversized`](Event::oversized).
 pub const MAX_EVENT: usize = 1024 * 1024;
 
 /// The terminator: the bytes of the event after which an OpenAI chat stream is complete.
 pub const DONE: &[u8] = b"data: [DONE]\n\n";
+
+/// The terminator of an Anthropic stream.
+pub(crate) const MESSAGE_STOP: &[u8] =
+    b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";

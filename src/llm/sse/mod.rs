@@ -2,6 +2,7 @@
 
 mod error_event;
 mod event;
+mod heartbeat;
 mod splitter;
 
 pub use self::{
@@ -10,4 +11,8 @@ pub use self::{
     splitter::Splitter,
 };
 
-pub(crate) use self::error_event::{anthropic_body, common_event, openai_body, responses_event};
+pub(crate) use self::{
+    error_event::{anthropic_body, common_event, openai_body, responses_event},
+    event::MESSAGE_STOP,
+    heartbeat::{is_empty_object, is_heartbeat},
+};

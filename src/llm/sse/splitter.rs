@@ -3,6 +3,7 @@
 use memchr::memchr2;
 
 use super::event::{Event, MAX_EVENT};
+use crate::llm::{JsonCondenser, JsonOutline};
 
 const BOM: [u8; 3] = [0xEF, 0xBB, 0xBF];
 
@@ -15,6 +16,10 @@ const BOM: [u8; 3] = [0xEF, 0xBB, 0xBF];
 ///
 /// Between chunks the splitter keeps at most [`MAX_EVENT`](super::MAX_EVENT) bytes of
 /// data. Comments and fields other than `event` and `data` are never stored.
+///
+/// Two forms that the standard ignores are events too, because upstreams report errors in them: a
+/// field `error`, and JSON that stands between events without a field. The official SDKs ignore
+/// both.
 #[derive(Debug, Default)]
 pub struct Splitter {
     position: u64,
@@ -98,6 +103,10 @@ impl Splitter {
             if fresh && (byte == b'\n' || byte == b'\r') {
                 at += 1;
                 self.after_cr = byte == b'\r';
+                if self.pending.form == EventForm::Bare {
+                    // A blank line within JSON.
+                    continue;
+                }
                 self.boundary = base + at as u64;
                 self.pending
                     .dispatch(&mut borrowed, self.boundary, &mut on_event);
@@ -117,14 +126,54 @@ impl Splitter {
                 self.read_part(line);
                 self.end_line()
             };
-            if field == Field::Comment {
-                self.comments += 1;
-                if !self.pending.has_fields {
-                    self.boundary = base + at as u64;
+            match field {
+                Field::Comment => {
+                    self.comments += 1;
+                    if !self.pending.has_fields {
+                        self.boundary = base + at as u64;
+                    }
                 }
+                Field::Bare if self.pending.is_whole_bare() => {
+                    self.boundary = base + at as u64;
+                    self.pending
+                        .dispatch(&mut borrowed, self.boundary, &mut on_event);
+                }
+                _ => {}
             }
         }
         self.pending.keep(&mut borrowed);
+    }
+
+    /// Ends the stream, and calls `on_event` for its last event if the blank line behind that is
+    /// missing and `is_whole` accepts its data.
+    ///
+    /// The last line may lack its end, too, if it is a `data` line. Of any other line the rest may
+    /// be lost, and of the event with it. Call this method at a clean end of the stream's
+    /// transport, once.
+    pub(crate) fn finish(
+        &mut self,
+        is_whole: impl FnOnce(&[u8]) -> bool,
+        mut on_event: impl FnMut(Event<'_>),
+    ) {
+        let ends_in_data = match self.line {
+            SseLine::Start => true,
+            SseLine::Name { .. } => false,
+            SseLine::Value { field, .. } => field.has_data(),
+        };
+        let pending = &mut self.pending;
+        if !ends_in_data || !pending.has_data {
+            return;
+        }
+        let has_all = match (&pending.condenser, pending.form) {
+            (Some(condenser), _) => condenser.is_whole(),
+            (None, EventForm::Bare) => pending.is_whole_bare(),
+            (None, _) => is_whole(&pending.data),
+        };
+        if has_all {
+            self.line = SseLine::Start;
+            self.boundary = self.position;
+            pending.dispatch(&mut Borrowed::default(), self.boundary, &mut on_event);
+        }
     }
 
     /// The number of the stream's bytes that were read so far.
@@ -186,15 +235,22 @@ impl Splitter {
                 return;
             };
             part = rest;
-            let name = &text[..usize::from(*len)];
-            if byte == b':' {
-                let field = Field::of(name, true);
-                self.begin(field);
-            } else if let Some(slot) = text.get_mut(usize::from(*len)) {
+            let (start, known) = (*text, usize::from(*len));
+            let name = &start[..known];
+            let field = if byte == b':' {
+                Field::of(name, true)
+            } else if let Some(slot) = text.get_mut(known) {
                 *slot = byte;
                 *len += 1;
+                continue;
             } else {
-                self.begin(Field::Other);
+                Field::Other
+            };
+            if field == Field::Other && self.pending.takes_bare(name, byte) {
+                self.begin_bare(name);
+                self.pending.append_bare(&[byte]);
+            } else {
+                self.begin(field);
             }
         }
         if let SseLine::Value { field, first } = &mut self.line {
@@ -203,7 +259,8 @@ impl Splitter {
                 part = part.strip_prefix(b" ").unwrap_or(part);
             }
             match field {
-                Field::Data => self.pending.append(part),
+                Field::Data | Field::Error => self.pending.append(part),
+                Field::Bare => self.pending.append_bare(part),
                 Field::Event => self.pending.append_name(part),
                 Field::Other | Field::Comment => {}
             }
@@ -215,12 +272,23 @@ impl Splitter {
         let field = match self.line {
             SseLine::Start => Field::Other,
             SseLine::Name { text, len } => {
-                let field = Field::of(&text[..usize::from(len)], false);
-                self.begin(field);
-                field
+                let name = &text[..usize::from(len)];
+                match Field::of(name, false) {
+                    Field::Other if self.pending.takes_bare(name, b'\n') => {
+                        self.begin_bare(name);
+                        Field::Bare
+                    }
+                    field => {
+                        self.begin(field);
+                        field
+                    }
+                }
             }
             SseLine::Value { field, .. } => field,
         };
+        if field == Field::Error {
+            self.pending.end_error();
+        }
         self.line = SseLine::Start;
         field
     }
@@ -229,6 +297,14 @@ impl Splitter {
     fn begin(&mut self, field: Field) {
         self.pending.begin(field);
         self.line = SseLine::Value { field, first: true };
+    }
+
+    /// Begins a line of JSON without a field; `start` is what was read of it.
+    fn begin_bare(&mut self, start: &[u8]) {
+        self.pending.begin(Field::Bare);
+        self.pending.append_bare(start);
+        let (field, first) = (Field::Bare, false);
+        self.line = SseLine::Value { field, first };
     }
 }
 
@@ -243,8 +319,21 @@ const KEPT: usize = 1024;
 enum Field {
     Data,
     Event,
+    /// An error that some upstreams write as a field of its own.
+    Error,
+    /// A line of JSON without a field.
+    Bare,
     Other,
     Comment,
+}
+
+/// The form in which the event in progress stands in the stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+enum EventForm {
+    #[default]
+    Fields,
+    Error,
+    Bare,
 }
 
 /// The part of the event in progress that was copied out of the chunks.
@@ -254,7 +343,13 @@ struct Pending {
     data: Vec<u8>,
     has_fields: bool,
     has_data: bool,
-    oversized: bool,
+    form: EventForm,
+    /// The place in the data at which a field `error` begins.
+    error_at: usize,
+    /// What is kept of data longer than `MAX_EVENT`.
+    condenser: Option<Box<JsonCondenser>>,
+    /// Follows JSON without a field, to find its end.
+    outline: Option<Box<JsonOutline>>,
 }
 
 /// The fields of the event in progress that the current chunk contains whole.
@@ -273,9 +368,14 @@ impl Field {
         match name {
             b"data" => Self::Data,
             b"event" => Self::Event,
+            b"error" if colon => Self::Error,
             b"" if colon => Self::Comment,
             _ => Self::Other,
         }
+    }
+
+    const fn has_data(self) -> bool {
+        matches!(self, Self::Data | Self::Error | Self::Bare)
     }
 }
 
@@ -286,7 +386,10 @@ impl Pending {
             data: Vec::new(),
             has_fields: false,
             has_data: false,
-            oversized: false,
+            form: EventForm::Fields,
+            error_at: 0,
+            condenser: None,
+            outline: None,
         }
     }
 
@@ -300,8 +403,10 @@ impl Pending {
                 self.append(value);
             } else {
                 self.begin(Field::Data);
-                self.oversized = value.len() > MAX_EVENT;
-                borrowed.data = Some(value);
+                match value.len() > MAX_EVENT {
+                    true => self.append(value),
+                    false => borrowed.data = Some(value),
+                }
             }
             Field::Data
         } else if let Some(value) = value_of(line, b"event") {
@@ -311,28 +416,99 @@ impl Pending {
         } else if line.first() == Some(&b':') {
             Field::Comment
         } else {
+            self.read_other(line, borrowed)
+        }
+    }
+
+    /// Reads a line that is no comment and has neither data nor an event's name.
+    #[cold]
+    fn read_other<'a>(&mut self, line: &'a [u8], borrowed: &mut Borrowed<'a>) -> Field {
+        if let Some(value) = value_of(line, b"error").filter(|_| line.len() > 5) {
+            self.keep(borrowed);
+            self.begin(Field::Error);
+            self.append(value);
+            self.end_error();
+            Field::Error
+        } else if line
+            .first()
+            .is_some_and(|first| self.takes_bare(line, *first))
+        {
+            self.begin(Field::Bare);
+            self.append_bare(line);
+            Field::Bare
+        } else {
             self.begin(Field::Other);
             Field::Other
         }
     }
 
+    /// Ends a field `error`; one without a value says nothing.
+    fn end_error(&mut self) {
+        let value = self.data.get(self.error_at..).unwrap_or_default();
+        if self.condenser.is_none() && matches!(value.trim_ascii(), b"" | b"null") {
+            self.data.truncate(self.error_at);
+            self.form = EventForm::Fields;
+            self.has_data = !self.data.is_empty();
+        }
+    }
+
+    /// Whether a line that is no field, comment or `other` continues or begins JSON without a
+    /// field. `start` is the beginning of the line, which may be empty, and `next` follows it.
+    fn takes_bare(&self, start: &[u8], next: u8) -> bool {
+        let first = start.first().unwrap_or(&next);
+        self.form == EventForm::Bare || !self.has_fields && matches!(first, b'{' | b'[')
+    }
+
+    /// Whether the event in progress is JSON without a field, and complete.
+    #[cold]
+    fn is_whole_bare(&self) -> bool {
+        self.form == EventForm::Bare && self.outline.as_ref().is_some_and(|it| it.is_whole())
+    }
+
     fn begin(&mut self, field: Field) {
+        if self.form == EventForm::Bare && !matches!(field, Field::Bare | Field::Comment) {
+            // What began like JSON is none.
+            self.reset();
+        }
         self.has_fields |= field != Field::Comment;
         match field {
-            Field::Data if self.has_data => self.append(b"\n"),
-            Field::Data => self.has_data = true,
+            Field::Data | Field::Error if self.has_data => self.append(b"\n"),
+            Field::Data | Field::Error | Field::Bare => self.has_data = true,
             Field::Event => self.name.clear(),
             Field::Other | Field::Comment => {}
+        }
+        match field {
+            Field::Error => {
+                self.form = EventForm::Error;
+                self.error_at = self.data.len();
+            }
+            Field::Bare => self.form = EventForm::Bare,
+            _ => {}
         }
     }
 
     fn append(&mut self, part: &[u8]) {
-        if self.oversized || self.data.len() + part.len() > MAX_EVENT {
-            self.oversized = true;
-            self.data = Vec::new();
+        if let Some(condenser) = &mut self.condenser {
+            condenser.push(part);
+        } else if self.data.len() + part.len() > MAX_EVENT {
+            self.condense(part);
         } else {
             self.data.extend_from_slice(part);
         }
+    }
+
+    #[cold]
+    fn condense(&mut self, part: &[u8]) {
+        let mut condenser = Box::<JsonCondenser>::default();
+        condenser.push(&self.data);
+        condenser.push(part);
+        self.data = Vec::new();
+        self.condenser = Some(condenser);
+    }
+
+    fn append_bare(&mut self, part: &[u8]) {
+        self.append(part);
+        self.outline.get_or_insert_default().push(part);
     }
 
     fn append_name(&mut self, part: &[u8]) {
@@ -360,23 +536,61 @@ impl Pending {
     ) {
         let name = borrowed.name.take();
         let data = borrowed.data.take();
-        if self.has_data {
+        if self.condenser.is_some() || self.form != EventForm::Fields {
+            self.dispatch_unusual(name, data, end, on_event);
+        } else if self.has_data {
             on_event(Event {
                 name: name.unwrap_or(&self.name),
-                data: if self.oversized {
-                    &[]
-                } else {
-                    data.unwrap_or(&self.data)
-                },
+                data: data.unwrap_or(&self.data),
                 end,
-                oversized: self.oversized,
+                oversized: false,
+                elided: 0,
+                bare: false,
             });
         }
         self.has_fields = false;
         self.has_data = false;
-        self.oversized = false;
         release(&mut self.name);
         release(&mut self.data);
+    }
+
+    /// Dispatches an event that is oversized, or in a form that SDKs ignore.
+    #[cold]
+    fn dispatch_unusual(
+        &mut self,
+        name: Option<&[u8]>,
+        data: Option<&[u8]>,
+        end: u64,
+        on_event: &mut impl FnMut(Event<'_>),
+    ) {
+        let form = std::mem::take(&mut self.form);
+        let condenser = self.condenser.take();
+        let is_whole = self.outline.take().is_none_or(|outline| outline.is_whole());
+        let data = match &condenser {
+            Some(condenser) if condenser.is_whole() => condenser.written(),
+            Some(_) => &[],
+            None => data.unwrap_or(&self.data),
+        };
+        let name = match form {
+            EventForm::Error => b"error",
+            EventForm::Fields => name.unwrap_or(&self.name),
+            EventForm::Bare if is_whole => &[],
+            // What began like JSON is none.
+            EventForm::Bare => return,
+        };
+        on_event(Event {
+            name,
+            data,
+            end,
+            oversized: condenser.is_some(),
+            elided: condenser.as_ref().map_or(0, |it| it.elided()),
+            bare: form != EventForm::Fields,
+        });
+    }
+
+    /// Forgets the event in progress.
+    fn reset(&mut self) {
+        *self = Self::new();
     }
 }
 

@@ -6,7 +6,7 @@
 
 use memchr::memchr2;
 
-use crate::llm::{dialect::Usage, json_scanner::Text};
+use crate::llm::{dialect::Usage, json_scanner::Text, text_channel::TextChannel};
 
 /// The bytes of generated text that count as one token.
 ///
@@ -73,30 +73,18 @@ struct Level {
 enum KeyKind {
     #[default]
     Other,
-    Text(Channel),
+    Text(TextChannel),
     Details,
     Type,
     Usage,
 }
 
-/// The channels in which generated text is counted.
-///
-/// Some upstreams send the same reasoning under several keys, so each of these keys has a channel
-/// of its own. All other text is `Answer`, also Anthropic's thinking.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Channel {
-    Answer,
-    Reasoning,
-    ReasoningContent,
-    ReasoningDetails,
-}
-
-/// The number of bytes that a model generated, by [`Channel`].
+/// The number of bytes that a model generated, by [`TextChannel`].
 #[derive(Clone, Copy, Debug, Default)]
 struct GeneratedBytes([u64; 4]);
 
 impl GeneratedBytes {
-    const fn add(&mut self, channel: Channel, bytes: usize) {
+    const fn add(&mut self, channel: TextChannel, bytes: usize) {
         self.0[channel as usize] += bytes as u64;
     }
 
@@ -112,21 +100,11 @@ const fn is_structure(byte: u8) -> bool {
     matches!(byte, b'{' | b'}' | b'[' | b']' | b',' | b':' | b'"')
 }
 
-fn channel(key: &[u8]) -> Option<Channel> {
-    Some(match key {
-        b"content" | b"text" | b"delta" | b"arguments" | b"partial_json" | b"thinking"
-        | b"refusal" => Channel::Answer,
-        b"reasoning" => Channel::Reasoning,
-        b"reasoning_content" => Channel::ReasoningContent,
-        _ => return None,
-    })
-}
-
 /// Whether strings under this key count as text of the model.
 ///
 /// Strings in an object with a type for which [`is_without_text`] holds do not count in the end.
 pub(super) fn is_generated(key: &[u8]) -> bool {
-    channel(key).is_some()
+    TextChannel::of_key(key).is_some()
 }
 
 /// Whether the strings in an object of this type are no text of the model.
@@ -299,8 +277,8 @@ impl KeyKind {
             b"reasoning_details" => Self::Details,
             b"type" => Self::Type,
             b"usage" | b"timings" => Self::Usage,
-            _ => match channel(key) {
-                Some(_) if is_details => Self::Text(Channel::ReasoningDetails),
+            _ => match TextChannel::of_key(key) {
+                Some(_) if is_details => Self::Text(TextChannel::ReasoningDetails),
                 Some(channel) => Self::Text(channel),
                 None => Self::Other,
             },

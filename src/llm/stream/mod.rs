@@ -23,7 +23,8 @@
 //! # When a stream is complete
 //!
 //! A stream is complete once its dialect's terminator was read without an error before it; see
-//! [`Finish`](crate::llm::dialect::Finish) for streams without one. As long as the dialect of a
+//! [`Finish`](crate::llm::dialect::Finish) for streams without one. The last event may lack its
+//! blank line: [`StreamReader::end`] reads it at the end of the transport. As long as the dialect of a
 //! stream is not known, the stream never counts as truncated.
 //!
 //! # Cost
@@ -34,7 +35,7 @@
 //! lie in one chunk as a whole need no allocation.
 //!
 //! Between chunks at most [`MAX_EVENT`](crate::llm::sse::MAX_EVENT) bytes of an event's data are
-//! kept. A longer event is classified by its name.
+//! kept. Of a longer event the reader keeps the short values, which classify it.
 //!
 //! # Examples
 //!
@@ -68,6 +69,7 @@ mod event_shape;
 mod generated_text;
 mod partial_text;
 mod reader;
+mod sniffer;
 #[cfg(test)]
 mod tests;
 
@@ -76,4 +78,5 @@ pub use self::reader::{ChunkSummary, StreamReader};
 pub(crate) use self::{
     generated_text::{GeneratedText, estimated_tokens},
     partial_text::Partial,
+    sniffer::StreamSniffer,
 };

@@ -53,6 +53,11 @@ impl Partial {
         self.shared.lock().is_whole = true;
     }
 
+    /// Records that a part of the text was dropped, so that later parts are left out.
+    pub(super) fn fill(&self) {
+        self.shared.lock().is_full = true;
+    }
+
     pub(crate) fn is(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.shared, &other.shared)
     }

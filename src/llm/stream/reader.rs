@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use super::{
     event_shape::{Match, Shape},
     generated_text::GeneratedText,
@@ -10,8 +12,9 @@ use super::{
 use crate::llm::{
     dialect::{
         Anthropic, Detected, Dialect, Finish, Grammar, OpenAiChat, OpenAiResponses, StreamFailure,
-        StreamState, Usage, detect,
+        StreamState, Usage, detect, is_done,
     },
+    json_scanner::Scanner,
     sse::{Event, EventKind, EventVerdict, Splitter},
 };
 
@@ -92,6 +95,17 @@ impl StreamReader {
         seen
     }
 
+    /// Ends the stream: reads its last event if the blank line behind that is missing.
+    ///
+    /// Such an event counts only if its data is a whole JSON object or `[DONE]`. Of any other, a
+    /// part may be lost. Call this method once, after a clean end of the stream's transport.
+    pub fn end(&mut self) -> ChunkSummary {
+        let Self { splitter, marks } = self;
+        let mut seen = ChunkSummary::default();
+        splitter.finish(is_whole_data, |event| marks.mark(&event, &mut seen));
+        seen
+    }
+
     /// The dialect of the stream. [`Dialect::Any`] is replaced once an event shows the dialect.
     #[must_use]
     pub const fn dialect(&self) -> Dialect {
@@ -138,6 +152,29 @@ impl StreamReader {
         self.marks.error
     }
 
+    /// The offset at which the event begins by which the upstream reported an error.
+    pub(crate) fn error_start(&self) -> Option<u64> {
+        self.marks.error.map(|_| self.marks.error_start)
+    }
+
+    /// Whether the stream has no event, but JSON without a field, which SDKs ignore.
+    const fn is_unframed(&self) -> bool {
+        self.marks.has_bare && self.marks.events == 0
+    }
+
+    /// Whether the stream so far has no part of an answer: JSON without a field alone, or behind
+    /// pings nothing but a terminator. In chat, events without choices are no part of one.
+    pub(crate) fn says_nothing(&self) -> bool {
+        let marks = &self.marks;
+        let has_part = || match marks.dialect {
+            Dialect::OpenAiChat => marks.stream.choices.has_any(),
+            _ => marks.events > marks.lives + 1,
+        };
+        let states = marks.usage_or_stop();
+        self.is_unframed()
+            || marks.terminator.is_some() && marks.commit.is_none() && !states && !has_part()
+    }
+
     /// The offset behind the stream's latest event that was content or progress, or 0.
     #[must_use]
     pub const fn progressed(&self) -> u64 {
@@ -181,6 +218,11 @@ impl StreamReader {
         self.marks.stream.stop_reason()
     }
 
+    /// The event that ends the answer for SDKs, if the upstream ended it by another one.
+    pub(crate) const fn done(&self) -> Option<&Bytes> {
+        self.marks.stream.done()
+    }
+
     /// The sequence number of an event that would be appended to the stream now.
     ///
     /// In the Responses dialect the number is one more than that of the last event. A custom
@@ -215,6 +257,8 @@ impl StreamReader {
             Finish::Failed
         } else if marks.terminator.is_some() {
             Finish::Complete
+        } else if self.is_unframed() {
+            Finish::Unknown
         } else {
             marks
                 .dialect
@@ -232,11 +276,19 @@ struct StreamMarks {
     text: Option<u64>,
     terminator: Option<u64>,
     error: Option<u64>,
+    /// The offset at which the error event begins.
+    error_start: u64,
+    /// The offset behind the last event.
+    last_end: u64,
+    /// Whether JSON without a field came that reports no error.
+    has_bare: bool,
     id_end: Option<u64>,
     progressed: u64,
     events: u64,
     /// The pings that count as heartbeats.
     pings: u64,
+    /// The events that are only signs of life.
+    lives: u64,
     /// Whether the ping that comes at the start of every Anthropic stream was already read.
     has_opening_ping: bool,
     /// The partial text of the answer, if it is collected.
@@ -257,6 +309,7 @@ impl StreamMarks {
     #[inline]
     fn mark(&mut self, event: &Event<'_>, seen: &mut ChunkSummary) {
         self.events += 1;
+        let start = std::mem::replace(&mut self.last_end, event.end);
         let (verdict, text) = match self.shape.matches(event) {
             Some(Match {
                 verdict,
@@ -267,11 +320,12 @@ impl StreamMarks {
                 if let Some(sequence) = sequence {
                     self.stream.report_sequence(sequence);
                 }
-                self.unstated += generated;
+                self.unstated += generated + event.elided;
                 (verdict, text)
             }
             None => (self.walk(event), None),
         };
+        seen.event |= verdict.kind != EventKind::Life;
         match verdict.kind {
             EventKind::Content => {
                 seen.content = true;
@@ -286,6 +340,9 @@ impl StreamMarks {
                             None => {
                                 read_text(self.dialect, event, &mut |text| partial.push(text));
                             }
+                        }
+                        if event.elided > 0 {
+                            partial.fill();
                         }
                     }
                 }
@@ -311,17 +368,24 @@ impl StreamMarks {
                 seen.ended = true;
                 if self.terminator.is_none() && self.error.is_none() {
                     self.error = Some(event.end);
+                    self.error_start = start;
                     if self.stream.failure().is_none() {
                         self.stream.report_failure(StreamFailure::read(event.data));
                     }
-                    self.stream.name_failure(event.name == b"error");
+                    self.stream.note_form(event.name == b"error", event.bare);
                 }
             }
         }
     }
 
+    /// Whether the upstream has stated a usage or a stop reason.
+    fn usage_or_stop(&self) -> bool {
+        self.stream.usage().is_some() || self.stream.stop_reason().is_some()
+    }
+
     #[cold]
     fn ping(&mut self) {
+        self.lives += 1;
         let opens = matches!(self.dialect, Dialect::Anthropic) && self.commit.is_none();
         if opens && !std::mem::replace(&mut self.has_opening_ping, true) {
             return;
@@ -342,7 +406,10 @@ impl StreamMarks {
         let output = |usage: Option<Usage>| usage.map_or(0, |usage| usage.output_tokens);
         let is_content = verdict.kind == EventKind::Content;
         let reader = self.generated.as_mut().filter(|_| is_content);
+        // What was dropped from a long event counts as what is left of it does.
+        let elided = |generated: u64| if generated > 0 { event.elided } else { 0 };
         let generated = reader.map(|reader| reader.read(event.data));
+        let generated = generated.map(|generated| generated + elided(generated));
         if output(usage) != output(before) {
             // The new number includes the text of this event.
             self.unstated = 0;
@@ -366,10 +433,24 @@ impl StreamMarks {
         verdict
     }
 
+    /// Classifies JSON that stands in the stream without a field: an error, or nothing to an SDK.
+    #[cold]
+    fn judge_bare(&mut self, json: &[u8]) -> EventVerdict {
+        if StreamFailure::is_in(json) {
+            return EventKind::Error.into();
+        }
+        self.events -= 1;
+        self.has_bare = true;
+        EventKind::Prelude.into()
+    }
+
     #[inline]
     fn judge(&mut self, event: &Event<'_>) -> EventVerdict {
         if event.name == b"error" {
             return EventKind::Error.into();
+        }
+        if event.bare {
+            return self.judge_bare(event.data);
         }
         let stream = &mut self.stream;
         match self.dialect {
@@ -388,6 +469,11 @@ impl StreamMarks {
     }
 }
 
+/// Whether the data of an event without its blank line is whole: a JSON object, or `[DONE]`.
+fn is_whole_data(data: &[u8]) -> bool {
+    is_done(data) || Scanner::document(data, |json, _| json.skip()).is_ok()
+}
+
 /// The kinds of events that one chunk of a stream completed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -398,4 +484,6 @@ pub struct ChunkSummary {
     pub progress: bool,
     /// Whether the chunk completed the terminator or an error event.
     pub ended: bool,
+    /// Whether the chunk completed an event that is more than a sign of life.
+    pub event: bool,
 }

@@ -135,6 +135,19 @@ impl Run {
         self.call_node().payload.attempt_count()
     }
 
+    /// Records that the request of this attempt asks for a stream.
+    pub(crate) fn mark_stream_asked(&self) {
+        if let Some(attempt) = self.node().payload.attempt() {
+            attempt.asks_for_stream.store(true, Ordering::Release);
+        }
+    }
+
+    /// Whether this node is an attempt of a request that asks for a stream.
+    pub(crate) fn asks_for_stream(&self) -> bool {
+        let attempt = self.node().payload.attempt();
+        attempt.is_some_and(|attempt| attempt.asks_for_stream.load(Ordering::Acquire))
+    }
+
     /// Stores the target of this attempt, and whether other candidates could serve the call.
     pub(crate) fn set_candidate<T: AttemptTarget>(&self, target: Arc<T>, has_others: bool) {
         if let Some(call) = self.call_node().payload.call() {

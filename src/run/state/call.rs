@@ -79,6 +79,8 @@ pub(crate) struct TargetState {
     pub(in crate::run) target: OnceLock<Arc<dyn AttemptTarget>>,
     /// Whether targets other than this attempt's could serve the call.
     pub(in crate::run) has_others: AtomicBool,
+    /// Whether the caller's request asks for a stream.
+    pub(in crate::run) asks_for_stream: AtomicBool,
     /// Whether the program's hook was called for this attempt, or for one within it.
     pub(in crate::run) is_reported: AtomicBool,
     /// Whether a metric has counted this attempt, or one within it.

@@ -96,11 +96,13 @@ async fn a_pause_and_a_heartbeat_are_no_bytes_to_the_caller() {
 
 #[tokio::test(start_paused = true)]
 async fn a_frame_or_the_end_in_the_very_instant_wins() {
-    let script = Script::sse().data(chat("a")).wait(5.0).data(DONE).wait(5.0);
+    let frame = Script::sse().data(chat("a")).wait(5.0).data(chat("b"));
+    let end = Script::json().data("a").wait(5.0).data("b").wait(5.0);
+    for script in [frame.wait(5.0).data(DONE), end] {
+        let outcome = play(layer(), script, announcing(PYTHON, "5")).await;
 
-    let outcome = play(layer(), script, announcing(PYTHON, "5")).await;
-
-    assert_whole(&outcome, secs(10));
+        assert_whole(&outcome, secs(10));
+    }
 }
 
 #[tokio::test(start_paused = true)]

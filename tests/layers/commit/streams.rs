@@ -274,8 +274,12 @@ async fn a_last_attempt_is_held_and_judged_as_the_first_is() {
         .extensions()
         .get::<tower_agent::llm::failure::Failure>();
     assert_eq!(failure.unwrap().class, FailureClass::Overloaded);
+    // Nothing was handed on: the caller gets the error as a plain answer, with its status.
+    assert_eq!(answer.status().as_u16(), 529);
+    assert_eq!(answer.headers()["content-type"], "application/json");
     let text = answer.into_body().read().await.whole();
-    assert_eq!(text, [PRELUDE, BUSY].concat());
+    let busy = BUSY.strip_prefix("data: ").unwrap().trim_end();
+    assert_eq!(text, busy);
     assert_eq!(upstream.calls(), 1);
 }
 

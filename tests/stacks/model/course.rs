@@ -8,6 +8,9 @@ use crate::tests::stacks::plan::{Ending, PATIENCE, What};
 /// After how long it comes, what it is, and whether the reader does not see it.
 type Item = (Option<u64>, Sign, bool);
 
+/// How long the body of a whole answer may stay open.
+const LINGER: u64 = 2 * TICK;
+
 /// How an answer that is held goes on.
 enum Held {
     /// Its head is handed on; whether it was read to its end.
@@ -58,9 +61,14 @@ impl Model<'_> {
         if has_terminator {
             items.push((Some(last), terminator, false));
         }
-        let span = if has_terminator { 0 } else { last };
-        let silent = matches!(upstream.ending, Ending::Never | Ending::DoneAndSilence);
-        items.push(((!silent).then_some(span), Sign::Nothing, false));
+        let span = match upstream.ending {
+            Ending::Never => None,
+            // A whole answer ends, although its body stays open.
+            Ending::DoneAndSilence => plan.sse.then_some(LINGER),
+            _ if has_terminator => Some(0),
+            _ => Some(last),
+        };
+        items.push((span, Sign::Nothing, false));
         let mut read = false;
         if plan.first_trying().is_some() {
             match self.hold(now, patience, &mut items) {

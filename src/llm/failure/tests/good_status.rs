@@ -1,12 +1,10 @@
 //! Tests of errors under 200, and of answers that only look like errors.
 
 use super::{
-    super::{
-        class::FailureClass::{Auth, Overloaded, RateLimit, Server, Transport},
-        json_outline::JsonOutline,
-    },
+    super::class::FailureClass::{Auth, Overloaded, RateLimit, Server, Transport},
     class, judge,
 };
+use crate::llm::JsonOutline;
 
 #[test]
 fn an_error_under_a_good_status_is_a_failure() {

@@ -154,6 +154,15 @@ fn usage_is_merged() {
         Some((25, 15))
     );
     assert_eq!(judge.stop_reason(), Some("end_turn"));
+}
+
+#[test]
+fn a_message_with_a_stop_reason_is_finished() {
+    let delta = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{}}"#;
+    let judge = judged(Dialect::Anthropic, &[delta]);
+    assert_eq!(judge.finish(), Finish::Finished);
+    let delta = r#"{"type":"message_delta","delta":{"stop_reason":null},"usage":{}}"#;
+    let judge = judged(Dialect::Anthropic, &[delta]);
     assert_eq!(judge.finish(), Finish::Truncated);
 }
 

@@ -32,7 +32,7 @@ pub(super) fn judge(dialect: Dialect, name: &str, data: &str) -> Outcome {
         }
     };
     let kind = match dialect {
-        Dialect::OpenAiChat => chat(&event, &mut outcome),
+        Dialect::OpenAiChat => chat(name, &event, &mut outcome),
         Dialect::OpenAiResponses => responses(name, &event, &mut outcome),
         _ => anthropic(name, &event, &mut outcome),
     };
@@ -40,7 +40,10 @@ pub(super) fn judge(dialect: Dialect, name: &str, data: &str) -> Outcome {
     outcome
 }
 
-fn chat(event: &Map<String, Value>, outcome: &mut Outcome) -> EventKind {
+/// The types of signs of life that the tests' documents have.
+const HEARTBEATS: [&str; 1] = ["keepalive"];
+
+fn chat(name: &str, event: &Map<String, Value>, outcome: &mut Outcome) -> EventKind {
     let choices = event.get("choices").and_then(Value::as_array);
     let of_choices = choices.into_iter().flatten();
     let mut of_choices = of_choices.filter_map(|choice| choice.get("usage"));
@@ -101,7 +104,10 @@ fn chat(event: &Map<String, Value>, outcome: &mut Outcome) -> EventKind {
         EventKind::Progress
     } else if choices.is_some() || object == Some("chat.completion.chunk") {
         EventKind::Prelude
-    } else if kind == Some("ping") {
+    } else if kind == Some("ping")
+        || kind.is_some_and(|kind| HEARTBEATS.contains(&kind))
+        || name.is_empty() && event.is_empty()
+    {
         EventKind::Life
     } else {
         EventKind::Progress
@@ -123,7 +129,9 @@ fn responses(name: &str, event: &Map<String, Value>, outcome: &mut Outcome) -> E
         "response.created" | "response.queued" | "response.in_progress" => EventKind::Prelude,
         "response.completed" | "response.incomplete" => EventKind::Terminator,
         "response.failed" | "response.cancelled" | "error" => EventKind::Error,
-        "ping" | "keepalive" => EventKind::Life,
+        "ping" => EventKind::Life,
+        kind if HEARTBEATS.contains(&kind) => EventKind::Life,
+        "" if event.is_empty() => EventKind::Life,
         kind if !kind.starts_with("response.") && is_error(event) => EventKind::Error,
         _ => EventKind::Progress,
     };
@@ -195,6 +203,8 @@ fn anthropic(name: &str, event: &Map<String, Value>, outcome: &mut Outcome) -> E
         }
         "message_stop" => EventKind::Terminator,
         "ping" => EventKind::Life,
+        kind if HEARTBEATS.contains(&kind) => EventKind::Life,
+        "" if event.is_empty() => EventKind::Life,
         "content_block_stop" => EventKind::Progress,
         "error" => EventKind::Error,
         _ if is_error(event) => EventKind::Error,

@@ -175,13 +175,25 @@ fn an_oversized_terminator_counts() {
         Dialect::OpenAiResponses,
         &[r#"{"type":"response.output_text.delta","sequence_number":7}"#],
     );
-    judge.push(b"event: response.completed\ndata: {\"type\":\"response.completed\",\"x\":\"");
+    let start = r#"data: {"type":"response.completed","sequence_number":8,"response":{"output":""#;
+    judge.push(start.as_bytes());
     judge.push(&vec![b'x'; 2 << 20]);
-    assert!(judge.push(b"\"}\n\n").ended);
+    let end = r#"","usage":{"input_tokens":3,"output_tokens":90000}}}"#;
+    assert!(judge.push(format!("{end}\n\n").as_bytes()).ended);
     assert_eq!(
         (judge.finish(), judge.next_sequence()),
         (Finish::Complete, 9)
     );
+    assert_eq!(judge.usage().map(|usage| usage.output_tokens), Some(90_000));
+}
+
+#[test]
+fn an_oversized_event_that_is_no_object_is_named() {
+    let mut judge = StreamReader::new(Dialect::OpenAiResponses);
+    judge.push(b"event: response.completed\ndata: ");
+    judge.push(&vec![b'x'; 2 << 20]);
+    assert!(judge.push(b"\n\n").ended);
+    assert_eq!(judge.next_sequence(), 1);
 }
 
 #[test]

@@ -358,6 +358,7 @@ fn walk(reader: &mut StreamReader, chunk: &[u8]) -> ChunkSummary {
         seen.content |= part.content;
         seen.progress |= part.progress;
         seen.ended |= part.ended;
+        seen.event |= part.event;
     }
     seen
 }

@@ -1,8 +1,8 @@
-//! Finds out whether a JSON body is complete, or was cut.
+//! Finds out whether a JSON document is complete, or was cut.
 
 use http::HeaderMap;
 
-use crate::llm::{is_plain, names_json};
+use super::{is_plain, names_json};
 
 /// Whether a body with the content type JSON is no complete document, for example cut short.
 ///
@@ -14,7 +14,7 @@ pub(crate) fn is_broken_json(headers: &HeaderMap, body: &[u8]) -> bool {
     !JsonOutline::of([body]).is_whole()
 }
 
-/// Follows the brackets and strings of a JSON body, piece by piece, to tell whether it is
+/// Follows the brackets and strings of a JSON document, piece by piece, to tell whether it is
 /// complete.
 ///
 /// The outline counts brackets outside of strings, and parses nothing: that is enough to

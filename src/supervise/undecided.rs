@@ -1,0 +1,90 @@
+//! A body of which only the first bytes will say whether it is an event stream.
+
+use bytes::Bytes;
+use http::{Extensions, HeaderMap, StatusCode, header};
+
+use super::stream_marks::{BodyForm, MarkingReader, PossibleStream, ResponseMarks};
+use crate::{
+    llm::{dialect::Dialect, is_plain, stream::StreamSniffer},
+    run::Run,
+};
+
+/// The innermost layer's reader of a body that may be an event stream.
+#[derive(Debug)]
+pub(super) struct UndecidedBody {
+    sniffer: StreamSniffer,
+    reader: Box<MarkingReader>,
+    run: Run,
+}
+
+impl UndecidedBody {
+    /// Begins to read the body of an answer of success to `run`, whose head names no event stream.
+    /// `None` if the request asks for no stream, or the body cannot be read.
+    ///
+    /// Some proxies send an event stream as plain text, as JSON, or without a content type.
+    #[inline]
+    pub(super) fn of(
+        status: StatusCode,
+        headers: &HeaderMap,
+        dialect: Dialect,
+        extensions: &mut Extensions,
+        run: &Run,
+    ) -> Option<Box<Self>> {
+        if !run.asks_for_stream() || !status.is_success() || !is_plain(headers) {
+            return None;
+        }
+        if extensions.get::<ResponseMarks>().is_some() {
+            // A layer of the program has made something else of a stream.
+            return None;
+        }
+        Some(Self::begin(dialect, extensions, run.clone()))
+    }
+
+    #[cold]
+    fn begin(dialect: Dialect, extensions: &mut Extensions, run: Run) -> Box<Self> {
+        let reader = Box::new(MarkingReader::new(dialect));
+        reader.marks().set_form(BodyForm::Unknown);
+        extensions.insert(PossibleStream(reader.marks().clone()));
+        Box::new(Self {
+            sniffer: StreamSniffer::default(),
+            reader,
+            run,
+        })
+    }
+
+    /// The reader of the stream that the body is; `counts` if its tokens count.
+    pub(super) fn into_reader(mut self, counts: bool) -> Box<MarkingReader> {
+        self.reader.begin(&self.run, counts);
+        self.reader
+    }
+
+    /// Reads the next bytes. The stream's reader has then read all but those that decided.
+    pub(super) fn push(&mut self, data: &Bytes) -> BodyForm {
+        let form = match self.sniffer.push(data) {
+            None => {
+                self.reader.push(data);
+                BodyForm::Unknown
+            }
+            Some(true) => BodyForm::Events,
+            Some(false) => BodyForm::Other,
+        };
+        self.reader.marks().set_form(form);
+        form
+    }
+}
+
+/// Gives the head of an answer the content type of the event stream that its body is, and the
+/// stream's marks.
+#[cold]
+pub(crate) fn name_stream(
+    headers: &mut HeaderMap,
+    extensions: &mut Extensions,
+    marks: &ResponseMarks,
+) {
+    let kind = http::HeaderValue::from_static("text/event-stream");
+    headers.insert(header::CONTENT_TYPE, kind);
+    // An event may have to follow.
+    headers.remove(header::CONTENT_LENGTH);
+    extensions.remove::<PossibleStream>();
+    extensions.insert(marks.clone());
+}
