@@ -14,7 +14,7 @@ use tower_agent::{BoxError, ProgressNotices, Run, RunEvent, RunNotice, TerminalR
 
 use crate::support::{ReadExt, secs};
 
-const KEEP_ALIVE: &str = ": keep-alive\n\n";
+const KEEP_ALIVE: &str = ": keep-alive\n";
 
 /// Notices to observers, and a comment after 15 s without bytes.
 const LAYER: TerminalResponseLayer = TerminalResponseLayer::new()
@@ -23,7 +23,7 @@ const LAYER: TerminalResponseLayer = TerminalResponseLayer::new()
 
 /// A notice of a call as it stands in a stream.
 fn comment(seconds: u64) -> String {
-    format!(": Still working: llm_call has been running for {seconds} s\n\n")
+    format!(": Still working: llm_call has been running for {seconds} s\n")
 }
 
 /// The frames of a body, each with the second in which it came, and its end.

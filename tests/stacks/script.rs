@@ -17,7 +17,7 @@ pub(crate) use crate::tests::support::DONE;
 /// How an error of the upstream begins, as an event and as an answer.
 pub(crate) const ERROR_EVENT: &str = "data: {\"error\":";
 /// How what layers put between the events of the upstream begins.
-const INSERTED: [&str; 2] = [": keep-alive\n\n", ": Still working"];
+const INSERTED: [&str; 2] = [": keep-alive\n", ": Still working"];
 
 #[derive(Clone, Debug)]
 pub(crate) enum Step {
@@ -40,7 +40,13 @@ pub(crate) fn is_inserted(text: &str) -> bool {
 /// was held for long is handed on joined.
 pub(crate) fn pieces(frame: &str) -> Vec<String> {
     let mut pieces: Vec<String> = Vec::new();
-    for event in frame.split_inclusive("\n\n") {
+    let mut rest = frame;
+    while !rest.is_empty() {
+        // What is inserted is one line, and no blank line ends it.
+        let end = if is_inserted(rest) { "\n" } else { "\n\n" };
+        let len = rest.find(end).map_or(rest.len(), |at| at + end.len());
+        let (event, after) = rest.split_at(len);
+        rest = after;
         match pieces.last_mut() {
             Some(last) if !is_inserted(last) && !is_inserted(event) => last.push_str(event),
             _ => pieces.push(event.to_owned()),

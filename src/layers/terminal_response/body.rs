@@ -299,8 +299,10 @@ fn pending(
     let Some(keep_alive) = keep_alive else {
         return Poll::Pending;
     };
-    match keep_alive.pending(events.is_some_and(CallerStream::is_between), cx) {
-        Some(Write::Comment(comment)) => Poll::Ready(comment),
+    let between = events.filter(|events| events.is_between());
+    match (keep_alive.pending(between.is_some(), cx), between) {
+        (Some(Write::Comment(comment)), _) => Poll::Ready(comment),
+        (Some(Write::KeepAlive), Some(events)) => Poll::Ready(events.keep_alive()),
         _ => Poll::Pending,
     }
 }

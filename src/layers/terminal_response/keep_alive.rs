@@ -68,7 +68,10 @@ pub(super) struct KeepAlive {
 pub(super) enum Write {
     /// The early head of an event stream.
     Head,
+    /// A notice, as a comment line.
     Comment(Bytes),
+    /// The bytes that keep a stream of the caller's dialect alive.
+    KeepAlive,
 }
 
 impl KeepAlive {
@@ -240,7 +243,7 @@ impl KeepAlive {
             }
         }
         let is_due = self.comment_at(between).is_some_and(|at| at <= now);
-        is_due.then(|| Write::Comment(Bytes::from_static(b": keep-alive\n\n")))
+        is_due.then_some(Write::KeepAlive)
     }
 
     /// Whether the call is live; checks its deadlines at this instant, which may end the call.
@@ -272,10 +275,12 @@ impl KeepAlive {
     }
 }
 
-/// Formats `text` as a comment of an event stream; line breaks in it become spaces.
+/// Formats `text` as a comment line of an event stream; line breaks in it become spaces.
+///
+/// No blank line follows: some clients take one for the end of an event that has no data.
 fn comment(text: &str) -> Bytes {
     let line = text.replace(['\r', '\n'], " ");
-    format!(": {line}\n\n").into()
+    format!(": {line}\n").into()
 }
 
 #[cfg(test)]
@@ -284,6 +289,6 @@ mod tests {
 
     #[test]
     fn a_comment_is_one_line_whatever_the_text() {
-        assert_eq!(comment("a\r\ndata: b\nc"), ": a  data: b c\n\n");
+        assert_eq!(comment("a\r\ndata: b\nc"), ": a  data: b c\n");
     }
 }

@@ -40,9 +40,10 @@
 //! against that, which are off by default:
 //!
 //! - [`keep_alive`](TerminalResponseLayer::keep_alive): a comment, when the caller of an event
-//!   stream got nothing, not even a comment, for a time. The comments also help the server to
-//!   notice a disconnected client, since a write to it fails. A reader that does not poll gets at
-//!   most one comment when it polls again, not all that it missed.
+//!   stream got nothing, not even a comment, for a time. In the dialect of Anthropic it is a `ping`
+//!   event, which its SDKs skip. The comments also help the server to notice a disconnected client,
+//!   since a write to it fails. A reader that does not poll gets at most one comment when it polls
+//!   again, not all that it missed.
 //! - [`notices`](TerminalResponseLayer::notices): "Still working: llm_call has been running for
 //!   30 s", as [`RunNotice::Working`](crate::RunNotice::Working) to
 //!   [subscribers](crate::Run::subscribe) of the run, and with
@@ -52,16 +53,17 @@
 //!   Content of the upstream postpones the next notice.
 //! - [`early_head`](TerminalResponseLayer::early_head): a 200 of this layer, for proxies that
 //!   limit the wait for a head, if the call has not answered a request for a stream in time. The
-//!   body then drives the call, and every later failure becomes an error event in it: the end of a
-//!   node, a transport error, and any answer that is no event stream, with its status and message.
-//!   The headers and extensions of the late answer are lost. A HEAD request gets no early head. Nor
-//!   does an attempt, if this layer stands inside of one that retries: that layer decides by the
-//!   upstream's own head.
+//!   body then drives the call, with its retries and fallbacks, and every later failure becomes an
+//!   error event in it: the end of a node, a transport error, and any answer that is no event
+//!   stream, with its status, code and message. The headers and extensions of the late answer are
+//!   lost. A HEAD request gets no early head. Nor does an attempt, if this layer stands inside of
+//!   one that retries: that layer decides by the upstream's own head.
 //!
 //! Comments stand between events only, in a `text/event-stream` without compression, and never
-//! after its terminator or its error event. The layer inserts nothing while the upstream is
-//! silent within an event, or after a CR that a LF may complete. Comments are no progress: they
-//! reset no step window. For the limits that a caller
+//! after its terminator or its error event. A comment is one line, and no blank line follows: some
+//! clients take one for the end of an event, and parse its data, which is empty. The layer inserts
+//! nothing while the upstream is silent within an event, or after a CR that a LF may complete.
+//! Comments and pings are no progress: they reset no step window. For the limits that a caller
 //! [announces](crate::layers::hard_ceiling#what-a-caller-announces) a comment counts as bytes, and
 //! an early head counts as a head.
 //!

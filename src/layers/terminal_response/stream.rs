@@ -8,7 +8,7 @@ use super::error_answer::{ErrorAnswer, Statuses};
 use crate::{
     error::BoxError,
     llm::{
-        dialect::{Dialect, error_event},
+        dialect::{self, Dialect, error_event},
         sse::{ErrorInfo, Splitter},
     },
     run::{Run, RunId},
@@ -94,6 +94,11 @@ impl CallerStream {
     /// Whether a comment may be inserted, because the caller has whole events.
     pub(super) fn is_between(&self) -> bool {
         self.held.is_empty() && !self.torn && !self.after_cr
+    }
+
+    /// The bytes that keep the caller's stream alive, where [`is_between`](Self::is_between) holds.
+    pub(super) fn keep_alive(&self) -> Bytes {
+        dialect::keep_alive(self.dialect())
     }
 
     /// Whether the caller has the event that ends the stream, or a finished answer.

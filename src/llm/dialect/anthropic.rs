@@ -11,7 +11,8 @@ use super::{
 use crate::llm::{
     json_scanner::{Scan, Scanner, Text},
     sse::{
-        ErrorInfo, Event, EventKind, EventVerdict, anthropic_body, is_empty_object, is_heartbeat,
+        ErrorInfo, Event, EventKind, EventVerdict, PING, anthropic_body, is_empty_object,
+        is_heartbeat,
     },
 };
 
@@ -71,6 +72,12 @@ impl Grammar for Anthropic {
             Some(_) => Finish::Finished,
             None => Finish::Truncated,
         }
+    }
+
+    /// A ping, which the API sends itself. The official SDKs skip it anywhere, also before
+    /// `message_start`.
+    fn keep_alive(&self) -> Bytes {
+        Bytes::from_static(PING)
     }
 
     fn error_body(&self, error: &ErrorInfo<'_>) -> Bytes {

@@ -5,7 +5,7 @@ use std::fmt;
 use bytes::Bytes;
 
 use super::stream_state::StreamState;
-use crate::llm::sse::{ErrorInfo, Event, EventVerdict, common_event, openai_body};
+use crate::llm::sse::{COMMENT, ErrorInfo, Event, EventVerdict, common_event, openai_body};
 
 /// Reads one API's events, and writes its errors; implement it for APIs without a dialect here.
 ///
@@ -40,6 +40,13 @@ pub trait Grammar: fmt::Debug + Send + Sync {
     /// all raise.
     fn error_event(&self, error: &ErrorInfo<'_>) -> Bytes {
         common_event(error)
+    }
+
+    /// Returns the bytes that keep a silent stream alive, between two events or before the first.
+    ///
+    /// By default they are a comment line. An API with a ping of its own may send that.
+    fn keep_alive(&self) -> Bytes {
+        Bytes::from_static(COMMENT)
     }
 
     /// Returns the body of an error response, by default in OpenAI's format.

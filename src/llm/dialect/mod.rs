@@ -36,7 +36,10 @@ use serde_json::Value;
 
 use crate::llm::{
     json_scanner::{Scanner, Text},
-    sse::{ErrorInfo, Event, EventKind, common_event, is_empty_object, is_heartbeat, openai_body},
+    sse::{
+        COMMENT, ErrorInfo, Event, EventKind, common_event, is_empty_object, is_heartbeat,
+        openai_body,
+    },
 };
 
 /// The event format of a stream, named for its API.
@@ -139,6 +142,19 @@ pub fn error_event(dialect: Dialect, info: &ErrorInfo<'_>) -> Bytes {
     match dialect.grammar() {
         Some(grammar) => grammar.error_event(info),
         None => common_event(info),
+    }
+}
+
+/// Returns the bytes that keep a silent stream alive: a ping of the dialect, else a comment line.
+///
+/// Insert the bytes at a [`boundary`](crate::llm::stream::StreamReader::boundary), or before the
+/// first event. No SDK sees an event in them. The comment is one line without a blank line: a
+/// blank line ends an event, and some clients then parse an event without data.
+#[must_use]
+pub fn keep_alive(dialect: Dialect) -> Bytes {
+    match dialect.grammar() {
+        Some(grammar) => grammar.keep_alive(),
+        None => Bytes::from_static(COMMENT),
     }
 }
 

@@ -147,3 +147,9 @@ pub const DONE: &[u8] = b"data: [DONE]\n\n";
 /// The terminator of an Anthropic stream.
 pub(crate) const MESSAGE_STOP: &[u8] =
     b"event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n";
+
+/// A comment line, without the blank line that would end an event.
+pub(crate) const COMMENT: &[u8] = b": keep-alive\n";
+
+/// Anthropic's event that only says that the connection lives.
+pub(crate) const PING: &[u8] = b"event: ping\ndata: {\"type\": \"ping\"}\n\n";

@@ -13,6 +13,6 @@ pub use self::{
 
 pub(crate) use self::{
     error_event::{anthropic_body, common_event, openai_body, responses_event},
-    event::MESSAGE_STOP,
+    event::{COMMENT, MESSAGE_STOP, PING},
     heartbeat::{is_empty_object, is_heartbeat},
 };

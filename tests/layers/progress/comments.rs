@@ -10,8 +10,9 @@ use tower_agent::{
 
 use super::{KEEP_ALIVE, LAYER, Noticed, comment, cut, each, frames, timed};
 use crate::support::{
-    DONE, ERROR, PING, PRELUDE, Place, ReadExt, Script, Stack, Upstream, UpstreamBody,
-    UpstreamFuture, call_of, chat, prompt, request, request_of, run_on, secs,
+    DONE, ERROR, PING, PRELUDE, Place, ReadExt, STOP, Script, Stack, Upstream, UpstreamBody,
+    UpstreamFuture, call_of, chat, content_block, messages, plain, prompt, request, request_of,
+    run_on, secs,
 };
 
 async fn ask<F>(
@@ -49,6 +50,28 @@ async fn a_silent_stream_is_kept_alive_every_fifteen_seconds() {
         (50, DONE),
     ];
     assert_eq!(read, frames(all));
+}
+
+/// The API has a ping of its own, which its SDKs skip.
+#[tokio::test(start_paused = true)]
+async fn a_silent_messages_stream_gets_the_pings_of_its_dialect() {
+    const PING: &str = "event: ping\ndata: {\"type\": \"ping\"}\n\n";
+    let script = Script::sse()
+        .wait(20.0)
+        .data(content_block("a"))
+        .wait(20.0)
+        .data(STOP);
+    // The dialect of the second stream is known by its first event.
+    for (request, first) in [(messages(), PING), (plain(), KEEP_ALIVE)] {
+        let upstream = Upstream::script(script.clone());
+        let answer = LAYER.layer(upstream).oneshot(request).await.unwrap();
+        let (read, end) = timed(answer.into_body()).await;
+
+        end.unwrap();
+        let a = content_block("a");
+        let all = [(15, first), (20, &a), (35, PING), (40, STOP)];
+        assert_eq!(read, frames(all));
+    }
 }
 
 #[tokio::test(start_paused = true)]
