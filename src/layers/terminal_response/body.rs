@@ -23,7 +23,7 @@ use crate::{
     body::{content_length, has_body, unframe},
     error::BoxError,
     headers::X_RUN_ID,
-    llm::failure::{Failure, FailureClass, NotAStream},
+    llm::failure::{Failure, FailureClass, NotAStream, stated_code},
     lock::Lock,
     run::{NotCounted, Terminated},
     supervise::{MarkingReader, ResponseMarks},
@@ -387,6 +387,7 @@ impl Refused {
         NotAStream {
             status: self.status,
             class: failure.class,
+            code: stated_code(&self.read),
             message: failure.message,
         }
     }

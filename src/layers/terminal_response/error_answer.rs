@@ -1,4 +1,4 @@
-use std::{error::Error, fmt};
+use std::{borrow::Cow, error::Error, fmt};
 
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
@@ -80,12 +80,12 @@ impl ErrorAnswer {
         tracing::warn!(
             target: "tower_agent",
             run = run.map(|failed| tracing::field::display(&failed.run)),
-            code,
+            code = &*code,
             error = %Causes(&**error),
             "call failed"
         );
         Self {
-            code: code.to_owned(),
+            code: code.into_owned(),
             message,
             run: run.map(|failed| failed.run.clone()),
             status: (statuses.error)(error).unwrap_or(status),
@@ -121,9 +121,15 @@ impl fmt::Display for Causes<'_> {
     }
 }
 
-fn describe(error: &BoxError, is_unready: bool) -> (StatusCode, &'static str, String) {
-    let invalid = |message| (StatusCode::BAD_REQUEST, "invalid_request_error", message);
-    let upstream = |message| (StatusCode::BAD_GATEWAY, "upstream_failed", message);
+fn describe(error: &BoxError, is_unready: bool) -> (StatusCode, Cow<'static, str>, String) {
+    let invalid = |message| {
+        (
+            StatusCode::BAD_REQUEST,
+            "invalid_request_error".into(),
+            message,
+        )
+    };
+    let upstream = |message| (StatusCode::BAD_GATEWAY, "upstream_failed".into(), message);
     for cause in chain(&**error) {
         if let Some(error) = cause.downcast_ref::<InvalidRunId>() {
             return invalid(format!("The run or session id is unusable: {error}."));
@@ -138,26 +144,34 @@ fn describe(error: &BoxError, is_unready: bool) -> (StatusCode, &'static str, St
                 "No model was asked: all that could serve have failed, and are left alone for {} s more.",
                 seconds(cooling.soonest())
             );
-            return (StatusCode::SERVICE_UNAVAILABLE, "cooling_down", message);
+            return (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "cooling_down".into(),
+                message,
+            );
         }
         if cause.is::<RequestCut>() && !chain(cause).any(|cause| cause.is::<LengthLimitError>()) {
             return invalid("The request could not be read to its end.".to_owned());
         }
         if cause.is::<LengthLimitError>() {
             let message = "The request body is larger than this server takes.".to_owned();
-            return (StatusCode::PAYLOAD_TOO_LARGE, "request_too_large", message);
+            return (
+                StatusCode::PAYLOAD_TOO_LARGE,
+                "request_too_large".into(),
+                message,
+            );
         }
-        if let Some(NotAStream {
-            status, message, ..
-        }) = cause.downcast_ref()
-        {
-            let message = match &**message {
+        if let Some(late) = cause.downcast_ref::<NotAStream>() {
+            let status = late.status;
+            let said = match &*late.message {
                 "" => "the answer is no stream of events",
                 message => message,
             };
-            return upstream(format!(
-                "The upstream answered {status}: {message} (upstream_failed)."
-            ));
+            let message = format!("The upstream answered {status}: {said} (upstream_failed).");
+            let (answered, code, message) = upstream(message);
+            // Agents act on the upstream's own code: one that compacts on an overflow, for example.
+            let code = late.code.clone().map_or(code, Cow::Owned);
+            return (answered, code, message);
         }
         if let Some(redirected) = cause.downcast_ref::<Redirected>() {
             return upstream(format!(
@@ -185,7 +199,7 @@ fn describe(error: &BoxError, is_unready: bool) -> (StatusCode, &'static str, St
             "The server failed to process the request.",
         ),
     };
-    (status, "server_error", message.to_owned())
+    (status, "server_error".into(), message.to_owned())
 }
 
 /// Makes the answer in the format of the caller's request.

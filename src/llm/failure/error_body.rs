@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use http::{HeaderMap, header};
 use memchr::memmem::Finder;
 
-use crate::llm::json_scanner::Scanner;
+use crate::llm::json_scanner::{Scanner, Text};
 
 static ERROR: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"error\""));
 
@@ -58,6 +58,26 @@ pub(crate) fn unframed(body: &[u8]) -> Option<&[u8]> {
     lines.find_map(|line| {
         let json = line[value(line)?..].trim_ascii_start();
         json.starts_with(b"{").then_some(json)
+    })
+}
+
+/// The name that an error body gives its error: the code if that is a name, else the type, else
+/// Google's status.
+///
+/// A name has up to 64 characters of an identifier, so that a message is never taken for one.
+pub(crate) fn stated_code(body: &[u8]) -> Option<String> {
+    let [error] = Scanner::members(first_of(body), [b"error"]).ok()?;
+    let names: [&[u8]; 3] = [b"code", b"type", b"status"];
+    let names = Scanner::members(error?, names).ok()?;
+    let is_name = |name: &[u8]| {
+        let is_part = |byte: &u8| byte.is_ascii_alphanumeric() || b"_-.".contains(byte);
+        (1..=64).contains(&name.len()) && name.iter().all(is_part)
+    };
+    let mut names = names.into_iter().flatten().filter_map(Text::of);
+    names.find_map(|name| {
+        let name = name.decoded();
+        let name = is_name(&name).then(|| name.into_owned())?;
+        String::from_utf8(name).ok()
     })
 }
 

@@ -78,6 +78,8 @@ pub(crate) struct NotAStream {
     pub(crate) status: StatusCode,
     /// The failure class of the upstream's answer.
     pub(crate) class: FailureClass,
+    /// The name that the upstream gave the error: its code, else its type; `None` if it gave none.
+    pub(crate) code: Option<String>,
     /// The upstream's error message, at most 1 KiB; empty if there is none.
     pub(crate) message: String,
 }

@@ -95,7 +95,7 @@ pub(crate) use self::evidence::FIELDS;
 pub(crate) use self::signals::phrases;
 pub(crate) use self::{
     empty_answer::{is_empty, is_suspect, may_be_empty},
-    error_body::unframed,
+    error_body::{stated_code, unframed},
     errors::{NotAStream, seconds},
     judgement::Rest,
 };

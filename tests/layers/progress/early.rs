@@ -174,7 +174,7 @@ async fn an_error_behind_an_early_head_is_one_error_event_with_its_words() {
     };
     assert_eq!(ka, frames([(15, KEEP_ALIVE), (30, KEEP_ALIVE)]));
     let error = error_in(event);
-    assert_eq!(error["code"], "upstream_failed");
+    assert_eq!(error["code"], "rate_limit_error");
     let message = "The upstream answered 429 Too Many Requests: too fast (upstream_failed).";
     assert_eq!(error["error"]["message"], message);
     assert_eq!(error["error"]["run_id"], run.id().to_string());
