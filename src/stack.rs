@@ -6,7 +6,7 @@
 //!
 //! | layer | where | setting | without the setting |
 //! |---|---|---|---|
-//! | [`TerminalResponseLayer`] | server | [`responses`](AgentStack::responses) | its defaults |
+//! | [`TerminalResponseLayer`] | server | [`responses`](AgentStack::responses), [`early_head`](AgentStack::early_head) | its defaults |
 //! | [`RunLayer`] | server | [`runs`](AgentStack::runs) | its defaults |
 //! | [`PumpLayer`] | server | [`pump`](AgentStack::pump) | its defaults |
 //! | [`ClientDisconnectLayer`] | server | | |
@@ -223,6 +223,15 @@ impl AgentStack<Server> {
     ) -> Self {
         self.side.responses = change(self.side.responses);
         self
+    }
+
+    /// Sends the head of a stream, and then keeps it alive, if the call has no answer after `after`.
+    ///
+    /// Attempts, with their retries and fallbacks, go on meanwhile. What is lost is named at
+    /// [`TerminalResponseLayer::early_head`]. By default the caller waits for the answer's own head.
+    #[must_use]
+    pub fn early_head(self, after: Duration) -> Self {
+        self.responses(|layer| layer.early_head(after))
     }
 
     /// Changes the layer that finds or opens a request's run.

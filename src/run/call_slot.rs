@@ -2,7 +2,7 @@
 
 use std::sync::{
     Arc,
-    atomic::{AtomicU64, Ordering},
+    atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
 use http::Extensions;
@@ -11,13 +11,14 @@ use super::{
     handle::Run,
     tree::{Clock, NodeKind},
 };
-use crate::lock::Lock;
+use crate::{body::ReplayBody, lock::Lock};
 
 /// The slot in a request's extensions for the node of its call.
 ///
 /// The response layer stands outside of the layer that opens the call. The response layer puts the
-/// slot into the request, and learns the call from it. In the other direction the slot counts the
-/// response layer's own writes to the caller, for the layer that enforces the caller's deadlines.
+/// slot into the request, and learns the call from it, and on demand the request's body. In the
+/// other direction the slot counts the response layer's own writes to the caller, for the layer that
+/// enforces the caller's deadlines.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CallSlot(Arc<SlotState>);
 
@@ -26,6 +27,9 @@ struct SlotState {
     /// The call that was opened last: one request may open several, by a retry of the program.
     call: Lock<Option<Run>>,
     writes: AtomicU64,
+    wants_body: AtomicBool,
+    /// The body of the request, which a layer further in has buffered.
+    body: Lock<Option<ReplayBody>>,
 }
 
 impl CallSlot {
@@ -65,6 +69,32 @@ impl CallSlot {
 
     pub(crate) fn writes(&self) -> u64 {
         self.0.writes.load(Ordering::Acquire)
+    }
+
+    /// Has the layer that buffers the request's body leave a clone of it here.
+    pub(crate) fn want_body(&self) {
+        self.0.wants_body.store(true, Ordering::Relaxed);
+    }
+
+    /// Puts the buffered `body` of a request into its slot, if there is one that wants it.
+    pub(crate) fn fill_body(request: &Extensions, body: &ReplayBody) {
+        if let Some(Self(slot)) = request.get() {
+            if slot.wants_body.load(Ordering::Relaxed) {
+                slot.body.lock().get_or_insert_with(|| body.clone());
+            }
+        }
+    }
+
+    /// The body of the request, once it is buffered; see [`want_body`](Self::want_body).
+    pub(crate) fn body(&self) -> Option<ReplayBody> {
+        self.0.body.lock().clone()
+    }
+
+    /// Frees the body, which then nobody wants.
+    pub(crate) fn drop_body(&self) {
+        self.0.wants_body.store(false, Ordering::Relaxed);
+        let body = self.0.body.lock().take();
+        drop(body);
     }
 }
 

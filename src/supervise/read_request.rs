@@ -15,7 +15,7 @@ use tower_service::Service;
 use crate::{
     body::{Buffering, ReplayBody},
     error::BoxError,
-    run::{PauseGuard, Run},
+    run::{CallSlot, PauseGuard, Run},
 };
 
 /// The part of a layer that inspects a fully buffered request, and may answer it.
@@ -178,6 +178,9 @@ where
         let Some(head) = this.head.take() else {
             panic!("a body was read twice");
         };
-        Poll::Ready(body.map(|body| Request::from_parts(head, body)))
+        Poll::Ready(body.map(|body| {
+            CallSlot::fill_body(&head.extensions, &body);
+            Request::from_parts(head, body)
+        }))
     }
 }

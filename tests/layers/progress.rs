@@ -2,6 +2,7 @@
 
 mod comments;
 mod early;
+mod early_ends;
 mod stacked;
 mod tools;
 

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use http::{Extensions, Method, Request, request::Parts};
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::wants_stream::wants_stream;
+use super::wants_stream::{StreamWish, wants_stream};
 use crate::{
     llm::failure::FailureClass,
     run::{
@@ -19,6 +19,14 @@ use crate::{
         TerminalReason, WorkingNotices,
     },
 };
+
+/// The interval of the bytes that keep a stream alive after an early head, unless one is set. The
+/// head alone helps little: a proxy limits the time between any two reads.
+const AFTER_HEAD: Duration = Duration::from_secs(15);
+
+/// The time after which the layer looks again for a request that was not read when its early head
+/// was due.
+const NEXT_LOOK: Duration = Duration::from_secs(1);
 
 /// The settings of the layer for a caller that waits; all are off by default.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +63,8 @@ pub(super) struct KeepAlive {
     /// The first `Pending` schedules a head, if the call may get one. The time is cleared when
     /// that head is sent, or when the upstream's own head comes first.
     head_at: Option<Duration>,
+    /// Whether the caller asks for an event stream; only looked at for an early head.
+    wish: StreamWish,
     working: Option<WorkingNotices>,
     /// The time of the first `Pending` between events since the last bytes; `None` before it.
     since: Option<Duration>,
@@ -93,19 +103,23 @@ impl KeepAlive {
         if found.as_ref().is_some_and(attempt) || request.method() == Method::HEAD {
             settings.early_head = None;
         }
+        let mut wish = StreamWish::Other;
         if settings.early_head.is_some() {
-            let wants;
-            (wants, request) = wants_stream(request, settings.streams);
-            settings.early_head = settings.early_head.filter(|_| wants);
+            (wish, request) = wants_stream(request, settings.streams);
+            settings.early_head = settings.early_head.filter(|_| wish != StreamWish::Other);
         }
         // A response layer further out may have put a slot there, for the same call.
         let slot = request.extensions_mut().get_or_insert_default::<CallSlot>();
         let slot = slot.clone();
+        if matches!(wish, StreamWish::Unread { .. }) {
+            slot.want_body();
+        }
         let keep_alive = Box::new(Self {
             settings,
             slot,
             began: Instant::now(),
             head_at: None,
+            wish,
             working: settings.notices.and_then(WorkingNotices::new),
             since: None,
             has_yielded: false,
@@ -142,7 +156,7 @@ impl KeepAlive {
     /// Records that the head of the call's answer has come. If the layer does not know the call yet,
     /// the extensions of the answer may name it.
     pub(super) fn answered(&mut self, answer: &Extensions) {
-        (self.settings.early_head, self.head_at) = (None, None);
+        self.unschedule_head();
         if let (None, Some(call)) = (self.call(), answer.get::<Run>()) {
             self.slot.set(call.clone());
         }
@@ -178,6 +192,9 @@ impl KeepAlive {
         let now = self.began.elapsed();
         if let (Some(after), None) = (self.settings.early_head, self.head_at) {
             self.head_at = Some(now.saturating_add(after));
+        }
+        if self.head_at.is_some_and(|at| at <= now) {
+            self.decide_on_head(now);
         }
         if between {
             self.since.get_or_insert(now);
@@ -216,11 +233,37 @@ impl KeepAlive {
         waiting.map(|(since, every)| since.saturating_add(every))
     }
 
+    /// Decides whether a head that is due at `now` may be sent: only to a caller that asked for a
+    /// stream.
+    ///
+    /// If the request is not read yet, the decision is put off.
+    fn decide_on_head(&mut self, now: Duration) {
+        let StreamWish::Unread { accepts } = self.wish else {
+            return;
+        };
+        let body = self.slot.body();
+        self.wish = StreamWish::of_body(body.as_ref(), accepts);
+        match self.wish {
+            StreamWish::Stream => self.slot.drop_body(),
+            StreamWish::Other => self.unschedule_head(),
+            StreamWish::Unread { .. } => self.head_at = Some(now.saturating_add(NEXT_LOOK)),
+        }
+    }
+
+    fn unschedule_head(&mut self) {
+        (self.settings.early_head, self.head_at) = (None, None);
+        let wish = std::mem::replace(&mut self.wish, StreamWish::Other);
+        if matches!(wish, StreamWish::Unread { .. }) {
+            self.slot.drop_body();
+        }
+    }
+
     /// Returns an early head that is due at `now`. Else sends a due notice, and returns a due
     /// comment.
     fn write(&mut self, between: bool, now: Duration) -> Option<Write> {
         if self.head_at.is_some_and(|at| at <= now) {
-            (self.settings.early_head, self.head_at) = (None, None);
+            self.unschedule_head();
+            self.settings.every.get_or_insert(AFTER_HEAD);
             return Some(Write::Head);
         }
         let due = self.working.as_mut().and_then(|working| working.wait(now));

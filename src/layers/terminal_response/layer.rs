@@ -60,10 +60,12 @@ impl TerminalResponseLayer {
         self
     }
 
-    /// Sets how long an event stream may send no bytes before the layer inserts a comment.
+    /// Sets how long an event stream may send no bytes before the layer inserts a comment line, or a
+    /// ping in the dialect of Anthropic.
     ///
-    /// With `None`, the default, or zero the layer inserts no keep-alive comments. Most proxies
-    /// allow 30 s or more without bytes, so 15 s suits them.
+    /// With `None`, the default, or zero the layer keeps only streams with an
+    /// [early head](Self::early_head) alive. Most proxies allow 30 s or more without bytes, so 15 s
+    /// suits them.
     #[must_use]
     pub const fn keep_alive(mut self, every: Option<Duration>) -> Self {
         self.keep_alive.every = match every {
@@ -94,12 +96,20 @@ impl TerminalResponseLayer {
 
     /// Sends an early head if a request for a stream has no answer after `after`.
     ///
-    /// The time `after` starts at the first `Pending`; with zero the head is sent right then.
+    /// The time `after` starts at the first `Pending`; with zero the head is sent right then. Until
+    /// the answer comes, and whenever its stream is silent, the layer then keeps the stream alive,
+    /// every 15 s unless [`keep_alive`](Self::keep_alive) is set.
     ///
-    /// If the request's body is a [`ReplayBody`](crate::ReplayBody) in one piece with a JSON
-    /// object, its `"stream"` flag decides whether the request is for a stream. The layer does not
-    /// read other bodies: then a request is for a stream if it accepts `text/event-stream` and no
-    /// JSON, because clients that take either accept both. See [`streams_by`](Self::streams_by).
+    /// What the late answer's head would have said is lost to the caller: its status, so that an
+    /// SDK does not repeat the request after a 503 by itself, and its headers, such as
+    /// `x-served-model` and `retry-after`.
+    ///
+    /// The `"stream"` flag of a JSON object in the body decides whether the request is for a stream.
+    /// The layer itself reads only a [`ReplayBody`](crate::ReplayBody); any other body it knows once
+    /// a layer further in has buffered it. If no layer does, or the body is no JSON object, a request
+    /// is for a stream if it accepts `text/event-stream` and no JSON, because clients that take
+    /// either accept both. Embeddings, images and counts of tokens are no streams. See
+    /// [`streams_by`](Self::streams_by).
     #[must_use]
     pub const fn early_head(mut self, after: Duration) -> Self {
         self.keep_alive.early_head = Some(after);
