@@ -159,6 +159,8 @@ impl AgentConfig {
         let progress = self.progress.unwrap_or_default();
         let layer = layer.keep_alive(limit(progress.keep_alive));
         let layer = layer.comments(progress.comments);
+        let early = limit(progress.early_head);
+        let layer = with(layer, early, TerminalResponseLayer::early_head);
         let after = notify_after.or(progress.notify_after);
         with(layer, after, |layer, after| {
             layer.notices(ProgressNotices::new().after(after.get()))

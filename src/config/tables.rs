@@ -230,6 +230,7 @@ pub(super) struct LoopsTable {
 pub(super) struct ProgressTable {
     pub(super) notify_after: Option<Time>,
     pub(super) keep_alive: Option<Time>,
+    pub(super) early_head: Option<Time>,
     pub(super) comments: bool,
 }
 

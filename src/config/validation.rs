@@ -24,6 +24,7 @@ const HEARTBEAT: Time = secs(10);
 const DRAIN_LIMIT: Time = secs(30);
 const NOTIFY_AFTER: Time = secs(30);
 const KEEP_ALIVE: Time = secs(15);
+const EARLY_HEAD: Time = secs(20);
 
 pub(super) const fn secs(seconds: u64) -> Time {
     Time(Duration::from_secs(seconds))
@@ -110,7 +111,9 @@ impl AgentConfig {
         let loops = loops(file.loops, detection.enabled, recommended, &mut found);
         checked(&["loops", "tools"], std::mem::take(&mut found));
         let stop = file.stop.map(|table| phrases(table, &mut found));
-        checked(&["stop"], found);
+        checked(&["stop"], std::mem::take(&mut found));
+        let progress = progress(file.progress, recommended, &mut found);
+        checked(&["progress"], found);
         let config = Self {
             attempt,
             disconnect,
@@ -123,11 +126,7 @@ impl AgentConfig {
             },
             stop: stop.unwrap_or_default(),
             loops,
-            progress: file.progress.map(|table| ProgressTable {
-                notify_after: table.notify_after.or(Some(NOTIFY_AFTER)),
-                keep_alive: table.keep_alive.or(Some(KEEP_ALIVE)),
-                ..table
-            }),
+            progress,
             candidates: file.candidates,
             signals: file.signals,
             agents,
@@ -195,6 +194,34 @@ fn disconnect(mut table: DisconnectTable, errors: &mut Mistakes) -> DisconnectTa
     let limit = table.drain_limit.unwrap_or(DRAIN_LIMIT);
     table.drain_limit = drains.then_some(limit);
     table
+}
+
+/// Fills in the absent keys of a table; without one, the preset sends early heads and keeps streams
+/// alive, and notifies nobody.
+fn progress(
+    table: Option<ProgressTable>,
+    recommended: bool,
+    errors: &mut Mistakes,
+) -> Option<ProgressTable> {
+    let notify_after = table.map_or(Time(Duration::ZERO), |_| NOTIFY_AFTER);
+    let table = table.or_else(|| recommended.then(ProgressTable::default))?;
+    let keeps_alive = table.keep_alive.is_none_or(|every| every.limit().is_some());
+    if !keeps_alive
+        && table
+            .early_head
+            .is_some_and(|after| after.limit().is_some())
+    {
+        let message = "is of no use with keep_alive = \"0s\": after the head, a proxy would cut a \
+                       stream that is silent";
+        errors.push(error(&["progress"], "early_head", message));
+    }
+    let preset = (recommended && keeps_alive).then_some(EARLY_HEAD);
+    Some(ProgressTable {
+        notify_after: table.notify_after.or(Some(notify_after)),
+        keep_alive: table.keep_alive.or(Some(KEEP_ALIVE)),
+        early_head: table.early_head.or(preset),
+        comments: table.comments,
+    })
 }
 
 /// Checks the phrases: each needs a letter or a digit, because a phrase without either never

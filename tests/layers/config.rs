@@ -6,7 +6,7 @@ use std::{collections::BTreeMap, time::Duration};
 use tower_agent::{
     AgentStack, Candidate, CandidateDialect, Cooldowns, HardCeilingLayer, IdleBreaker,
     LoopGuardLayer, ModelFallbackLayer, ProgressNotices, RetryBudget, RetryBudgetLayer,
-    RunRegistry, StepTimeoutLayer, TokenCapLayer, TokenCaps,
+    RunRegistry, StepTimeoutLayer, TerminalResponseLayer, TokenCapLayer, TokenCaps,
     config::{AgentConfig, ConfigError},
     llm::failure::{Classifier, FailureClass, Signal},
     run::Price,
@@ -268,7 +268,7 @@ type Set = fn(AgentStack<Server>) -> AgentStack<Server>;
 /// Each key of the stack, and the setting that it stands for.
 #[test]
 fn each_key_is_a_setting_of_the_stack() {
-    let keys: [(&str, Set); 43] = [
+    let keys: [(&str, Set); 44] = [
         ("[run]\nstep_timeout = 7", |stack| stack.run_step(secs(7))),
         ("[run]\nmax_turn_time = 7", |stack| {
             let half = Duration::from_millis(3_500);
@@ -406,6 +406,12 @@ fn each_key_is_a_setting_of_the_stack() {
                 })
             },
         ),
+        ("[progress]\nearly_head = 9\nnotify_after = 8", |stack| {
+            let notices = ProgressNotices::new().after(secs(8));
+            let layer = |layer: TerminalResponseLayer| layer.keep_alive(Some(secs(15)));
+            let stack = stack.responses(|it| layer(it).notices(notices));
+            stack.early_head(secs(9))
+        }),
         ("[fallback]\ncooldown = true", |stack| {
             let cooldowns = Cooldowns::new();
             stack.fallback(ModelFallbackLayer::new([]).cooldowns(cooldowns))

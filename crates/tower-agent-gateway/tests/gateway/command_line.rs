@@ -79,6 +79,7 @@ fn the_configuration_is_printed_with_each_value_in_force() {
             "max_turn_time = \"1m 30s\"",
             "per_error_key = 3",
             "max_turns = 7",
+            "early_head = \"20s\"",
             "keys_env = \"TEST_KEYS\"",
         ] {
             assert!(said.contains(line), "{line}: {said}");

@@ -22,6 +22,7 @@ mod control;
 mod cors;
 mod disconnects;
 mod drains;
+mod early_head;
 mod events;
 mod fallback;
 mod forwarding;
