@@ -5,7 +5,8 @@ import difflib
 import pathlib
 import sys
 
-import cases_embedded  # noqa: F401  (registers its cases)
+import cases_early_head  # noqa: F401  (registers its cases)
+import cases_embedded  # noqa: F401
 import cases_fallback  # noqa: F401
 import cases_frames  # noqa: F401
 import cases_heads  # noqa: F401

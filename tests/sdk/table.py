@@ -42,7 +42,7 @@ def section(group, rows):
     about = " ".join(sys.modules[group].__doc__.strip().split("\n\n")[0].split())
     columns = [caller.name for caller in CALLERS]
     body = [[scenario, *(cells.get(column, "–") for column in columns)] for scenario, cells in rows.items()]
-    title = group.removeprefix("cases_").capitalize()
+    title = group.removeprefix("cases_").replace("_", " ").capitalize()
     return f"## {title}\n\n{about}\n\n{markdown(['scenario', *columns], body)}"
 
 
