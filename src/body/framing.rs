@@ -46,12 +46,15 @@ pub(crate) fn content_length(headers: &HeaderMap) -> Option<u64> {
     only.to_str().ok()?.parse().ok()
 }
 
-/// Removes a `transfer-encoding`, and with it any `content-length`.
+/// Removes a `transfer-encoding` of an answer, and with it any `content-length`.
+///
+/// Both frame the body on the upstream's connection, and an adapter of a client calls this before
+/// it hands the answer on.
 ///
 /// A `content-length` beside a `transfer-encoding` is not the length of the body. A server that
 /// sent that length with a longer body would let the upstream inject responses into the caller's
 /// connection.
-pub(crate) fn unframe(headers: &mut HeaderMap) {
+pub fn unframe(headers: &mut HeaderMap) {
     if headers.remove(header::TRANSFER_ENCODING).is_some() {
         headers.remove(header::CONTENT_LENGTH);
     }

@@ -8,11 +8,11 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
-pub use self::replay::ReplayBody;
+pub use self::{framing::unframe, replay::ReplayBody};
 
 pub(crate) use self::{
     buffer::Buffering,
-    framing::{AnnouncedLength, content_length, has_body, unframe},
+    framing::{AnnouncedLength, content_length, has_body},
     prefix::HeldPrefix,
     replay::MAX_BODY,
 };
