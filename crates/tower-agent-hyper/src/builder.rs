@@ -1,0 +1,152 @@
+use std::{sync::Arc, time::Duration};
+
+use hyper_util::{
+    client::legacy::{self, Client},
+    rt::{TokioExecutor, TokioTimer},
+};
+use rustls::{ClientConfig, crypto::CryptoProvider};
+use rustls_platform_verifier::BuilderVerifierExt;
+
+use crate::{
+    connector::Connector,
+    proxy::UpstreamProxy,
+    service::{Clients, HyperService},
+};
+
+/// The settings of a [`HyperService`].
+///
+/// The setters return the builder.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing unless it builds"]
+pub struct HyperServiceBuilder {
+    proxy: UpstreamProxy,
+    tls: Option<ClientConfig>,
+    connect_timeout: Option<Duration>,
+    pool_idle_timeout: Duration,
+    http2_keep_alive_interval: Option<Duration>,
+    http2_keep_alive_timeout: Duration,
+    http2_prior_knowledge: bool,
+}
+
+impl HyperServiceBuilder {
+    pub(crate) const fn new() -> Self {
+        Self {
+            proxy: UpstreamProxy::none(),
+            tls: None,
+            connect_timeout: None,
+            pool_idle_timeout: Duration::from_secs(90),
+            http2_keep_alive_interval: Some(Duration::from_secs(30)),
+            http2_keep_alive_timeout: Duration::from_secs(10),
+            http2_prior_knowledge: false,
+        }
+    }
+
+    /// Sets the proxy. The default is none, whatever the environment says.
+    pub fn proxy(mut self, proxy: UpstreamProxy) -> Self {
+        self.proxy = proxy;
+        self
+    }
+
+    /// Sets the configuration of TLS, for roots or a client certificate of your own.
+    ///
+    /// By default the platform verifies certificates, with the process's default provider of
+    /// cryptography, or `ring` if there is none. A configuration that names no ALPN protocol
+    /// offers HTTP/2 and HTTP/1.1.
+    pub fn tls_config(mut self, config: ClientConfig) -> Self {
+        self.tls = Some(config);
+        self
+    }
+
+    /// Sets how long the making of a connection may take, with the name's resolution, the proxy
+    /// and TLS. By default there is no limit: the layers around the service have theirs.
+    ///
+    /// A connection that takes longer is a failure of the transport.
+    pub fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = Some(limit);
+        self
+    }
+
+    /// Sets how long an unused connection is kept; 90 s by default.
+    pub fn pool_idle_timeout(mut self, limit: Duration) -> Self {
+        self.pool_idle_timeout = limit;
+        self
+    }
+
+    /// Sets after which silence of an HTTP/2 connection a PING is sent, also while no request is
+    /// on it; 30 s by default. `None` sends no PING.
+    ///
+    /// Without PINGs a peer that acknowledges on TCP and processes nothing keeps its connection.
+    pub fn http2_keep_alive_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
+        self.http2_keep_alive_interval = interval.into();
+        self
+    }
+
+    /// Sets how long the answer to a PING may take before the connection is closed; 10 s by
+    /// default.
+    pub fn http2_keep_alive_timeout(mut self, timeout: Duration) -> Self {
+        self.http2_keep_alive_timeout = timeout;
+        self
+    }
+
+    /// Speaks HTTP/2 on every connection, without TLS too. By default HTTP/2 needs TLS, in which
+    /// the upstream chooses it.
+    pub fn http2_prior_knowledge(mut self) -> Self {
+        self.http2_prior_knowledge = true;
+        self
+    }
+
+    /// Builds the service.
+    ///
+    /// The service connects to nothing before its first request, which needs a tokio runtime with
+    /// I/O and time enabled.
+    ///
+    /// # Errors
+    ///
+    /// If the platform's verifier of certificates cannot be made, for example because the machine
+    /// has no root certificates.
+    pub fn build(self) -> Result<HyperService, rustls::Error> {
+        let mut tls = match self.tls {
+            Some(tls) => tls,
+            None => platform_tls()?,
+        };
+        if tls.alpn_protocols.is_empty() {
+            tls.alpn_protocols = match self.http2_prior_knowledge {
+                true => vec![b"h2".to_vec()],
+                false => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            };
+        }
+        let connector = Connector::new(
+            tls,
+            self.proxy.clone(),
+            self.connect_timeout,
+            self.http2_prior_knowledge,
+        );
+        let mut builder = Client::builder(TokioExecutor::new());
+        let builder: &mut legacy::Builder = builder
+            .timer(TokioTimer::new())
+            .pool_timer(TokioTimer::new())
+            .pool_idle_timeout(self.pool_idle_timeout)
+            .http2_only(self.http2_prior_knowledge)
+            .http2_keep_alive_interval(self.http2_keep_alive_interval)
+            .http2_keep_alive_timeout(self.http2_keep_alive_timeout)
+            .http2_keep_alive_while_idle(true)
+            // Only what was never written, on a connection that turned out to be closed.
+            .retry_canceled_requests(true);
+        let pooled = builder.build(connector.clone());
+        let unpooled = builder.pool_max_idle_per_host(0).build(connector);
+        Ok(HyperService::from_clients(Clients {
+            pooled,
+            unpooled,
+            proxy: self.proxy,
+        }))
+    }
+}
+
+fn platform_tls() -> Result<ClientConfig, rustls::Error> {
+    let provider = CryptoProvider::get_default().cloned();
+    let provider = provider.unwrap_or_else(|| Arc::new(rustls::crypto::ring::default_provider()));
+    Ok(ClientConfig::builder_with_provider(provider)
+        .with_safe_default_protocol_versions()?
+        .with_platform_verifier()?
+        .with_no_client_auth())
+}

@@ -1,0 +1,116 @@
+//! A request under way, and what its end says about the connections of its origin.
+
+use std::{sync::Arc, time::Duration};
+
+use hyper_util::client::legacy::connect::CaptureConnection;
+use tokio::time::Instant;
+use tower_agent::{Run, TerminalReason};
+
+use crate::connection::ConnectionRecord;
+
+/// How long a connection must have been silent when a call is dropped for another reason than
+/// silence, so that the connection counts as dead.
+pub const SILENCE: Duration = Duration::from_secs(5);
+
+/// The same if a [`StepTimeoutLayer`](tower_agent::StepTimeoutLayer) ended the call. That layer
+/// also ends calls whose heartbeats come, and a connection that has just been read is alive.
+const STEP_SILENCE: Duration = Duration::from_millis(500);
+
+/// A request from its start to the end of its answer.
+///
+/// Its drop before that end takes connections out of the pool that have been silent.
+#[derive(Debug)]
+pub(crate) struct Exchange {
+    pub(crate) began: Instant,
+    run: Option<Run>,
+    /// `None` once the exchange is over.
+    phase: Option<Phase>,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// The connection is known once the request has been handed to it.
+    Sent(CaptureConnection),
+    Answered {
+        record: Arc<ConnectionRecord>,
+        /// What had been read of the connection when the last frame came.
+        read: u64,
+    },
+}
+
+impl Exchange {
+    pub(crate) fn new(run: Option<Run>, capture: CaptureConnection) -> Self {
+        Self {
+            began: Instant::now(),
+            run,
+            phase: Some(Phase::Sent(capture)),
+        }
+    }
+
+    pub(crate) const fn run(&self) -> Option<&Run> {
+        self.run.as_ref()
+    }
+
+    /// The request goes out again, on another connection.
+    pub(crate) fn resent(&mut self, capture: CaptureConnection) {
+        self.began = Instant::now();
+        self.phase = Some(Phase::Sent(capture));
+    }
+
+    /// The head of the answer came, on the connection of this record.
+    pub(crate) fn answered(&mut self, record: Option<Arc<ConnectionRecord>>) {
+        let Some(Phase::Sent(capture)) = self.phase.take() else {
+            return;
+        };
+        self.phase = record.map(|record| {
+            record.answered(&capture);
+            let read = record.bytes_read();
+            Phase::Answered { record, read }
+        });
+    }
+
+    /// A frame of the answer came.
+    pub(crate) fn progressed(&mut self) {
+        if let Some(Phase::Answered { record, read }) = &mut self.phase {
+            *read = record.bytes_read();
+        }
+    }
+
+    /// The answer ended, or the request failed.
+    pub(crate) fn finished(&mut self) {
+        self.phase = None;
+    }
+}
+
+impl Drop for Exchange {
+    fn drop(&mut self) {
+        let (record, is_silent) = match self.phase.take() {
+            None => return,
+            Some(Phase::Answered { record, read }) => {
+                let is_silent = record.bytes_read() == read;
+                (record, is_silent)
+            }
+            Some(Phase::Sent(capture)) => {
+                let connected = capture.connection_metadata();
+                let Some(record) = connected.as_ref().and_then(ConnectionRecord::of) else {
+                    return;
+                };
+                // What was read of a connection without an answer was its handshake.
+                let is_silent = record.is_silent_since(self.began) || !record.is_proven();
+                (record, is_silent)
+            }
+        };
+        // Whoever ends a node stores the reason before the drop.
+        let reason = self.run.as_ref().and_then(Run::terminal_reason);
+        let least = match reason {
+            Some(TerminalReason::Completed) => return,
+            Some(TerminalReason::StepTimeout) => STEP_SILENCE,
+            _ => SILENCE,
+        };
+        let since = self.began.max(record.last_read());
+        if is_silent && since.elapsed() >= least {
+            tracing::debug!(silent = ?since.elapsed(), "silent connections are not used again");
+            record.condemn_silent_peers(since);
+        }
+    }
+}

@@ -1,0 +1,132 @@
+//! hyper-util's client as a Tower service, for the layers of [`tower_agent`].
+//!
+//! A client under layers that count attempts must not make attempts of its own, and must not serve
+//! two tries of a call by the same dead connection. [`HyperService`] repeats what no upstream has
+//! processed, and nothing else; and it takes connections out of its pool that have been silent for
+//! as long as a call waited for them. For programs that have a reqwest client there is
+//! `tower_agent::adapter::reqwest`, which does less.
+//!
+//! # What is sent again
+//!
+//! A request is sent again at once, without counting as an attempt, and no layer sees it:
+//!
+//! - It died on a connection that had served a request before, without a byte of an answer, within
+//!   [`RESEND_WITHIN`]. Some servers close their connections some milliseconds after an answer
+//!   without saying so, and a request that is on its way then finds no reader. A request that dies
+//!   later may have been worked on.
+//! - The peer says that it did not process the request: an HTTP/2 stream that was reset with
+//!   `REFUSED_STREAM`, or one above the last id of a `GOAWAY`.
+//!
+//! It goes out once more at most, on a connection made for it, and only if its body can be sent
+//! twice: a [`ReplayBody`](tower_agent::ReplayBody), as the layers that repeat make one, or an empty
+//! body of any type. A server that processes a request and closes its connection without a byte of
+//! the answer gets such a request twice; an attempt by a layer would do the same.
+//!
+//! One repeat of the client itself stays. A connection of the pool can turn out to be closed before
+//! a byte of the request was written on it; then the next one takes the request.
+//!
+//! # Silence
+//!
+//! A connection of which nothing comes can be that of a slow model, or its peer is dead: a machine
+//! that lost its power, a balancer that forgot the connection, a process that hangs while its kernel
+//! acknowledges. If a call is dropped before the end of its answer, and nothing was read on its
+//! connection for a while, then that connection, and all of the same origin on which nothing was
+//! read since, take no further request. The next try has a fresh connection. Requests that are
+//! under way on them go on.
+//!
+//! The while is half a second if the call's [`Run`](tower_agent::Run) was ended by a
+//! [`StepTimeoutLayer`](tower_agent::StepTimeoutLayer), and else [`SILENCE`]. A caller that leaves
+//! early costs no connection.
+//!
+//! On HTTP/2 the service also sends PINGs, 30 s after the last byte by default, and closes the
+//! connection if no answer comes within 10 s.
+//!
+//! # What the answer has
+//!
+//! The run of the request's extensions is in the answer's. The answer has the version HTTP/1.1,
+//! whichever the upstream spoke, and no `transfer-encoding`: both are of the upstream's connection.
+//! The version of the request is dropped too: TLS negotiates HTTP/2 or HTTP/1.1.
+//!
+//! The client follows no redirect, sends no header of its own but `host` and what frames the body,
+//! and decompresses nothing.
+//!
+//! # Timeouts
+//!
+//! The service sets no limit to a call, because its timeout would count as a failure of the
+//! provider; the layers have theirs. TCP keep-alive finds a peer that acknowledges nothing.
+//!
+//! # Cancel safety
+//!
+//! Once the request is sent, dropping the future, or the body before its end, drops the connection
+//! (HTTP/1) or resets the stream (HTTP/2).
+//!
+//! # Errors
+//!
+//! An error of the client is a [`TransportError`](tower_agent::llm::failure::TransportError),
+//! without the URL, which may hold a secret. A request whose URI is not an absolute `http` or
+//! `https` one fails with [`UnsupportedUri`].
+//!
+//! # Examples
+//!
+//! ```
+//! use std::time::Duration;
+//! use bytes::Bytes;
+//! use http_body_util::Full;
+//! use tower::ServiceBuilder;
+//! use tower_agent::StepTimeoutLayer;
+//! use tower_agent_hyper::HyperService;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = ServiceBuilder::new()
+//!     .layer(StepTimeoutLayer::new(Duration::from_secs(120)))
+//!     .service(HyperService::new()?);
+//! # let _ = tower::Service::<http::Request<Full<Bytes>>>::call(&mut client.clone(), http::Request::default());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! With settings:
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower_agent_hyper::{HyperService, UpstreamProxy};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let client = HyperService::builder()
+//!     .proxy(UpstreamProxy::all("http://user:password@proxy.example:3128")?)
+//!     .connect_timeout(Duration::from_secs(5))
+//!     .http2_keep_alive_interval(Duration::from_secs(20))
+//!     .build()?;
+//! # drop(client);
+//! # Ok(())
+//! # }
+//! ```
+
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+mod body;
+mod builder;
+mod connection;
+mod connector;
+mod exchange;
+mod future;
+mod proxy;
+mod request_body;
+mod resend;
+mod service;
+
+/// Compiles the example of the README as a doc test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+#[derive(Debug)]
+pub struct Readme;
+
+pub use self::{
+    body::HyperBody,
+    builder::HyperServiceBuilder,
+    exchange::SILENCE,
+    future::HyperFuture,
+    proxy::{InvalidProxyUrl, UpstreamProxy},
+    resend::RESEND_WITHIN,
+    service::{HyperService, UnsupportedUri},
+};

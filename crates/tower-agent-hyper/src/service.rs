@@ -1,0 +1,118 @@
+use std::{
+    error::Error,
+    fmt,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{Request, Response, Uri, Version, header};
+use http_body::Body;
+use hyper_util::client::legacy::{Client, connect::capture_connection};
+use tower_agent::{BoxError, Run};
+use tower_service::Service;
+
+use crate::{
+    body::HyperBody, builder::HyperServiceBuilder, connector::Connector, exchange::Exchange,
+    future::HyperFuture, proxy::UpstreamProxy, request_body::OutgoingBody, resend::Resend,
+};
+
+/// A hyper client as a service of `http` requests: see the [crate](crate).
+///
+/// Clones share their connections.
+#[derive(Clone)]
+pub struct HyperService {
+    clients: Arc<Clients>,
+}
+
+/// The error of a request whose URI is not an absolute `http` or `https` one.
+///
+/// Nothing was sent. The message leaves out the URI, which may hold a secret.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct UnsupportedUri;
+
+/// The clients of a service, which share a connector.
+pub(crate) struct Clients {
+    pub(crate) pooled: Client<Connector, OutgoingBody>,
+    /// A client that makes a connection for each request.
+    pub(crate) unpooled: Client<Connector, OutgoingBody>,
+    pub(crate) proxy: UpstreamProxy,
+}
+
+impl HyperService {
+    /// Creates the service with the settings of [`builder`](Self::builder) as they are.
+    ///
+    /// # Errors
+    ///
+    /// The constructor returns the errors of [`HyperServiceBuilder::build`].
+    pub fn new() -> Result<Self, rustls::Error> {
+        Self::builder().build()
+    }
+
+    /// Returns a builder of the service.
+    pub fn builder() -> HyperServiceBuilder {
+        HyperServiceBuilder::new()
+    }
+
+    pub(crate) fn from_clients(clients: Clients) -> Self {
+        Self {
+            clients: Arc::new(clients),
+        }
+    }
+}
+
+impl fmt::Debug for HyperService {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("HyperService")
+            .field("proxy", &self.clients.proxy)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<B> Service<Request<B>> for HyperService
+where
+    B: Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
+    type Response = Response<HyperBody>;
+    type Error = BoxError;
+    type Future = HyperFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> HyperFuture {
+        if !is_supported(request.uri()) {
+            return HyperFuture::unsupported();
+        }
+        let run = request.extensions().get::<Run>().cloned();
+        let mut request = request.map(OutgoingBody::new);
+        // The extensions are of the caller's connection. hyper reads some of them, and would keep
+        // the others until the request has been written.
+        request.extensions_mut().clear();
+        // The client refuses to send a request with HTTP/2 over HTTP/1.
+        *request.version_mut() = Version::default();
+        if let Some(credential) = self.clients.proxy.credential(request.uri()) {
+            let name = header::PROXY_AUTHORIZATION;
+            request.headers_mut().insert(name, credential);
+        }
+        let resend = Resend::of(&request);
+        let exchange = Exchange::new(run, capture_connection(&mut request));
+        let response = self.clients.pooled.request(request);
+        HyperFuture::new(response, exchange, resend, Arc::clone(&self.clients))
+    }
+}
+
+fn is_supported(uri: &Uri) -> bool {
+    matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some()
+}
+
+impl fmt::Display for UnsupportedUri {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the request's URI is not an absolute http or https URI")
+    }
+}
+
+impl Error for UnsupportedUri {}
