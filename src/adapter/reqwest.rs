@@ -9,9 +9,10 @@
 //! The version of a request, other than HTTP/3, is that of the caller's connection: the service
 //! drops it, because the client refuses to send a request with HTTP/2 over HTTP/1.
 //!
-//! The framing of an HTTP/1.1 answer belongs to its connection: the service removes a
-//! `transfer-encoding`, together with a `content-length` beside it, which the
-//! `transfer-encoding` overrides.
+//! The version of an answer and the framing of an HTTP/1.1 answer belong to the upstream's
+//! connection: the answer has HTTP/1.1, and the service removes a `transfer-encoding`, together
+//! with a `content-length` beside it, which the `transfer-encoding` overrides. A server that handed
+//! on HTTP/1.0 would send no chunks, and close the caller's connection.
 //!
 //! One retry of the client stays: if a reused connection turns out to be closed before a
 //! byte was written, the connection pool sends the request again. The upstream has not
@@ -229,6 +230,7 @@ impl Future for ReqwestFuture {
         Poll::Ready(answer.map_err(broken).map(|answer| {
             let answer = Response::<reqwest::Body>::from(answer);
             let mut answer = answer.map(|inner| ReqwestBody { inner });
+            *answer.version_mut() = Version::default();
             unframe(answer.headers_mut());
             if let Some(run) = this.run.take() {
                 answer.extensions_mut().insert(run);

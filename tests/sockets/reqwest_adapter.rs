@@ -121,6 +121,18 @@ fn a_request_of_an_http2_caller_reaches_an_http1_upstream() {
 }
 
 #[test]
+fn the_version_of_the_upstream_is_not_handed_on() {
+    run(async {
+        for version in ["1.0", "1.1"] {
+            let head = format!("HTTP/{version} 200 OK\r\ncontent-length: 0\r\n\r\n");
+            let upstream = Upstream::http1(Play::keep(head)).await;
+            let answer = within(service().oneshot(request_to(upstream.addr))).await;
+            assert_eq!(answer.unwrap().version(), Version::HTTP_11);
+        }
+    });
+}
+
+#[test]
 fn a_body_that_is_not_sync_is_sent() {
     run(async {
         let upstream = Upstream::bytes("HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}").await;
