@@ -13,9 +13,9 @@ use tower::{
 };
 use tower_agent::{
     AgentStack, CallSummary, Cooldowns, HealthGateLayer, OwnerCaps, ReplayBody, RunLayer,
-    RunRegistry, TerminalReason, adapter::reqwest::ReqwestService, layers::health_gate::HttpProbe,
-    stack::Server,
+    RunRegistry, TerminalReason, layers::health_gate::HttpProbe, stack::Server,
 };
+use tower_agent_hyper::HyperService;
 use tracing::Level;
 
 use crate::{
@@ -49,7 +49,7 @@ pub(crate) struct Stacks {
 
 type Stack = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
 
-type UpstreamGate = HealthGateLayer<HttpProbe<ReqwestService>>;
+type UpstreamGate = HealthGateLayer<HttpProbe<HyperService>>;
 
 impl Stacks {
     pub(crate) fn new(
@@ -58,9 +58,9 @@ impl Stacks {
         cooldowns: &Cooldowns,
         is_traced: bool,
     ) -> Result<Self, BoxError> {
-        // Several TLS providers may be linked in; reqwest needs a default one.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = ReqwestService::new(reqwest::Client::builder().tcp_nodelay(true))?;
+        let client = HyperService::builder()
+            .proxy(config.proxy.clone())
+            .build()?;
         let attempt = move |request: Request<ReplayBody>| match is_traced {
             true => name_attempt(request),
             false => request,
@@ -162,7 +162,7 @@ fn log(call: &CallSummary) {
     );
 }
 
-fn health_gate(health: &Health, client: ReqwestService) -> UpstreamGate {
+fn health_gate(health: &Health, client: HyperService) -> UpstreamGate {
     let mut layer = HealthGateLayer::get(client, health.url.clone());
     if let Some(authority) = health.url.authority() {
         layer = layer.upstream(authority.clone());

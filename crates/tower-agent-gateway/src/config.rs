@@ -10,6 +10,7 @@ use tower_agent::{
     config::{AgentConfig, ConfigError, Time, parse_toml, read_table_partly},
     layers::run::KnownAgents,
 };
+use tower_agent_hyper::UpstreamProxy;
 
 mod auth;
 mod byte_size;
@@ -44,6 +45,8 @@ pub struct Config {
     pub(crate) candidates: Vec<Candidate>,
     /// The limits of connections.
     pub(crate) server: ServerLimits,
+    /// The proxy of requests to upstreams, and of the gateway's other requests.
+    pub(crate) proxy: UpstreamProxy,
     /// The token that a request to the operator's routes must carry, if any.
     pub(crate) control_token: Option<Secret>,
     /// How long runs may go on after the signal to stop; `None` ends them at once.
@@ -62,7 +65,7 @@ pub struct Config {
     pub(crate) telemetry: Option<TelemetrySettings>,
     /// Settings that can hardly be meant, with their places.
     warnings: Option<ConfigError>,
-    /// The gateway's own tables, as they are written.
+    /// The gateway's own tables as they are written, without a proxy's credential.
     own: toml::Table,
 }
 
@@ -117,7 +120,8 @@ impl Config {
     /// The file at `path` as a TOML document with the values in force.
     ///
     /// The values are those of the stack: see [`AgentConfig::to_toml`]. The gateway's own tables
-    /// are as they are written. Secrets stay in the environment.
+    /// are as they are written. Secrets stay in the environment, and the credential in a proxy's URL is
+    /// hidden.
     ///
     /// # Errors
     ///
@@ -167,9 +171,10 @@ impl Config {
         let mut tables = parse_toml(text)?;
         let own = OWN.into_iter();
         let own = own.filter_map(|name| tables.remove_entry(name)).collect();
-        let written: toml::Table = own;
+        let mut written: toml::Table = own;
         let mut mistakes = Mistakes::default();
         let own = mistakes.own_tables(written.clone());
+        server::hide_credential(&mut written);
         let (agent, of_agent) = AgentConfig::from_table_partly(tables);
         mistakes.extend(
             of_agent
@@ -213,6 +218,7 @@ impl Config {
             false => Ok(KnownAgents::none()),
         };
         let known_agents = mistakes.note(known_agents);
+        let proxy = mistakes.note(server::proxy(&own.server));
         let telemetry = own.telemetry.filter(|_| mistakes.spare(&["telemetry"]));
         let telemetry = mistakes.note(telemetry.map(telemetry::telemetry).transpose());
         mistakes.none()?;
@@ -223,6 +229,7 @@ impl Config {
             known_agents: known_agents.unwrap_or_else(KnownAgents::none),
             telemetry: telemetry.flatten(),
             server: own.server.into(),
+            proxy: proxy.unwrap_or_default(),
             shutdown_drain: own.control.drain.and_then(Time::limit),
             control_token,
             auth,

@@ -2,11 +2,15 @@
 
 use std::{error::Error, fmt, time::Duration};
 
+use bytes::Bytes;
 use futures_util::future::join_all;
-use http::{StatusCode, Uri};
+use http::{Request, StatusCode, Uri};
+use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
-use tower_agent::{BoxError, Candidate};
+use tower::ServiceExt;
+use tower_agent::{BoxError, Candidate, ReplayBody, llm::failure::TransportError};
+use tower_agent_hyper::{HyperBody, HyperService};
 
 use crate::config::Config;
 
@@ -47,10 +51,8 @@ enum ModelList {
 ///
 /// If the HTTP client cannot be built.
 pub async fn probe(config: &Config) -> Result<Vec<Probe>, BoxError> {
-    // Several TLS providers may be linked in; reqwest needs a default one.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = reqwest::Client::builder()
-        .redirect(reqwest::redirect::Policy::none())
+    let client = HyperService::builder()
+        .proxy(config.proxy.clone())
         .build()?;
     let asked = config
         .candidates
@@ -60,14 +62,11 @@ pub async fn probe(config: &Config) -> Result<Vec<Probe>, BoxError> {
 }
 
 /// Asks one candidate; `None` if it has no upstream of its own.
-async fn ask(client: &reqwest::Client, candidate: &Candidate) -> Option<Probe> {
+async fn ask(client: &HyperService, candidate: &Candidate) -> Option<Probe> {
     let request = candidate.models_request()?;
     let url = request.uri().clone();
-    let request = request.map(|()| reqwest::Body::default());
-    let outcome = match request.try_into() {
-        Ok(request) => answer(client, request, candidate.model()).await,
-        Err(error) => ProbeOutcome::Unreachable(causes(&error)),
-    };
+    let request = request.map(|()| ReplayBody::default());
+    let outcome = answer(client.clone(), request, candidate.model()).await;
     Some(Probe {
         label: candidate.label().to_owned(),
         model: candidate.model().to_owned(),
@@ -76,18 +75,18 @@ async fn ask(client: &reqwest::Client, candidate: &Candidate) -> Option<Probe> {
     })
 }
 
-async fn answer(client: &reqwest::Client, request: reqwest::Request, model: &str) -> ProbeOutcome {
+async fn answer(client: HyperService, request: Request<ReplayBody>, model: &str) -> ProbeOutcome {
     let until = Instant::now() + LIMIT;
-    let mut answer = match timeout_at(until, client.execute(request)).await {
+    let answer = match timeout_at(until, client.oneshot(request)).await {
         Ok(Ok(answer)) => answer,
-        Ok(Err(error)) => return ProbeOutcome::Unreachable(causes(&error.without_url())),
+        Ok(Err(error)) => return ProbeOutcome::Unreachable(causes(&*error)),
         Err(_elapsed) => return ProbeOutcome::Unreachable(format!("no answer within {LIMIT:?}")),
     };
     let status = answer.status();
     if !status.is_success() {
         return ProbeOutcome::Answered(status, ModelList::Unknown(String::new()));
     }
-    let list = match timeout_at(until, read(&mut answer)).await {
+    let list = match timeout_at(until, read(answer.into_body())).await {
         Ok(Ok(body)) => models(&body, model),
         Ok(Err(why)) => ModelList::Unknown(why),
         Err(_elapsed) => ModelList::Unknown(format!("it was not read within {LIMIT:?}")),
@@ -95,19 +94,13 @@ async fn answer(client: &reqwest::Client, request: reqwest::Request, model: &str
     ProbeOutcome::Answered(status, list)
 }
 
-async fn read(answer: &mut reqwest::Response) -> Result<Vec<u8>, String> {
-    let mut body = Vec::new();
-    while let Some(chunk) = answer
-        .chunk()
-        .await
-        .map_err(|error| causes(&error.without_url()))?
-    {
-        if body.len() + chunk.len() > MOST {
-            return Err(format!("it is longer than {} MiB", MOST >> 20));
-        }
-        body.extend_from_slice(&chunk);
-    }
-    Ok(body)
+async fn read(body: HyperBody) -> Result<Bytes, String> {
+    let body = Limited::new(body, MOST).collect().await;
+    let body = body.map_err(|error| match error.is::<LengthLimitError>() {
+        true => format!("it is longer than {} MiB", MOST >> 20),
+        false => causes(&*error),
+    })?;
+    Ok(body.to_bytes())
 }
 
 /// Looks for the model in a list, as the APIs of OpenAI and Anthropic have it.
@@ -128,6 +121,9 @@ fn models(body: &[u8], model: &str) -> ModelList {
 }
 
 fn causes(error: &(dyn Error + 'static)) -> String {
+    // The text of a `TransportError` repeats that of its source.
+    let source = error.downcast_ref().and_then(TransportError::source);
+    let error = source.unwrap_or(error);
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {

@@ -18,7 +18,7 @@ use tower_agent::BoxError;
 use tracing::Subscriber;
 use tracing_subscriber::{Layer, filter::filter_fn, registry::LookupSpan};
 
-use self::http_client::ReqwestExporter;
+use self::http_client::OtlpHttpClient;
 use crate::config::Config;
 
 /// The target of the library's spans, and the name of their scope.
@@ -68,7 +68,7 @@ impl Telemetry {
         };
         let exporter = SpanExporter::builder()
             .with_http()
-            .with_http_client(ReqwestExporter::new()?)
+            .with_http_client(OtlpHttpClient::new(config.proxy.clone())?)
             .with_endpoint(settings.traces.to_string())
             .with_protocol(Protocol::HttpBinary)
             .build()?;

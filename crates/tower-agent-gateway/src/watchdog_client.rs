@@ -4,7 +4,8 @@ use http::{Method, Request, Uri, header};
 use http_body_util::{BodyExt, Limited};
 use serde::{Serialize, de::DeserializeOwned};
 use tower::{Service, ServiceExt, service_fn};
-use tower_agent::{BoxError, ReplayBody, RunRegistry, Watchdog, adapter::reqwest::ReqwestService};
+use tower_agent::{BoxError, ReplayBody, RunRegistry, Watchdog};
+use tower_agent_hyper::HyperService;
 
 use crate::config::Config;
 
@@ -20,10 +21,11 @@ pub(crate) fn watchdog(
     config: &Config,
     registry: &RunRegistry,
 ) -> Result<Option<Watchdog>, BoxError> {
+    let proxy = config.proxy.clone();
     let Some(config) = &config.watchdog else {
         return Ok(None);
     };
-    let client = ReqwestService::new(reqwest::Client::builder())?;
+    let client = HyperService::builder().proxy(proxy).build()?;
     let mut watchdog = Watchdog::new(registry).ends(config.ends);
     if let Some(url) = &config.checker {
         watchdog = watchdog.checker(asked(&client, url));
@@ -45,7 +47,7 @@ pub(crate) fn watchdog(
 
 /// A service that posts each question to `url` as JSON, and reads the answer as JSON.
 fn asked<Q, A>(
-    client: &ReqwestService,
+    client: &HyperService,
     url: &Uri,
 ) -> impl Service<Q, Response = A, Error = BoxError, Future: Send> + Clone + Send + 'static
 where

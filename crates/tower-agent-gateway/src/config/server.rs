@@ -1,9 +1,11 @@
-//! `[server]`: the limits of connections and of uploads, so that clients cannot exhaust the server.
+//! `[server]`: the limits of connections and of uploads, so that clients cannot exhaust the server,
+//! and the proxy of the gateway's own requests.
 
 use std::time::Duration;
 
 use serde::Deserialize;
-use tower_agent::config::{BoundedCount, Time};
+use tower_agent::config::{BoundedCount, ConfigError, Time};
+use tower_agent_hyper::UpstreamProxy;
 
 use super::{byte_size::ByteSize, memory};
 use crate::buffered_uploads::MAX_BODY;
@@ -47,6 +49,34 @@ pub(super) struct ServerTable {
     max_connections: Option<BoundedCount<0, 1_000_000>>,
     keep_alive: Option<Time>,
     max_buffered: Option<ByteSize<LEAST_BUFFERED>>,
+    proxy: Option<String>,
+}
+
+/// The proxy of the gateway's own requests: none, that of the environment, or one by its URL.
+pub(super) fn proxy(table: &ServerTable) -> Result<UpstreamProxy, ConfigError> {
+    match table.proxy.as_deref() {
+        None | Some("none") => Ok(UpstreamProxy::none()),
+        Some("environment") => Ok(UpstreamProxy::from_env()),
+        Some(url) => UpstreamProxy::all(url).map_err(|_| {
+            // The text may hold a password.
+            let message = "is neither \"none\", \"environment\" nor an http or https URL";
+            ConfigError::new(["server", "proxy"], message)
+        }),
+    }
+}
+
+/// Hides what comes before the host of a proxy's URL in the tables as they are written.
+pub(super) fn hide_credential(tables: &mut toml::Table) {
+    let server = tables.get_mut("server").and_then(toml::Value::as_table_mut);
+    let Some(toml::Value::String(url)) = server.and_then(|server| server.get_mut("proxy")) else {
+        return;
+    };
+    if let Some((credential, host)) = url.rsplit_once('@') {
+        let scheme = credential
+            .split_once("://")
+            .map_or("", |(scheme, _)| scheme);
+        *url = format!("{scheme}://[hidden]@{host}");
+    }
 }
 
 impl Default for ServerLimits {

@@ -10,7 +10,10 @@ use std::{
 
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, time::timeout};
+use tower::ServiceExt;
+use tower_agent::{BoxError, ReplayBody, llm::failure::TransportError};
+use tower_agent_hyper::{HyperService, UpstreamProxy};
 
 /// The longest time that the receiver has for a batch.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -23,22 +26,17 @@ const MOST: usize = 64 * 1024;
 ///
 /// The thread of the batches has no runtime, so the requests run on the gateway's runtime.
 #[derive(Debug)]
-pub(super) struct ReqwestExporter {
-    client: reqwest::Client,
+pub(super) struct OtlpHttpClient {
+    client: HyperService,
     runtime: Handle,
     /// Whether the last batch was refused or lost: a receiver that is down is logged once.
     is_failing: AtomicBool,
 }
 
-impl ReqwestExporter {
-    pub(super) fn new() -> Result<Self, reqwest::Error> {
-        // Several TLS providers may be linked in; reqwest needs a default one.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = reqwest::Client::builder()
-            .redirect(reqwest::redirect::Policy::none())
-            .timeout(LIMIT);
+impl OtlpHttpClient {
+    pub(super) fn new(proxy: UpstreamProxy) -> Result<Self, BoxError> {
         Ok(Self {
-            client: client.build()?,
+            client: HyperService::builder().proxy(proxy).build()?,
             runtime: Handle::current(),
             is_failing: AtomicBool::new(false),
         })
@@ -63,6 +61,9 @@ impl ReqwestExporter {
 
 /// The error with its causes.
 fn causes(error: &(dyn Error + 'static)) -> String {
+    // The text of a `TransportError` repeats that of its source.
+    let source = error.downcast_ref().and_then(TransportError::source);
+    let error = source.unwrap_or(error);
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -72,12 +73,18 @@ fn causes(error: &(dyn Error + 'static)) -> String {
     text
 }
 
-async fn send(
-    client: reqwest::Client,
+async fn send(client: HyperService, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
+    timeout(LIMIT, answer(client, request))
+        .await
+        .map_err(|_elapsed| format!("no answer within {LIMIT:?}"))?
+}
+
+async fn answer(
+    client: HyperService,
     request: Request<Bytes>,
 ) -> Result<Response<Bytes>, HttpError> {
-    let answer = client.execute(request.try_into()?).await?;
-    let (head, body) = Response::<reqwest::Body>::from(answer).into_parts();
+    let answer = client.oneshot(request.map(ReplayBody::from)).await?;
+    let (head, body) = answer.into_parts();
     // An error drops the body, and with it the connection.
     let body = Limited::new(body, MOST).collect().await;
     let body = body.map_err(|error| match error.is::<LengthLimitError>() {
@@ -89,7 +96,7 @@ async fn send(
     Ok(whole)
 }
 
-impl HttpClient for ReqwestExporter {
+impl HttpClient for OtlpHttpClient {
     fn send_bytes<'a, 'f>(
         &'a self,
         request: Request<Bytes>,

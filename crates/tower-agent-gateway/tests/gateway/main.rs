@@ -49,5 +49,7 @@ mod traces;
 mod turns;
 mod unknown_routes;
 mod uploads;
+mod upstream_connections;
+mod upstream_proxy;
 mod waits;
 mod watchdog;

@@ -94,3 +94,44 @@ fn wrong_limits_of_connections_are_named() {
         assert!(message.contains(told), "{message}");
     }
 }
+
+#[test]
+fn a_proxy_is_used_where_the_file_says_so() {
+    for (line, is_none) in [
+        ("", true),
+        ("proxy = \"none\"", true),
+        ("proxy = \"environment\"", false),
+        ("proxy = \"http://proxy.example:3128\"", false),
+        ("proxy = \"https://user:p%40ss@proxy.example\"", false),
+    ] {
+        let config = with_candidate(&format!("[server]\n{line}")).unwrap();
+        let shown = format!("{:?}", config.proxy);
+        assert_eq!(shown.contains("is_none: true"), is_none, "{line}");
+    }
+}
+
+#[test]
+fn the_credential_of_a_proxy_is_never_printed() {
+    let line = "proxy = \"http://user:s3cr3t@proxy.example:3128\"";
+    let config = with_candidate(&format!("[server]\n{line}")).unwrap();
+    let printed = toml::to_string(&config.own).unwrap();
+    assert!(
+        printed.contains("http://[hidden]@proxy.example:3128"),
+        "{printed}"
+    );
+    assert!(!format!("{config:?}").contains("s3cr3t"));
+
+    for wrong in [
+        "proxy = \"socks5://user:s3cr3t@proxy.example\"",
+        "proxy = \"user:s3cr3t@proxy.example\"",
+        "proxy = \"http://user:s3cr3t@\"",
+        "proxy = [\"http://user:s3cr3t@proxy.example\"]",
+        "proxy = { url = \"http://user:s3cr3t@proxy.example\" }",
+        "proxy = \"http://user:s3cr3t@proxy.example",
+        "proxy = \"http://user:s3cr3t@proxy.example\" more",
+    ] {
+        let message = message(with_candidate(&format!("[server]\n{wrong}")));
+        assert!(message.starts_with("gateway.toml:2:"), "{message}");
+        assert!(!message.contains("s3cr3t"), "{message}");
+    }
+}
