@@ -84,20 +84,22 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let (record, is_silent) = match self.phase.take() {
+        let (record, capture, is_silent) = match self.phase.take() {
             None => return,
             Some(Phase::Answered { record, read }) => {
                 let is_silent = record.bytes_read() == read;
-                (record, is_silent)
+                (record, None, is_silent)
             }
             Some(Phase::Sent(capture)) => {
                 let connected = capture.connection_metadata();
-                let Some(record) = connected.as_ref().and_then(ConnectionRecord::of) else {
+                let record = connected.as_ref().and_then(ConnectionRecord::of);
+                drop(connected);
+                let Some(record) = record else {
                     return;
                 };
                 // What was read of a connection without an answer was its handshake.
                 let is_silent = record.is_silent_since(self.began) || !record.is_proven();
-                (record, is_silent)
+                (record, Some(capture), is_silent)
             }
         };
         // Whoever ends a node stores the reason before the drop.
@@ -111,6 +113,12 @@ impl Drop for Exchange {
         if is_silent && since.elapsed() >= least {
             tracing::debug!(silent = ?since.elapsed(), "silent connections are not used again");
             record.condemn_silent_peers(since);
+            // A record without an answer does not know its entry in the pool, which an HTTP/2
+            // connection has from its start.
+            let capture = capture.as_ref().map(CaptureConnection::connection_metadata);
+            if let Some(connected) = capture.as_ref().and_then(|it| it.as_ref()) {
+                connected.poison();
+            }
         }
     }
 }

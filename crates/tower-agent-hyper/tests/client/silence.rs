@@ -89,6 +89,26 @@ async fn after_a_dead_http_2_connection_a_fresh_one_serves_at_the_second_try() {
     assert_eq!(at, [0, 0, 1, 1]);
 }
 
+/// Before its first answer a connection is in the pool too, as HTTP/2 shares it.
+#[tokio::test]
+async fn a_http_2_connection_that_was_dead_from_the_start_is_replaced() {
+    let server = Server::start(|peer| async move {
+        let number = peer.number;
+        let mut frames = Frames::accept(peer).await.unwrap();
+        if number == 0 {
+            frames.request().await;
+            std::future::pending::<()>().await;
+        }
+        frames.answer_all().await;
+    })
+    .await;
+
+    let answer = call(http2().build().unwrap(), &server).await.unwrap();
+
+    assert_eq!(answer.status(), 200);
+    assert_eq!(server.connections(), 2);
+}
+
 #[tokio::test]
 async fn after_three_dead_idle_http_1_connections_a_fresh_one_serves_at_the_second_try() {
     let (server, is_dead) = mortal(false, 3).await;
