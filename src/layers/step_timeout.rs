@@ -15,6 +15,11 @@
 //! the prelude) stops the clock until the next `Pending`, and does not reset the time counted so
 //! far. The window is exact to the millisecond of the runtime's timer.
 //!
+//! A process that was stopped, or had no processor, looks at its windows late. What came meanwhile
+//! may be there to be read, but the runtime may poll a call before it has read the call's socket. So
+//! a window that is first found 10 ms late or more runs on for as long as it was late: 50 to 200 ms,
+//! and not longer than itself; once until the next event that resets it.
+//!
 //! In a successful event stream (`text/event-stream`, not compressed) a delta of the dialect is
 //! progress; in any other answer every byte is. [`resets_on`](StepTimeoutLayer::resets_on) changes
 //! the events that reset the window.

@@ -6,12 +6,25 @@ use super::{
     tree::{IdleState, IdleWindow, Nanos, Node, TaskId, WindowKind, nanos},
 };
 
+/// How late the first look at a window that has passed must come before the window gets a grace.
+///
+/// A timer wakes its task a millisecond late, or a few under load.
+const LATE: Nanos = 10_000_000;
+
+/// The bounds of a grace, which is as long as the look was late: for so long the process or its
+/// thread did not run. What the upstream sent meanwhile may be readable, but the runtime may poll
+/// this task before it has read the socket, and after a long stop it has many sockets to read.
+const GRACE: [Nanos; 2] = [50_000_000, 200_000_000];
+
 /// Measures how long one wrapper has waited without progress.
 ///
 /// The timer starts and stops an [`IdleWindow`], which a check of the node reads, unless the timer
 /// only measures. The timer counts the time from a `Pending` to the next event. The time from a
 /// frame to the next `Pending`, which the reader of the answer takes, does not count, nor does the
 /// time of pauses. The count is stored in the window.
+///
+/// A window that is first found some time after it has passed runs on for a grace, once for each
+/// silence.
 #[derive(Debug)]
 pub(crate) struct IdleTimer {
     length: u64,
@@ -108,6 +121,7 @@ impl IdleTimer {
         if let Some(window) = self.window(target) {
             if window.count.state() != IdleState::Fresh {
                 window.count.set_silence(0);
+                window.count.set_graced(false);
                 window.count.set_state(IdleState::Fresh);
                 window.stop();
             }
@@ -147,17 +161,35 @@ impl IdleTimer {
             stop(window, self.length, last, at.min(now));
             return None;
         }
-        let since = match window.count.state() {
+        let mut since = match window.count.state() {
             IdleState::Since(since) => since,
             // A sign of life was recorded while this count was stopped, so the count starts anew.
-            IdleState::Stopped(at) if last >= at => now,
+            IdleState::Stopped(at) if last >= at => {
+                window.count.set_graced(false);
+                now
+            }
             _ => now.saturating_sub(window.count.silence()),
         };
+        let mut due = since.max(last).saturating_add(self.length);
+        let late = now.saturating_sub(due);
+        // A sign of life after `since` began another silence.
+        if late >= LATE && (last > since || !window.count.is_graced()) {
+            window.count.set_graced(true);
+            due = now.saturating_add(self.grace(late));
+            since = due.saturating_sub(self.length);
+        }
         window.count.set_state(IdleState::Since(since));
         if !self.observes {
             window.run(since, self.length, task);
         }
-        Some(since.max(last).saturating_add(self.length))
+        Some(due)
+    }
+
+    /// How much longer the window runs that was first found `late`.
+    #[cold]
+    fn grace(&self, late: Nanos) -> Nanos {
+        let [shortest, longest] = GRACE;
+        late.clamp(shortest, longest).min(self.length)
     }
 
     /// Updates a running window when the inner service or body fails. So the check that follows

@@ -328,6 +328,38 @@ async fn a_head_that_is_ready_beats_a_window_that_passed_unpolled() {
     assert!(call.await.is_ok());
 }
 
+/// A process that was stopped wakes this task before it has read what came meanwhile.
+#[tokio::test(start_paused = true)]
+async fn what_comes_right_after_a_late_look_beats_the_window() {
+    let upstream = Upstream::script(Script::sse().wait(20.1).data(chat("a")).data(DONE));
+    let stack = Stack::default().step(10).build(&upstream);
+    let mut body = stack.oneshot(request()).await.unwrap().into_body();
+    assert!(poll_body(&mut body).is_pending());
+
+    advance(WINDOW * 2).await;
+    assert!(poll_body(&mut body).is_pending());
+    let read = body.read().await;
+
+    assert_eq!(read.whole(), chat("a") + DONE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn silence_after_a_late_look_ends_the_call_soon_also_with_pings() {
+    for pinged in [Script::sse().never(), Script::sse().repeat(9, 2.22, PING)] {
+        let upstream = Upstream::script(pinged.repeat(99, 0.02, PING).never());
+        let stack = Stack::default().step(10).build(&upstream);
+        let mut body = stack.oneshot(request()).await.unwrap().into_body();
+        let start = Instant::now();
+        assert!(poll_body(&mut body).is_pending());
+
+        advance(WINDOW * 2).await;
+        let read = body.read().await;
+
+        assert_eq!(read.reason(), Some(TerminalReason::StepTimeout));
+        assert_eq!(start.elapsed(), WINDOW * 2 + Duration::from_millis(200));
+    }
+}
+
 /// covers: A11
 #[tokio::test(start_paused = true)]
 async fn a_pause_stops_the_window_at_the_run_and_at_the_call() {

@@ -1,7 +1,7 @@
 //! The windows of silence of a node, the signs of life that reset them, and the pauses that stop them.
 
 use std::{
-    sync::atomic::{AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
+    sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, AtomicUsize, Ordering},
     task::Waker,
     time::Duration,
 };
@@ -107,6 +107,8 @@ pub(crate) struct SilenceCount {
     /// be subtracted.
     pauses: AtomicU64,
     state: AtomicU8,
+    /// Whether the current silence has had its grace.
+    graced: AtomicBool,
     /// The time in `IdleState::Since` or `IdleState::Stopped`; zero for `IdleState::Fresh`.
     at: AtomicU64,
 }
@@ -127,6 +129,7 @@ impl SilenceCount {
             silence: AtomicU64::new(0),
             pauses: AtomicU64::new(0),
             state: AtomicU8::new(0),
+            graced: AtomicBool::new(false),
             at: AtomicU64::new(0),
         }
     }
@@ -134,7 +137,17 @@ impl SilenceCount {
     fn clear(&self) {
         self.set_silence(0);
         self.pauses.store(0, Ordering::Relaxed);
+        self.set_graced(false);
         self.set_state(IdleState::Fresh);
+    }
+
+    pub(crate) fn is_graced(&self) -> bool {
+        self.graced.load(Ordering::Relaxed)
+    }
+
+    #[inline]
+    pub(crate) fn set_graced(&self, graced: bool) {
+        self.graced.store(graced, Ordering::Relaxed);
     }
 
     #[inline]

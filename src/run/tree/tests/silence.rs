@@ -80,6 +80,64 @@ fn the_readers_time_after_a_reset_is_taken_out() {
 }
 
 #[test]
+fn a_window_that_is_looked_at_in_time_passes_in_time() {
+    let mut quiet = Quiet::new(ResetOn::Content);
+    quiet.wait(0);
+
+    assert_eq!(quiet.wait(109), Some(at(100)), "a timer may be late");
+    quiet.assert_passes_at(100);
+}
+
+#[test]
+fn a_window_that_is_found_late_runs_on_once() {
+    let mut quiet = Quiet::new(ResetOn::Content);
+    quiet.wait(0);
+
+    assert_eq!(quiet.wait(170), Some(at(240)), "as long as it was late");
+    quiet.interrupt(180);
+    assert_eq!(quiet.wait(187), Some(at(247)), "7 were the reader's");
+    assert_eq!(quiet.wait(900), Some(at(247)), "late again");
+    quiet.assert_passes_at(247);
+}
+
+#[test]
+fn a_grace_has_bounds() {
+    for (length, found, due) in [
+        (100, 110, 160),
+        (100, 5_000, 5_100),
+        (9_000, 12_000, 12_200),
+        (9_000, 9_120, 9_240),
+    ] {
+        let mut quiet = Quiet::new(ResetOn::Content);
+        quiet.silence = IdleTimer::new(ResetOn::Content, ms(length));
+        quiet.wait(0);
+
+        assert_eq!(quiet.wait(found), Some(at(due)), "{length}");
+    }
+}
+
+#[test]
+fn each_silence_may_be_found_late() {
+    let mut quiet = Quiet::new(ResetOn::Content);
+    quiet.wait(0);
+    assert_eq!(quiet.wait(120), Some(at(170)));
+
+    quiet.silence.reset(&quiet.node);
+    assert_eq!(quiet.wait(1_010), Some(at(1_110)));
+    assert_eq!(quiet.wait(1_130), Some(at(1_180)));
+
+    quiet.node.record(ResetOn::Content, ms(2_010));
+    assert_eq!(quiet.wait(2_020), Some(at(2_110)), "progress elsewhere");
+    assert_eq!(quiet.wait(2_130), Some(at(2_180)));
+
+    quiet.interrupt(2_140);
+    quiet.node.record(ResetOn::Content, ms(2_150));
+    assert_eq!(quiet.wait(2_160), Some(at(2_260)), "it was stopped");
+    assert_eq!(quiet.wait(2_280), Some(at(2_330)));
+    quiet.assert_passes_at(2_330);
+}
+
+#[test]
 fn a_ping_interrupts_and_the_silence_on_both_sides_adds_up() {
     let mut quiet = Quiet::new(ResetOn::Content);
     quiet.wait(0);
