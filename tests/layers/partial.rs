@@ -238,6 +238,48 @@ async fn of_several_answers_it_is_the_last_that_is_not_whole() {
     assert_eq!(partial_of(&run).await.as_deref(), Some("first"));
 }
 
+/// A text of a megabyte must not cost a megabyte for each place in which it is.
+#[tokio::test(start_paused = true)]
+async fn the_text_of_a_run_that_was_cut_is_stored_once() {
+    let registry = RunRegistry::new();
+    let told = Summaries::default();
+    let layer = RunLayer::new(registry.clone())
+        .keep_partial(100)
+        .on_end(told.hook());
+    let mut events = registry.subscribe();
+    let upstream = Upstream::script(Script::sse().data(chat("so ")).data(chat("far")).never());
+    let mut asked = request();
+    asked
+        .headers_mut()
+        .insert("x-run-id", "r-1".parse().unwrap());
+    let mut body = layer
+        .layer(upstream)
+        .oneshot(asked)
+        .await
+        .unwrap()
+        .into_body();
+    body.token().await;
+    body.token().await;
+    events.next().await;
+    let run = registry.get(Owner::anonymous(), &"r-1".parse().unwrap());
+
+    registry.abort(Owner::anonymous(), &"r-1".parse().unwrap());
+    drop(body);
+
+    let RunEvent::Ended {
+        partial, snapshot, ..
+    } = events.next().await.unwrap()
+    else {
+        panic!("it has ended")
+    };
+    let told = told.one().partial.clone();
+    let later = run.unwrap().snapshot().text;
+    for text in [snapshot.text.clone(), told, later] {
+        assert_eq!(text.as_deref(), Some("so far"));
+        assert!(Arc::ptr_eq(&text.unwrap(), partial.as_ref().unwrap()));
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn every_end_says_run_session_number_reason_and_message() {
     for (script, partial) in [

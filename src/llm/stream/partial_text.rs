@@ -21,6 +21,9 @@ pub(crate) struct Partial {
 
 #[derive(Debug, Default)]
 struct PartialText {
+    /// The text up to the last time that it was read, which all readers share.
+    read: Option<Arc<str>>,
+    /// The text since then.
     text: String,
     /// Whether a part of the text did not fit, so that later parts, even if they fit, are left
     /// out.
@@ -44,8 +47,16 @@ impl Partial {
 
     /// Returns the text collected so far; `None` if it is blank.
     pub(crate) fn text(&self) -> Option<Arc<str>> {
-        let text = &self.shared.lock().text;
-        (!text.trim().is_empty()).then(|| text.as_str().into())
+        let mut shared = self.shared.lock();
+        if !shared.text.is_empty() {
+            let text = std::mem::take(&mut shared.text);
+            shared.read = Some(match &shared.read {
+                Some(read) => [read, &*text].concat().into(),
+                None => text.into(),
+            });
+        }
+        let text = shared.read.as_ref()?;
+        (!text.trim().is_empty()).then(|| text.clone())
     }
 
     /// Records that the answer is complete.
@@ -67,7 +78,8 @@ impl Partial {
         let part = part.decoded();
         let part = &*String::from_utf8_lossy(&part);
         let mut shared = self.shared.lock();
-        let room = self.max.saturating_sub(shared.text.len());
+        let read = shared.read.as_ref().map_or(0, |read| read.len());
+        let room = self.max.saturating_sub(read + shared.text.len());
         let fits = cut(part, if shared.is_full { 0 } else { room });
         shared.text.push_str(fits);
         shared.is_full |= fits.len() < part.len();
