@@ -171,12 +171,11 @@ impl IdleTimer {
             _ => now.saturating_sub(window.count.silence()),
         };
         let mut due = since.max(last).saturating_add(self.length);
-        let late = now.saturating_sub(due);
-        // A sign of life after `since` began another silence.
-        if late >= LATE && (last > since || !window.count.is_graced()) {
-            window.count.set_graced(true);
-            due = now.saturating_add(self.grace(late));
-            since = due.saturating_sub(self.length);
+        if now > due {
+            if let Some(later) = self.grace(window, now - due, last > since) {
+                due = now.saturating_add(later);
+                since = due.saturating_sub(self.length);
+            }
         }
         window.count.set_state(IdleState::Since(since));
         if !self.observes {
@@ -185,11 +184,16 @@ impl IdleTimer {
         Some(due)
     }
 
-    /// How much longer the window runs that was first found `late`.
+    /// How much longer a window runs that is found `late`; `None` if it runs no longer. `is_new` says
+    /// that a sign of life began another silence.
     #[cold]
-    fn grace(&self, late: Nanos) -> Nanos {
+    fn grace(&self, window: &IdleWindow, late: Nanos, is_new: bool) -> Option<Nanos> {
+        if late < LATE || !is_new && window.count.is_graced() {
+            return None;
+        }
+        window.count.set_graced(true);
         let [shortest, longest] = GRACE;
-        late.clamp(shortest, longest).min(self.length)
+        Some(late.clamp(shortest, longest).min(self.length))
     }
 
     /// Updates a running window when the inner service or body fails. So the check that follows

@@ -1,5 +1,3 @@
-use std::time::Duration;
-
 use bytes::Bytes;
 use http::{Extensions, HeaderMap, Method, Request, Response, StatusCode};
 use http_body::Body;
@@ -15,14 +13,9 @@ use crate::{
         dialect::{Dialect, GenAiOperation, Truncated},
         failure::{Failure, FailureClass},
     },
-    run::{NEVER, Nanos, NotCounted, ResetOn, Run, TerminalReason, nanos},
+    run::{NEVER, Nanos, NotCounted, ResetOn, Run, TerminalReason},
     wall_clock::wall_clock,
 };
-
-/// How long the body of a whole answer may stay open without a frame, before it counts as ended.
-///
-/// Some upstreams leave their connection open behind the last event.
-const LINGER: Duration = Duration::from_secs(2);
 
 /// The facts of a request that a layer needs to read the response.
 ///
@@ -56,9 +49,6 @@ pub(crate) struct Observer {
     /// Whether a body that is no event stream has had nothing but white space so far, with which
     /// some upstreams keep a connection open before their answer.
     is_blank: bool,
-    /// The time at which an answer that is whole counts as ended: see [`LINGER`]. `WHOLE` before the
-    /// first `Pending` behind it; `NEVER` for any other answer.
-    ends_at: Nanos,
     announced: AnnouncedLength,
     failed: Option<FailureClass>,
     /// The upstream's strongest sign of life that is not yet recorded on the node.
@@ -74,9 +64,6 @@ pub(crate) struct Observer {
     is_free: bool,
 }
 
-/// The [`Observer::ends_at`] of an answer that is whole, and has not been waited for since.
-const WHOLE: Nanos = 0;
-
 #[derive(Debug)]
 enum ObserverMode {
     /// The mode for a body that is no event stream: every byte is progress.
@@ -91,9 +78,15 @@ enum ObserverMode {
         /// The offset behind the latest progress, as it was at the last `Pending`.
         progressed: u64,
     },
-    /// The mode before the first bytes of a body that may be an event stream. The second value
-    /// counts the tokens if it is none.
-    Undecided(FormSource, Option<Box<UnaryTokens>>),
+    /// The mode before the first bytes of a body that may be an event stream.
+    Undecided(Box<UndecidedForm>),
+}
+
+/// The form of a body, before its first bytes.
+#[derive(Debug)]
+struct UndecidedForm {
+    source: FormSource,
+    tokens: Option<Box<UnaryTokens>>,
 }
 
 /// The source of the decision whether a body is an event stream.
@@ -131,20 +124,25 @@ impl ObserverMode {
     /// The mode for a body whose head names no event stream.
     #[inline]
     fn of_bytes<B>(facts: &ResponseFacts, answer: &mut Response<B>, run: &Run) -> Self {
+        match run.asks_for_stream() && !facts.head {
+            true => Self::of_unknown(facts.dialect, answer, run),
+            false => Self::Bytes,
+        }
+    }
+
+    /// The mode for a body that may be an event stream, although its head does not name one.
+    #[cold]
+    fn of_unknown<B>(dialect: Dialect, answer: &mut Response<B>, run: &Run) -> Self {
         if let Some(PossibleStream(marks)) = answer.extensions().get() {
-            return Self::Undecided(FormSource::Marks(marks.clone()), None);
+            return Self::undecided(FormSource::Marks(marks.clone()));
         }
-        if facts.head {
-            return Self::Bytes;
-        }
-        let status = answer.status();
-        let headers = std::mem::take(answer.headers_mut());
-        let extensions = answer.extensions_mut();
-        let body = UndecidedBody::of(status, &headers, facts.dialect, extensions, run);
-        *answer.headers_mut() = headers;
-        body.map_or(Self::Bytes, |body| {
-            Self::Undecided(FormSource::Own(body), None)
-        })
+        let body = UndecidedBody::of(answer, dialect, run);
+        body.map_or(Self::Bytes, |body| Self::undecided(FormSource::Own(body)))
+    }
+
+    fn undecided(source: FormSource) -> Self {
+        let tokens = None;
+        Self::Undecided(Box::new(UndecidedForm { source, tokens }))
     }
 }
 
@@ -194,7 +192,6 @@ impl Observer {
             mode,
             passed: 0,
             is_blank: true,
-            ends_at: NEVER,
             announced,
             failed: failed(answer),
             unnoted: None,
@@ -218,7 +215,7 @@ impl Observer {
         }
         if let Some(counted) = UnaryTokens::of(answer, run) {
             match &mut self.mode {
-                ObserverMode::Undecided(_, tokens) => *tokens = counted,
+                ObserverMode::Undecided(form) => form.tokens = counted,
                 mode => {
                     self.counts = false;
                     *mode = counted.map_or(ObserverMode::Bytes, ObserverMode::Counting);
@@ -232,23 +229,15 @@ impl Observer {
     pub(crate) fn frame(&mut self, data: &Bytes) {
         self.passed += data.len() as u64;
         let progress = match &mut self.mode {
-            ObserverMode::Classifying(reader) => {
-                let progress = reader.push(data).progress;
-                if !reader.is_over() {
-                    self.ends_at = NEVER;
-                } else if !reader.is_idle() {
-                    self.ends_at = WHOLE;
-                }
-                progress
-            }
             // The layer that classifies the events also notes them on the node.
             ObserverMode::ReadingMarks { .. } => return,
-            ObserverMode::Undecided(..) => return self.frame_of_unknown(data),
-            ObserverMode::Bytes => self.is_progress(data),
+            ObserverMode::Classifying(reader) => reader.push(data).progress,
+            _ if self.is_blank => return self.first_frame(data),
             ObserverMode::Counting(tokens) => {
                 tokens.push(data);
-                self.is_progress(data)
+                true
             }
+            ObserverMode::Bytes | ObserverMode::Undecided(..) => true,
         };
         if progress {
             self.unnoted = Some(ResetOn::Content);
@@ -257,21 +246,35 @@ impl Observer {
         }
     }
 
-    /// Whether a frame of a body that is no event stream is progress: all but white space before
-    /// the answer is.
-    #[inline]
-    fn is_progress(&mut self, data: &Bytes) -> bool {
-        self.is_blank = self.is_blank && data.trim_ascii_start().is_empty();
-        !self.is_blank
+    /// Counts a frame of a body that is no event stream, or may be one, of which nothing but white
+    /// space has come: that is no part of an answer.
+    #[cold]
+    #[inline(never)]
+    fn first_frame(&mut self, data: &Bytes) {
+        if let ObserverMode::Undecided(..) = self.mode {
+            return self.frame_of_unknown(data);
+        }
+        if let ObserverMode::Counting(tokens) = &mut self.mode {
+            tokens.push(data);
+        }
+        self.is_blank = data.trim_ascii_start().is_empty();
+        let sign = match self.is_blank {
+            true => ResetOn::AnyByte,
+            false => ResetOn::Content,
+        };
+        self.unnoted = match sign {
+            ResetOn::Content => Some(sign),
+            _ => self.unnoted.or(Some(sign)),
+        };
     }
 
     /// Counts a frame of a body of which it is not known whether it is an event stream.
     #[cold]
     fn frame_of_unknown(&mut self, data: &Bytes) {
-        let ObserverMode::Undecided(source, tokens) = &mut self.mode else {
+        let ObserverMode::Undecided(undecided) = &mut self.mode else {
             return;
         };
-        let form = match source {
+        let form = match &mut undecided.source {
             FormSource::Own(body) => body.push(data),
             FormSource::Marks(marks) => marks.form(),
         };
@@ -279,24 +282,26 @@ impl Observer {
             self.unnoted = self.unnoted.or(Some(ResetOn::AnyByte));
             return;
         }
-        let tokens = tokens.take().filter(|_| form == BodyForm::Other);
-        self.counts &= tokens.is_none();
-        let mode = std::mem::replace(&mut self.mode, ObserverMode::Bytes);
-        match (mode, tokens) {
-            (ObserverMode::Undecided(source, _), None) if form == BodyForm::Events => {
-                self.mode = match source {
-                    FormSource::Own(body) => {
-                        ObserverMode::Classifying(body.into_reader(self.counts))
-                    }
-                    FormSource::Marks(marks) => {
-                        let progressed = 0;
-                        ObserverMode::ReadingMarks { marks, progressed }
-                    }
-                };
+        let ObserverMode::Undecided(undecided) =
+            std::mem::replace(&mut self.mode, ObserverMode::Bytes)
+        else {
+            return;
+        };
+        let UndecidedForm { source, tokens } = *undecided;
+        self.mode = match (form, source, tokens) {
+            (BodyForm::Events, FormSource::Own(body), _) => {
+                ObserverMode::Classifying(body.into_reader(self.counts))
             }
-            (_, Some(tokens)) => self.mode = ObserverMode::Counting(tokens),
-            _ => {}
-        }
+            (BodyForm::Events, FormSource::Marks(marks), _) => {
+                let progressed = 0;
+                ObserverMode::ReadingMarks { marks, progressed }
+            }
+            (_, _, Some(tokens)) => {
+                self.counts = false;
+                ObserverMode::Counting(tokens)
+            }
+            _ => ObserverMode::Bytes,
+        };
         self.passed -= data.len() as u64;
         self.frame(data);
     }
@@ -313,14 +318,18 @@ impl Observer {
 
     /// The time at which the answer counts as ended, if it is whole and no further frame comes;
     /// `NEVER` for any other. Called at a `Pending`.
-    #[inline]
+    #[cold]
     pub(super) fn linger(&mut self, now: Nanos) -> Nanos {
-        if self.ends_at == WHOLE {
-            let ends_soon = self.marks().is_some_and(ResponseMarks::ends_soon);
-            let until = || now.saturating_add(nanos(LINGER));
-            self.ends_at = if ends_soon { until() } else { NEVER };
+        match &mut self.mode {
+            ObserverMode::Classifying(reader) => reader.linger(now),
+            _ => NEVER,
         }
-        self.ends_at
+    }
+
+    /// Whether the answer is whole or has failed, so that it [lingers](Self::linger).
+    #[inline]
+    pub(super) const fn lingers(&self) -> bool {
+        matches!(&self.mode, ObserverMode::Classifying(reader) if reader.lingers())
     }
 
     /// Times the stream's first chunk with content, if the last frame was that chunk.
@@ -363,7 +372,7 @@ impl Observer {
     /// Whether the upstream sent progress or a sign of life since the last [`note`](Self::note), or
     /// the answer is [about to end](Self::linger). Always false if a layer further in notes them.
     pub(crate) const fn has_news(&self) -> bool {
-        self.unnoted.is_some() || self.ends_at != NEVER
+        self.unnoted.is_some() || self.lingers()
     }
 
     /// Records at `now`, on the node and its ancestors, the signs of life since the last call.
@@ -506,7 +515,11 @@ impl Observer {
     /// Whether the answer is complete at `now` for a layer that waits. `is_end` says that the layer
     /// would end the node now; then it does not wait for what may follow a finished answer.
     pub(super) fn is_complete_at(&self, now: Nanos, is_end: bool) -> bool {
-        self.has_all() || self.is_finished() && (is_end || self.ends_at <= now)
+        let has_ended = || match &self.mode {
+            ObserverMode::Classifying(reader) => reader.ends_at() <= now,
+            _ => false,
+        };
+        self.has_all() || self.is_finished() && (is_end || has_ended())
     }
 
     /// Whether the stream so far is a whole answer, with or without the event that ends it.

@@ -1,8 +1,11 @@
 //! The marks of a streamed response, and the stream reader that sets them.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+use std::{
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
 use bytes::Bytes;
@@ -16,7 +19,7 @@ use crate::{
         stream::{ChunkSummary, Partial, StreamReader, estimated_tokens},
     },
     lock::Lock,
-    run::{Run, TokenMeter},
+    run::{NEVER, Nanos, Run, TokenMeter, nanos},
 };
 
 /// The marks of an event stream, which a layer puts into the response's extensions.
@@ -48,8 +51,6 @@ struct MarkCells {
     commit: AtomicU64,
     terminator: AtomicU64,
     error: AtomicU64,
-    /// The offset at which the error event begins.
-    error_start: AtomicU64,
     /// Whether the terminator or an error event has come.
     has_last: AtomicBool,
     /// Whether the stream has ended without a part of an answer.
@@ -140,12 +141,6 @@ impl ResponseMarks {
     /// Whether the stream has ended without a part of an answer: see [`StreamReader::says_nothing`].
     pub(crate) fn says_nothing(&self) -> bool {
         self.marks.says_nothing.load(Ordering::Acquire)
-    }
-
-    /// The offset at which the event begins by which the upstream reported an error.
-    pub(crate) fn error_start(&self) -> Option<u64> {
-        let start = || self.marks.error_start.load(Ordering::Acquire);
-        self.error().map(|_| start())
     }
 
     /// The offset behind the terminator or the upstream's error; nothing follows either.
@@ -317,10 +312,6 @@ impl ResponseMarks {
             }
         };
         store_mark(&marks.commit, reader.commit());
-        if let Some(start) = reader.error_start() {
-            store(&marks.error_start, start);
-            marks.has_last.store(true, Ordering::Release);
-        }
         store_mark(&marks.error, reader.error());
         store_mark(&marks.terminator, reader.terminator());
         if let Some(reason) = reader.stop_reason() {
@@ -335,17 +326,36 @@ impl ResponseMarks {
         if !matches!(reader.dialect(), Dialect::Any) {
             marks.dialect.get_or_init(|| reader.dialect());
         }
-        if finish == Finish::Complete {
-            marks.has_last.store(true, Ordering::Release);
-            *marks.done.lock() = reader.done().cloned();
+        match finish {
+            Finish::Truncated => false,
+            Finish::Finished => true,
+            _ => self.publish_end(reader, finish),
         }
-        if matches!(finish, Finish::Complete | Finish::Unknown) {
-            let says_nothing = reader.says_nothing();
-            marks.says_nothing.store(says_nothing, Ordering::Release);
+    }
+
+    /// Publishes the marks of a stream that has ended, or of which the dialect is not known. The
+    /// result says whether it has ended.
+    #[cold]
+    fn publish_end(&self, reader: &StreamReader, finish: Finish) -> bool {
+        let marks = &*self.marks;
+        let says_nothing = reader.says_nothing();
+        marks.says_nothing.store(says_nothing, Ordering::Release);
+        if finish == Finish::Unknown {
+            return false;
         }
-        !matches!(finish, Finish::Truncated | Finish::Unknown)
+        marks.has_last.store(true, Ordering::Release);
+        *marks.done.lock() = reader.done().cloned();
+        true
     }
 }
+
+/// How long the body of a whole answer may stay open without a frame, before it counts as ended.
+///
+/// Some upstreams leave their connection open behind the last event.
+const LINGER: Duration = Duration::from_secs(2);
+
+/// The end of an answer that is whole, and has not been waited for since its last event.
+const WHOLE: Nanos = 0;
 
 /// Reads an offset behind an event, which is never 0.
 fn mark(cell: &AtomicU64) -> Option<u64> {
@@ -360,10 +370,11 @@ pub(crate) struct MarkingReader {
     marks: ResponseMarks,
     /// The count of the answer's tokens, if its run counts them.
     meter: Option<Box<TokenMeter>>,
-    /// Whether the answer is whole, or has failed, as far as it was read.
-    is_over: bool,
-    /// Whether the last chunk had no event that is more than a sign of life.
-    is_idle: bool,
+    /// The time at which an answer that is whole or has failed counts as ended: see [`LINGER`].
+    /// `WHOLE` before the first `Pending` behind it; `NEVER` for any other answer.
+    ends_at: Nanos,
+    /// The number of events that are more than signs of life, once the answer is whole.
+    parts: u64,
     #[cfg(feature = "metrics")]
     pub(super) chunks: crate::run::StreamChunks,
 }
@@ -374,8 +385,8 @@ impl MarkingReader {
             reader: StreamReader::new(dialect),
             marks: ResponseMarks::new(),
             meter: None,
-            is_over: false,
-            is_idle: false,
+            ends_at: NEVER,
+            parts: 0,
             #[cfg(feature = "metrics")]
             chunks: crate::run::StreamChunks::default(),
         }
@@ -402,24 +413,49 @@ impl MarkingReader {
         self.note(seen)
     }
 
-    /// Whether the answer is whole, or has failed, as far as it was read.
-    pub(super) const fn is_over(&self) -> bool {
-        self.is_over
-    }
-
-    /// Whether the last chunk had no event that is more than a sign of life.
-    pub(super) const fn is_idle(&self) -> bool {
-        self.is_idle
+    /// The time at which the answer counts as ended, if it is whole and no further event comes.
+    pub(super) const fn ends_at(&self) -> Nanos {
+        self.ends_at
     }
 
     #[inline]
+    pub(super) const fn lingers(&self) -> bool {
+        self.ends_at != NEVER
+    }
+
+    /// Begins to wait for the end of a whole answer, at a `Pending`; returns when it counts as ended.
+    pub(super) fn linger(&mut self, now: Nanos) -> Nanos {
+        if self.ends_at == WHOLE {
+            let until = || now.saturating_add(nanos(LINGER));
+            self.ends_at = if self.marks.ends_soon() {
+                until()
+            } else {
+                NEVER
+            };
+        }
+        self.ends_at
+    }
+
+    /// Begins the wait for the end of a whole answer anew, unless only signs of life have come.
+    #[cold]
+    fn note_whole(&mut self) {
+        let parts = self.reader.parts();
+        if std::mem::replace(&mut self.parts, parts) != parts {
+            self.ends_at = WHOLE;
+        }
+    }
+
+    #[inline(always)]
     fn note(&mut self, seen: ChunkSummary) -> ChunkSummary {
         #[cfg(feature = "metrics")]
         if seen.content {
             self.chunks.count();
         }
-        self.is_idle = !seen.event;
-        self.is_over = self.marks.publish(&self.reader);
+        if self.marks.publish(&self.reader) {
+            self.note_whole();
+        } else {
+            self.ends_at = NEVER;
+        }
         if self.reader.take_usage_news() {
             *self.marks.marks.usage.lock() = self.reader.usage();
         }

@@ -241,22 +241,36 @@ impl SupervisedCall {
     ///
     /// The result is the next deadline of the layer's window or hooks, or the time at which a whole
     /// answer counts as ended; or `NEVER`.
+    #[inline(always)]
     fn part_pending(&mut self, now: Nanos, task: TaskId) -> Nanos {
         self.needs_frame = self.settings.part.measures();
         self.note(now);
-        let observer = self.reader.observer_mut();
-        let (observer, linger) = match observer {
-            Some(observer) => {
-                let linger = observer.linger(now);
-                (Some(observer), linger)
-            }
-            None => (None, NEVER),
-        };
-        if !self.needs_frame {
-            return linger;
+        if self.observer().is_some_and(Observer::lingers) {
+            return self.linger(now, task);
         }
+        if !self.needs_frame {
+            return NEVER;
+        }
+        let observer = self.reader.observer_mut();
         let due = self.settings.part.pending(&self.run, observer, now, task);
-        due.unwrap_or(NEVER).min(linger)
+        due.unwrap_or(NEVER)
+    }
+
+    /// The next deadline of the layer for an answer that is whole or has failed.
+    #[cold]
+    fn linger(&mut self, now: Nanos, task: TaskId) -> Nanos {
+        let Some(observer) = self.reader.observer_mut() else {
+            return NEVER;
+        };
+        let until = observer.linger(now);
+        if !self.needs_frame {
+            return until;
+        }
+        let due = self
+            .settings
+            .part
+            .pending(&self.run, Some(observer), now, task);
+        due.map_or(until, |due| due.min(until))
     }
 
     /// Whether the caller has the complete response, although the inner body has not ended.

@@ -1,7 +1,7 @@
 //! A body of which only the first bytes will say whether it is an event stream.
 
 use bytes::Bytes;
-use http::{Extensions, HeaderMap, StatusCode, header};
+use http::{Extensions, HeaderMap, Response, header};
 
 use super::stream_marks::{BodyForm, MarkingReader, PossibleStream, ResponseMarks};
 use crate::{
@@ -18,38 +18,31 @@ pub(super) struct UndecidedBody {
 }
 
 impl UndecidedBody {
-    /// Begins to read the body of an answer of success to `run`, whose head names no event stream.
-    /// `None` if the request asks for no stream, or the body cannot be read.
+    /// Begins to read the body of an answer to `run`, which asks for a stream. `None` if the answer
+    /// is no success, or its body cannot be read.
     ///
     /// Some proxies send an event stream as plain text, as JSON, or without a content type.
-    #[inline]
-    pub(super) fn of(
-        status: StatusCode,
-        headers: &HeaderMap,
+    pub(super) fn of<B>(
+        answer: &mut Response<B>,
         dialect: Dialect,
-        extensions: &mut Extensions,
         run: &Run,
     ) -> Option<Box<Self>> {
-        if !run.asks_for_stream() || !status.is_success() || !is_plain(headers) {
+        if !answer.status().is_success() || !is_plain(answer.headers()) {
             return None;
         }
+        let extensions = answer.extensions_mut();
         if extensions.get::<ResponseMarks>().is_some() {
             // A layer of the program has made something else of a stream.
             return None;
         }
-        Some(Self::begin(dialect, extensions, run.clone()))
-    }
-
-    #[cold]
-    fn begin(dialect: Dialect, extensions: &mut Extensions, run: Run) -> Box<Self> {
         let reader = Box::new(MarkingReader::new(dialect));
         reader.marks().set_form(BodyForm::Unknown);
         extensions.insert(PossibleStream(reader.marks().clone()));
-        Box::new(Self {
+        Some(Box::new(Self {
             sniffer: StreamSniffer::default(),
             reader,
-            run,
-        })
+            run: run.clone(),
+        }))
     }
 
     /// The reader of the stream that the body is; `counts` if its tokens count.

@@ -216,24 +216,25 @@ impl CallerStream {
     fn push_last(&mut self, data: &[u8]) -> bool {
         let start = self.sent + self.held.len() as u64;
         let received = start + data.len() as u64;
-        let marks = self.marks();
-        let ignored = self.ignored_error();
-        let end = match (marks.terminator(), marks.error()) {
-            _ if ignored.is_some() => ignored,
-            (Some(end), _) if self.ends_with_terminator() => Some(end),
-            _ => None,
-        };
-        let last = marks.last_event().is_some_and(|at| at <= received);
-        let Some(end) = end.filter(|_| last) else {
+        let is_ignored = self.has_ignored_error();
+        let Some(last) = self.marks().last_event().filter(|at| *at <= received) else {
             return false;
         };
+        if self.marks().error().is_none() && !self.ends_with_terminator() {
+            return false;
+        }
         self.held.extend_from_slice(data);
+        let end = if is_ignored {
+            self.start_of(last)
+        } else {
+            last
+        };
         let keep = usize::try_from(end.saturating_sub(self.sent)).unwrap_or(usize::MAX);
         // The line feed of a CRLF at the end of the last event belongs to it.
         let keep = keep + usize::from(self.held.get(keep) == Some(&b'\n'));
         self.held.truncate(keep);
         self.is_over = true;
-        if ignored.is_some() {
+        if is_ignored {
             let whole = self.held.split().freeze();
             self.send(whole);
             self.translate();
@@ -243,11 +244,21 @@ impl CallerStream {
         true
     }
 
-    /// The offset at which the upstream's error event begins, if the caller's SDK ignores it.
-    fn ignored_error(&self) -> Option<u64> {
+    /// Whether the upstream has reported an error in an event that the caller's SDK ignores.
+    fn has_ignored_error(&self) -> bool {
         let (marks, dialect) = (self.marks(), self.dialect());
-        let is_ignored = marks.failure().is_some_and(|it| !dialect.raises(it));
-        marks.error_start().filter(|_| is_ignored)
+        marks.failure().is_some_and(|it| !dialect.raises(it))
+    }
+
+    /// The offset at which the event begins that ends at `end`, among the held bytes.
+    fn start_of(&self, end: u64) -> u64 {
+        let mut start = self.sent;
+        Splitter::resume(self.sent).push(&self.held, |event| {
+            if event.end < end {
+                start = event.end;
+            }
+        });
+        start
     }
 
     /// Whether nothing may follow the terminator of the caller's dialect. In the Responses dialect
@@ -311,7 +322,7 @@ impl CallerStream {
 
     /// Ends a whole answer: adds what the upstream left out at its end, and SDKs need.
     fn complete(&mut self) {
-        if self.ignored_error().is_some() && self.push_last(b"") {
+        if self.has_ignored_error() && self.push_last(b"") {
             return;
         }
         let received = self.sent + self.held.len() as u64;

@@ -22,11 +22,17 @@ pub struct Event<'a> {
     /// Whether the event's data was longer than
     /// [`MAX_EVENT`](crate::llm::sse::MAX_EVENT), and most of it was dropped.
     pub oversized: bool,
-    /// The bytes of the model's text that were dropped, if the event is `oversized`.
-    pub(crate) elided: u64,
-    /// Whether the event stands in the stream in a form that SDKs ignore: as a field `error`, or
-    /// as JSON without a field.
-    pub(crate) bare: bool,
+    pub(crate) unusual: Option<Unusual>,
+}
+
+/// What few events have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unusual {
+    /// The event is oversized; so many bytes of the model's text were dropped.
+    Elided(u64),
+    /// The event stands in the stream in a form that SDKs ignore: as a field `error`, or as JSON
+    /// without a field.
+    Bare,
 }
 
 impl<'a> Event<'a> {
@@ -38,8 +44,20 @@ impl<'a> Event<'a> {
             data,
             end: 0,
             oversized: false,
-            elided: 0,
-            bare: false,
+            unusual: None,
+        }
+    }
+
+    /// Whether the event stands in the stream in a form that SDKs ignore.
+    pub(crate) fn is_bare(&self) -> bool {
+        self.unusual == Some(Unusual::Bare)
+    }
+
+    /// The bytes of the model's text that were dropped from an oversized event.
+    pub(crate) const fn elided(&self) -> u64 {
+        match self.unusual {
+            Some(Unusual::Elided(bytes)) => bytes,
+            _ => 0,
         }
     }
 

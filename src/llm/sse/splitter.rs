@@ -2,7 +2,7 @@
 
 use memchr::memchr2;
 
-use super::event::{Event, MAX_EVENT};
+use super::event::{Event, MAX_EVENT, Unusual};
 use crate::llm::{JsonCondenser, JsonOutline};
 
 const BOM: [u8; 3] = [0xEF, 0xBB, 0xBF];
@@ -103,42 +103,35 @@ impl Splitter {
             if fresh && (byte == b'\n' || byte == b'\r') {
                 at += 1;
                 self.after_cr = byte == b'\r';
-                if self.pending.form == EventForm::Bare {
-                    // A blank line within JSON.
-                    continue;
-                }
-                self.boundary = base + at as u64;
-                self.pending
-                    .dispatch(&mut borrowed, self.boundary, &mut on_event);
-                continue;
-            }
-            let Some(len) = memchr2(b'\n', b'\r', rest) else {
-                self.pending.keep(&mut borrowed);
-                self.read_part(rest);
-                break;
-            };
-            at += len + 1;
-            self.after_cr = rest[len] == b'\r';
-            let line = &rest[..len];
-            let field = if fresh {
-                self.pending.read_line(line, &mut borrowed)
             } else {
-                self.read_part(line);
-                self.end_line()
-            };
-            match field {
-                Field::Comment => {
+                let Some(len) = memchr2(b'\n', b'\r', rest) else {
+                    self.pending.keep(&mut borrowed);
+                    self.read_part(rest);
+                    break;
+                };
+                at += len + 1;
+                self.after_cr = rest[len] == b'\r';
+                let line = &rest[..len];
+                let field = if fresh {
+                    self.pending.read_line(line, &mut borrowed)
+                } else {
+                    self.read_part(line);
+                    self.end_line()
+                };
+                if field == Field::Comment {
                     self.comments += 1;
                     if !self.pending.has_fields {
                         self.boundary = base + at as u64;
                     }
+                    continue;
                 }
-                Field::Bare if self.pending.is_whole_bare() => {
-                    self.boundary = base + at as u64;
-                    self.pending
-                        .dispatch(&mut borrowed, self.boundary, &mut on_event);
+                if field != Field::Bare || !self.pending.is_whole_bare() {
+                    continue;
                 }
-                _ => {}
+            }
+            let end = base + at as u64;
+            if self.pending.dispatch(&mut borrowed, end, &mut on_event) {
+                self.boundary = end;
             }
         }
         self.pending.keep(&mut borrowed);
@@ -172,7 +165,7 @@ impl Splitter {
         if has_all {
             self.line = SseLine::Start;
             self.boundary = self.position;
-            pending.dispatch(&mut Borrowed::default(), self.boundary, &mut on_event);
+            let _ = pending.dispatch(&mut Borrowed::default(), self.boundary, &mut on_event);
         }
     }
 
@@ -321,10 +314,10 @@ enum Field {
     Event,
     /// An error that some upstreams write as a field of its own.
     Error,
-    /// A line of JSON without a field.
-    Bare,
     Other,
     Comment,
+    /// A line of JSON without a field.
+    Bare,
 }
 
 /// The form in which the event in progress stands in the stream.
@@ -343,6 +336,8 @@ struct Pending {
     data: Vec<u8>,
     has_fields: bool,
     has_data: bool,
+    /// Whether the event is oversized, or has another form than fields.
+    is_unusual: bool,
     form: EventForm,
     /// The place in the data at which a field `error` begins.
     error_at: usize,
@@ -386,6 +381,7 @@ impl Pending {
             data: Vec::new(),
             has_fields: false,
             has_data: false,
+            is_unusual: false,
             form: EventForm::Fields,
             error_at: 0,
             condenser: None,
@@ -397,20 +393,19 @@ impl Pending {
     #[inline]
     fn read_line<'a>(&mut self, line: &'a [u8], borrowed: &mut Borrowed<'a>) -> Field {
         if let Some(value) = value_of(line, b"data") {
-            if self.has_data {
-                self.keep(borrowed);
-                self.begin(Field::Data);
-                self.append(value);
-            } else {
-                self.begin(Field::Data);
-                match value.len() > MAX_EVENT {
-                    true => self.append(value),
-                    false => borrowed.data = Some(value),
-                }
+            if self.has_data || value.len() > MAX_EVENT {
+                return self.read_more_data(value, borrowed);
             }
+            self.has_fields = true;
+            self.has_data = true;
+            borrowed.data = Some(value);
             Field::Data
         } else if let Some(value) = value_of(line, b"event") {
-            self.begin(Field::Event);
+            if self.has_data {
+                return self.read_late_name(value, borrowed);
+            }
+            self.has_fields = true;
+            self.name.clear();
             borrowed.name = Some(&value[..value.len().min(MAX_NAME)]);
             Field::Event
         } else if line.first() == Some(&b':') {
@@ -420,8 +415,28 @@ impl Pending {
         }
     }
 
+    /// Reads the `event` line behind an event's data, or behind what began like JSON.
+    #[cold]
+    #[inline(never)]
+    fn read_late_name<'a>(&mut self, value: &'a [u8], borrowed: &mut Borrowed<'a>) -> Field {
+        self.begin(Field::Event);
+        borrowed.name = Some(&value[..value.len().min(MAX_NAME)]);
+        Field::Event
+    }
+
+    /// Reads a `data` line of an event that is not one short line of data.
+    #[cold]
+    #[inline(never)]
+    fn read_more_data<'a>(&mut self, value: &'a [u8], borrowed: &mut Borrowed<'a>) -> Field {
+        self.keep(borrowed);
+        self.begin(Field::Data);
+        self.append(value);
+        Field::Data
+    }
+
     /// Reads a line that is no comment and has neither data nor an event's name.
     #[cold]
+    #[inline(never)]
     fn read_other<'a>(&mut self, line: &'a [u8], borrowed: &mut Borrowed<'a>) -> Field {
         if let Some(value) = value_of(line, b"error").filter(|_| line.len() > 5) {
             self.keep(borrowed);
@@ -465,26 +480,41 @@ impl Pending {
         self.form == EventForm::Bare && self.outline.as_ref().is_some_and(|it| it.is_whole())
     }
 
+    #[inline(always)]
     fn begin(&mut self, field: Field) {
-        if self.form == EventForm::Bare && !matches!(field, Field::Bare | Field::Comment) {
-            // What began like JSON is none.
-            self.reset();
+        if self.is_unusual {
+            self.abandon_bare(field);
         }
         self.has_fields |= field != Field::Comment;
         match field {
-            Field::Data | Field::Error if self.has_data => self.append(b"\n"),
-            Field::Data | Field::Error | Field::Bare => self.has_data = true,
+            Field::Data if self.has_data => self.append(b"\n"),
+            Field::Data => self.has_data = true,
             Field::Event => self.name.clear(),
+            Field::Error | Field::Bare => self.begin_unusual(field),
             Field::Other | Field::Comment => {}
         }
-        match field {
-            Field::Error => {
-                self.form = EventForm::Error;
-                self.error_at = self.data.len();
-            }
-            Field::Bare => self.form = EventForm::Bare,
-            _ => {}
+    }
+
+    /// Forgets what began like JSON without a field, and is none.
+    #[cold]
+    fn abandon_bare(&mut self, field: Field) {
+        if self.form == EventForm::Bare && !matches!(field, Field::Bare | Field::Comment) {
+            *self = Self::new();
         }
+    }
+
+    #[cold]
+    fn begin_unusual(&mut self, field: Field) {
+        if field == Field::Error && self.has_data {
+            self.append(b"\n");
+        }
+        self.has_data = true;
+        self.is_unusual = true;
+        self.form = match field {
+            Field::Error => EventForm::Error,
+            _ => EventForm::Bare,
+        };
+        self.error_at = self.data.len();
     }
 
     fn append(&mut self, part: &[u8]) {
@@ -503,6 +533,7 @@ impl Pending {
         condenser.push(&self.data);
         condenser.push(part);
         self.data = Vec::new();
+        self.is_unusual = true;
         self.condenser = Some(condenser);
     }
 
@@ -518,6 +549,7 @@ impl Pending {
 
     /// Copies the borrowed fields: the event continues in another chunk, or with another `data`
     /// line.
+    #[inline(always)]
     fn keep(&mut self, borrowed: &mut Borrowed<'_>) {
         if let Some(data) = borrowed.data.take() {
             self.append(data);
@@ -527,70 +559,94 @@ impl Pending {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn dispatch(
         &mut self,
         borrowed: &mut Borrowed<'_>,
         end: u64,
         on_event: &mut impl FnMut(Event<'_>),
-    ) {
+    ) -> bool {
         let name = borrowed.name.take();
         let data = borrowed.data.take();
-        if self.condenser.is_some() || self.form != EventForm::Fields {
-            self.dispatch_unusual(name, data, end, on_event);
-        } else if self.has_data {
-            on_event(Event {
+        let unusual;
+        let event = if self.is_unusual {
+            if self.form == EventForm::Bare && !self.is_whole_bare() {
+                // A blank line within JSON.
+                return false;
+            }
+            self.keep(&mut Borrowed { name, data });
+            unusual = self.take_unusual();
+            Some(unusual.at(end))
+        } else {
+            self.has_data.then(|| Event {
                 name: name.unwrap_or(&self.name),
                 data: data.unwrap_or(&self.data),
                 end,
                 oversized: false,
-                elided: 0,
-                bare: false,
-            });
+                unusual: None,
+            })
+        };
+        if let Some(event) = event {
+            on_event(event);
         }
+        self.clear();
+        true
+    }
+
+    #[inline(always)]
+    fn clear(&mut self) {
         self.has_fields = false;
         self.has_data = false;
         release(&mut self.name);
         release(&mut self.data);
     }
 
-    /// Dispatches an event that is oversized, or in a form that SDKs ignore.
+    /// Takes an event that is oversized, or in a form that SDKs ignore.
     #[cold]
-    fn dispatch_unusual(
-        &mut self,
-        name: Option<&[u8]>,
-        data: Option<&[u8]>,
-        end: u64,
-        on_event: &mut impl FnMut(Event<'_>),
-    ) {
+    fn take_unusual(&mut self) -> UnusualEvent {
+        self.is_unusual = false;
+        self.outline = None;
         let form = std::mem::take(&mut self.form);
-        let condenser = self.condenser.take();
-        let is_whole = self.outline.take().is_none_or(|outline| outline.is_whole());
-        let data = match &condenser {
-            Some(condenser) if condenser.is_whole() => condenser.written(),
-            Some(_) => &[],
-            None => data.unwrap_or(&self.data),
-        };
         let name = match form {
-            EventForm::Error => b"error",
-            EventForm::Fields => name.unwrap_or(&self.name),
-            EventForm::Bare if is_whole => &[],
-            // What began like JSON is none.
-            EventForm::Bare => return,
+            EventForm::Error => b"error".to_vec(),
+            EventForm::Fields => std::mem::take(&mut self.name),
+            EventForm::Bare => Vec::new(),
         };
-        on_event(Event {
+        UnusualEvent {
             name,
-            data,
-            end,
-            oversized: condenser.is_some(),
-            elided: condenser.as_ref().map_or(0, |it| it.elided()),
+            data: std::mem::take(&mut self.data),
+            condenser: self.condenser.take(),
             bare: form != EventForm::Fields,
-        });
+        }
     }
+}
 
-    /// Forgets the event in progress.
-    fn reset(&mut self) {
-        *self = Self::new();
+/// An event that is oversized, or in a form that SDKs ignore.
+struct UnusualEvent {
+    name: Vec<u8>,
+    data: Vec<u8>,
+    condenser: Option<Box<JsonCondenser>>,
+    bare: bool,
+}
+
+impl UnusualEvent {
+    #[cold]
+    fn at(&self, end: u64) -> Event<'_> {
+        Event {
+            name: &self.name,
+            data: match &self.condenser {
+                Some(condenser) if condenser.is_whole() => condenser.written(),
+                Some(_) => &[],
+                None => &self.data,
+            },
+            end,
+            oversized: self.condenser.is_some(),
+            unusual: match &self.condenser {
+                _ if self.bare => Some(Unusual::Bare),
+                Some(condenser) => Some(Unusual::Elided(condenser.elided())),
+                None => None,
+            },
+        }
     }
 }
 

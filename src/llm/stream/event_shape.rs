@@ -89,7 +89,7 @@ pub(super) struct Match<'a> {
 
 impl Shape {
     /// Compares an event with the shape; `None` if the event does not match, or no shape is stored.
-    #[inline]
+    #[inline(always)]
     pub(super) fn matches<'a>(&mut self, event: &Event<'a>) -> Option<Match<'a>> {
         let mut found = Match {
             verdict: self.verdict?,

@@ -14,7 +14,7 @@ use crate::llm::{
         Anthropic, Detected, Dialect, Finish, Grammar, OpenAiChat, OpenAiResponses, StreamFailure,
         StreamState, Usage, detect, is_done,
     },
-    json_scanner::Scanner,
+    json_scanner::{Scanner, Text},
     sse::{Event, EventKind, EventVerdict, Splitter},
 };
 
@@ -152,9 +152,9 @@ impl StreamReader {
         self.marks.error
     }
 
-    /// The offset at which the event begins by which the upstream reported an error.
-    pub(crate) fn error_start(&self) -> Option<u64> {
-        self.marks.error.map(|_| self.marks.error_start)
+    /// The number of events in the stream so far that are more than signs of life.
+    pub(crate) const fn parts(&self) -> u64 {
+        self.marks.events - self.marks.lives
     }
 
     /// Whether the stream has no event, but JSON without a field, which SDKs ignore.
@@ -276,10 +276,6 @@ struct StreamMarks {
     text: Option<u64>,
     terminator: Option<u64>,
     error: Option<u64>,
-    /// The offset at which the error event begins.
-    error_start: u64,
-    /// The offset behind the last event.
-    last_end: u64,
     /// Whether JSON without a field came that reports no error.
     has_bare: bool,
     id_end: Option<u64>,
@@ -306,10 +302,9 @@ struct StreamMarks {
 }
 
 impl StreamMarks {
-    #[inline]
+    #[inline(always)]
     fn mark(&mut self, event: &Event<'_>, seen: &mut ChunkSummary) {
         self.events += 1;
-        let start = std::mem::replace(&mut self.last_end, event.end);
         let (verdict, text) = match self.shape.matches(event) {
             Some(Match {
                 verdict,
@@ -320,33 +315,54 @@ impl StreamMarks {
                 if let Some(sequence) = sequence {
                     self.stream.report_sequence(sequence);
                 }
-                self.unstated += generated + event.elided;
+                self.unstated += generated + event.elided();
                 (verdict, text)
             }
             None => (self.walk(event), None),
         };
-        seen.event |= verdict.kind != EventKind::Life;
-        match verdict.kind {
-            EventKind::Content => {
-                seen.content = true;
-                seen.progress = true;
-                self.progressed = event.end;
-                self.commit.get_or_insert(event.end);
-                if !verdict.reasoning {
-                    self.text.get_or_insert(event.end);
-                    if let Some(partial) = &self.partial {
-                        match text {
-                            Some(text) => partial.push(text),
-                            None => {
-                                read_text(self.dialect, event, &mut |text| partial.push(text));
-                            }
-                        }
-                        if event.elided > 0 {
-                            partial.fill();
-                        }
-                    }
-                }
-            }
+        if verdict.kind != EventKind::Content {
+            return self.mark_other(event, verdict.kind, seen);
+        }
+        seen.content = true;
+        seen.progress = true;
+        self.progressed = event.end;
+        if self.text.is_none() {
+            self.mark_first(event, verdict);
+        }
+        if self.partial.is_some() && !verdict.reasoning {
+            self.collect(event, text);
+        }
+    }
+
+    /// Marks the stream's first content and its first text; called until there is text.
+    #[inline(never)]
+    fn mark_first(&mut self, event: &Event<'_>, verdict: EventVerdict) {
+        self.commit.get_or_insert(event.end);
+        if !verdict.reasoning {
+            self.text.get_or_insert(event.end);
+        }
+    }
+
+    /// Collects the text of an event; `text` is what its shape has found.
+    #[inline(never)]
+    fn collect(&mut self, event: &Event<'_>, text: Option<Text<'_>>) {
+        let Some(partial) = &self.partial else {
+            return;
+        };
+        match text {
+            Some(text) => partial.push(text),
+            None => read_text(self.dialect, event, &mut |text| partial.push(text)),
+        }
+        if event.elided() > 0 {
+            partial.fill();
+        }
+    }
+
+    /// Marks an event that is no content.
+    #[inline(never)]
+    fn mark_other(&mut self, event: &Event<'_>, kind: EventKind, seen: &mut ChunkSummary) {
+        match kind {
+            EventKind::Content => {}
             EventKind::Progress => {
                 seen.progress = true;
                 self.progressed = event.end;
@@ -368,11 +384,11 @@ impl StreamMarks {
                 seen.ended = true;
                 if self.terminator.is_none() && self.error.is_none() {
                     self.error = Some(event.end);
-                    self.error_start = start;
                     if self.stream.failure().is_none() {
                         self.stream.report_failure(StreamFailure::read(event.data));
                     }
-                    self.stream.note_form(event.name == b"error", event.bare);
+                    self.stream
+                        .note_form(event.name == b"error", event.is_bare());
                 }
             }
         }
@@ -407,7 +423,7 @@ impl StreamMarks {
         let is_content = verdict.kind == EventKind::Content;
         let reader = self.generated.as_mut().filter(|_| is_content);
         // What was dropped from a long event counts as what is left of it does.
-        let elided = |generated: u64| if generated > 0 { event.elided } else { 0 };
+        let elided = |generated: u64| if generated > 0 { event.elided() } else { 0 };
         let generated = reader.map(|reader| reader.read(event.data));
         let generated = generated.map(|generated| generated + elided(generated));
         if output(usage) != output(before) {
@@ -449,7 +465,7 @@ impl StreamMarks {
         if event.name == b"error" {
             return EventKind::Error.into();
         }
-        if event.bare {
+        if event.is_bare() {
             return self.judge_bare(event.data);
         }
         let stream = &mut self.stream;
@@ -484,6 +500,4 @@ pub struct ChunkSummary {
     pub progress: bool,
     /// Whether the chunk completed the terminator or an error event.
     pub ended: bool,
-    /// Whether the chunk completed an event that is more than a sign of life.
-    pub event: bool,
 }

@@ -358,7 +358,6 @@ fn walk(reader: &mut StreamReader, chunk: &[u8]) -> ChunkSummary {
         seen.content |= part.content;
         seen.progress |= part.progress;
         seen.ended |= part.ended;
-        seen.event |= part.event;
     }
     seen
 }
