@@ -6,7 +6,7 @@ use super::{class::Cooldown, class::FailureClass, class::RetrySame};
 use crate::llm::dialect::StreamFailure;
 
 /// The statuses under which providers send errors of these names.
-const NAMED: [(&str, u16); 23] = [
+const NAMED: [(&str, u16); 25] = [
     ("overloaded_error", 529),
     ("rate_limit_error", 429),
     ("rate_limit_exceeded", 429),
@@ -21,6 +21,8 @@ const NAMED: [(&str, u16); 23] = [
     ("request_too_large", 413),
     ("api_error", 500),
     ("server_error", 500),
+    ("server_is_overloaded", 503),
+    ("service_unavailable_error", 503),
     ("timeout_error", 504),
     ("RESOURCE_EXHAUSTED", 429),
     ("UNAVAILABLE", 503),

@@ -19,6 +19,8 @@ async fn the_last_candidates_error_goes_out_with_its_right_status() {
         (r#"{"error":{"status":"RESOURCE_EXHAUSTED"}}"#, 429),
         (r#"{"error":{"status":"PERMISSION_DENIED"}}"#, 403),
         (r#"{"error":{"type":"overloaded_error"}}"#, 529),
+        (r#"{"error":{"code":"server_is_overloaded"}}"#, 503),
+        (r#"{"error":{"type":"service_unavailable_error"}}"#, 503),
         (r#"{"error":{"type":"rate_limit_error"}}"#, 429),
         (r#"{"error":{"type":"authentication_error"}}"#, 401),
         (
