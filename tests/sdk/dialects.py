@@ -53,7 +53,11 @@ class Chat:
         return self.chunk(self.choice({"content": text}))
 
     def closing(self, deltas):
-        return self.finish() + self.chunk([], self.usage(len(deltas))) + self.done
+        return self.unterminated(deltas) + self.done
+
+    def unterminated(self, deltas):
+        """The end of a whole answer, without the terminator of its API."""
+        return self.finish() + self.chunk([], self.usage(len(deltas)))
 
     def finish(self):
         return self.chunk(self.choice({}, "stop"))
@@ -144,14 +148,18 @@ class Responses:
     def delta(self, text):
         return self.place("output_text.delta", 4, delta=text, logprobs=[])
 
-    def closing(self, deltas):
+    def closing(self, deltas, last="response.completed"):
         text = "".join(deltas)
         response = self.response("completed", deltas)
         return (
             self.place("output_text.done", 5, text=text, logprobs=[])
             + event({"type": "response.output_item.done", "output_index": 0, "sequence_number": 6, "item": response["output"][0]})
-            + event({"type": "response.completed", "sequence_number": 7, "response": response})
+            + event({"type": last, "sequence_number": 7, "response": response})
         )
+
+    def unterminated(self, deltas):
+        """The end of a whole answer, as some upstreams say it in place of the terminator."""
+        return self.closing(deltas, "response.done")
 
     def whole(self, deltas):
         return self.response("completed", deltas)
@@ -195,16 +203,16 @@ class Messages:
         return event({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": text}})
 
     def closing(self, deltas):
-        return (
-            event({"type": "content_block_stop", "index": 0})
-            + event(
-                {
-                    "type": "message_delta",
-                    "delta": {"stop_reason": "end_turn", "stop_sequence": None},
-                    "usage": {"output_tokens": len(deltas)},
-                }
-            )
-            + event({"type": "message_stop"})
+        return self.unterminated(deltas) + event({"type": "message_stop"})
+
+    def unterminated(self, deltas):
+        """The end of a whole answer, without the terminator of its API."""
+        return event({"type": "content_block_stop", "index": 0}) + event(
+            {
+                "type": "message_delta",
+                "delta": {"stop_reason": "end_turn", "stop_sequence": None},
+                "usage": {"output_tokens": len(deltas)},
+            }
         )
 
     def whole(self, deltas):

@@ -117,12 +117,13 @@ class Exchange:
         )
         self.connection.sendall(head.encode() + body)
 
-    def sse(self, *events):
+    def sse(self, *events, content_type="text/event-stream"):
         """The head of a stream and its first events."""
-        self.connection.sendall(
-            b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
-            b"transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
+        head = (
+            f"HTTP/1.1 200 OK\r\ncontent-type: {content_type}\r\n"
+            "transfer-encoding: chunked\r\nconnection: close\r\n\r\n"
         )
+        self.connection.sendall(head.encode())
         for data in events:
             self.send(data)
 
