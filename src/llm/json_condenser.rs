@@ -73,7 +73,7 @@ impl JsonCondenser {
     }
 
     /// Whether the document was an object, and ended.
-    pub(crate) const fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         self.is_over && !self.out.is_empty()
     }
 
