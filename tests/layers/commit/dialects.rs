@@ -214,7 +214,7 @@ async fn what_comes_instead_of_content_is_judged_at_any_chunking() {
                     }
                     Failed(class) => {
                         // An error is a plain answer; a stop reason that is a failure is none.
-                        let error = serde_json::from_str::<Value>(&got).unwrap_or_default();
+                        let error = serde_json::from_str::<Value>(got).unwrap_or_default();
                         let is_plain = error["error"]["message"].is_string();
                         assert!(is_plain || got == text, "{what} {got}");
                         assert_eq!(is_plain, outcome.status >= 400, "{what}");
