@@ -56,6 +56,11 @@ impl Script {
         Self::of("application/json")
     }
 
+    /// A head at once, without a content type.
+    pub(crate) fn untyped() -> Self {
+        Self::before_head().step(Step::Head)
+    }
+
     /// No head yet: the steps that follow are those of the response future.
     pub(crate) fn before_head() -> Self {
         Self {

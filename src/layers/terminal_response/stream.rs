@@ -325,15 +325,7 @@ impl CallerStream {
         if self.has_ignored_error() && self.push_last(b"") {
             return;
         }
-        let received = self.sent + self.held.len() as u64;
-        let lacks_blank_line = self.sent < received || self.torn;
-        if lacks_blank_line && self.marks().is_whole_at(received) {
-            let ends_line = self.held.ends_with(b"\n");
-            self.flush();
-            self.torn = false;
-            let end: &[u8] = if ends_line { b"\n" } else { b"\n\n" };
-            self.out.push_back(Frame::data(Bytes::from_static(end)));
-        }
+        self.complete_event();
         match self.marks().missing_terminator() {
             Some(terminator) => {
                 // Drop the incomplete event, which would merge with the terminator.
@@ -342,6 +334,19 @@ impl CallerStream {
                 self.out.push_back(Frame::data(terminator));
             }
             None => self.flush(),
+        }
+    }
+
+    /// Hands on the last event with its blank line, if only that is missing to it.
+    fn complete_event(&mut self) {
+        let received = self.sent + self.held.len() as u64;
+        let lacks_blank_line = self.sent < received || self.torn;
+        if lacks_blank_line && self.marks().is_whole_at(received) {
+            let ends_line = self.held.ends_with(b"\n");
+            self.flush();
+            self.torn = false;
+            let end: &[u8] = if ends_line { b"\n" } else { b"\n\n" };
+            self.out.push_back(Frame::data(Bytes::from_static(end)));
         }
     }
 
@@ -366,6 +371,7 @@ impl CallerStream {
             self.complete();
             return;
         }
+        self.complete_event();
         let answer = ErrorAnswer::of(error, Statuses::DEFAULT, false);
         self.add(&answer.code, &answer.message, answer.run);
     }
