@@ -250,15 +250,23 @@ impl CallerStream {
         marks.failure().is_some_and(|it| !dialect.raises(it))
     }
 
-    /// The offset at which the event begins that ends at `end`, among the held bytes.
+    /// The offset at which the event begins that ends at `end`, among the held bytes: behind the
+    /// event or the comment before it.
     fn start_of(&self, end: u64) -> u64 {
-        let mut start = self.sent;
-        Splitter::resume(self.sent).push(&self.held, |event| {
-            if event.end < end {
-                start = event.end;
+        let mut splitter = Splitter::resume(self.sent);
+        let lines = self
+            .held
+            .split_inclusive(|byte| matches!(byte, b'\n' | b'\r'));
+        for line in lines {
+            let start = splitter.boundary();
+            let mut is_it = false;
+            splitter.push(line, |event| is_it = event.end == end);
+            if is_it {
+                return start;
             }
-        });
-        start
+        }
+        // The event lacks its blank line.
+        splitter.boundary()
     }
 
     /// Whether nothing may follow the terminator of the caller's dialect. In the Responses dialect
