@@ -1,7 +1,7 @@
 //! Finds out by its first bytes whether a body is an event stream.
 
-/// The beginnings of an event stream's first line.
-const STARTS: [&[u8]; 5] = [b"data:", b"event:", b"id:", b"retry:", b":"];
+/// The beginnings of an event stream's first line, that of an error as a field among them.
+const STARTS: [&[u8]; 6] = [b"data:", b"event:", b"id:", b"retry:", b"error:", b":"];
 
 /// The length of the longest of [`STARTS`].
 const LONGEST: usize = 6;
@@ -51,13 +51,15 @@ mod tests {
 
     #[test]
     fn the_first_line_decides() {
-        let cases: [(&str, Option<bool>); 16] = [
+        let cases: [(&str, Option<bool>); 18] = [
             ("data: {}", Some(true)),
             ("data:{}", Some(true)),
             (": OPENROUTER PROCESSING", Some(true)),
             ("event: message_start", Some(true)),
             ("\r\n\n id: 1", Some(true)),
             ("retry: 3000\n", Some(true)),
+            ("error: {\"code\":500}", Some(true)),
+            ("error of the proxy", Some(false)),
             ("\u{feff}data: 1", Some(true)),
             ("\u{feff}{\"a\":1}", Some(false)),
             ("{\"data:\": 1}", Some(false)),
