@@ -151,10 +151,13 @@ impl Classifier {
         let body = if is_plain(headers) { body } else { b"" };
         let is_page = error_body::is_page(headers, body);
         let body = if body.len() > MAX_BODY { b"" } else { body };
-        let framed = is_failure.then(|| error_body::unframed(body)).flatten();
+        let framed = match is_failure {
+            true => error_body::unframed(body),
+            false => error_body::before_events(body),
+        };
         let body = framed.unwrap_or(body);
         // An HTML page does not count as cut JSON, even if its content type is JSON.
-        let is_cut = !is_failure && !is_page && is_broken_json(headers, whole);
+        let is_cut = !is_failure && !is_page && framed.is_none() && is_broken_json(headers, whole);
         let is_error = is_failure || is_page || is_cut || error_body::is_error(body);
         // The text of a page, or of an answer that was cut, is no message about an error.
         let error = match is_error && !is_page && !is_cut {

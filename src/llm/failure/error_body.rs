@@ -61,6 +61,18 @@ pub(crate) fn unframed(body: &[u8]) -> Option<&[u8]> {
     })
 }
 
+/// The JSON before the events of a body that is a stream but for its start; `None` for any other
+/// body.
+pub(super) fn before_events(body: &[u8]) -> Option<&[u8]> {
+    ERROR.find(body)?;
+    let body = body.trim_ascii_start();
+    let json = Scanner::new(body).span().ok()?;
+    let rest = body.get(json.len()..)?.trim_ascii_start();
+    let fields: [&[u8]; 4] = [b"data:", b"event:", b"id:", b":"];
+    let is_stream = fields.iter().any(|field| rest.starts_with(field));
+    is_stream.then_some(json)
+}
+
 /// The name that an error body gives its error: the code if that is a name, else the type, else
 /// Google's status.
 ///
