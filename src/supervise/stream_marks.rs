@@ -70,7 +70,7 @@ struct MarkCells {
     // The failure is boxed, because it is large and few streams have one.
     failure: OnceLock<Box<StreamFailure>>,
     usage: Lock<Option<Usage>>,
-    stop_reason: OnceLock<Arc<str>>,
+    stop_reason: Lock<Option<Arc<str>>>,
     response_id: OnceLock<(Arc<str>, u64)>,
 }
 
@@ -246,7 +246,7 @@ impl ResponseMarks {
             || match self.dialect() {
                 // A chat answer has a stop reason as soon as one of its choices has finished.
                 Dialect::OpenAiChat => self.is_finished(),
-                _ => self.marks.stop_reason.get().is_some(),
+                _ => self.marks.stop_reason.lock().is_some(),
             }
     }
 
@@ -259,7 +259,7 @@ impl ResponseMarks {
     /// The reason why the model stopped, in the upstream's words.
     #[must_use]
     pub fn stop_reason(&self) -> Option<Arc<str>> {
-        self.marks.stop_reason.get().cloned()
+        self.marks.stop_reason.lock().clone()
     }
 
     /// The sequence number that an event appended to the stream would have: see
@@ -315,7 +315,11 @@ impl ResponseMarks {
         store_mark(&marks.error, reader.error());
         store_mark(&marks.terminator, reader.terminator());
         if let Some(reason) = reader.stop_reason() {
-            marks.stop_reason.get_or_init(|| reason.into());
+            let mut stored = marks.stop_reason.lock();
+            // Of several choices the last one counts.
+            if stored.as_deref() != Some(reason) {
+                *stored = Some(reason.into());
+            }
         }
         if let Some((id, end)) = reader.response_id_end() {
             marks.response_id.get_or_init(|| (Arc::clone(id), end));
