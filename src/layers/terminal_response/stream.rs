@@ -181,6 +181,10 @@ impl CallerStream {
     /// Takes bytes of the upstream, and queues the whole events among them for the caller.
     pub(super) fn push(&mut self, mut data: Bytes) {
         if self.is_over {
+            if std::mem::take(&mut self.after_cr) && data.starts_with(b"\n") {
+                // It belongs to the line end of the last event.
+                self.send(data.split_to(1));
+            }
             return;
         }
         let start = self.sent + self.held.len() as u64;
@@ -231,9 +235,13 @@ impl CallerStream {
         };
         let keep = usize::try_from(end.saturating_sub(self.sent)).unwrap_or(usize::MAX);
         // The line feed of a CRLF at the end of the last event belongs to it.
-        let keep = keep + usize::from(self.held.get(keep) == Some(&b'\n'));
+        let before = keep.checked_sub(1).and_then(|at| self.held.get(at));
+        let after_cr = before.map_or(self.after_cr, |byte| *byte == b'\r');
+        let keep = keep + usize::from(after_cr && self.held.get(keep) == Some(&b'\n'));
         self.held.truncate(keep);
         self.is_over = true;
+        // Of a long event the caller may have the start, unless it ended before the last one.
+        self.torn &= end < self.sent;
         if is_ignored {
             let whole = self.held.split().freeze();
             self.send(whole);
