@@ -58,6 +58,11 @@ pub(crate) fn script<'a>(
     }
 }
 
+/// A content type as it is without a charset.
+fn without_parameters(kind: &str) -> &str {
+    kind.split(';').next().unwrap_or(kind)
+}
+
 /// Asks a stack in which the candidate `a` plays `script`, and `b` answers well.
 pub(crate) async fn ask(api: Api, script: Script, asks_for_usage: bool) -> CallResult {
     let whole = answers().into_iter().find(|(_, of, _)| *of == api).unwrap();
@@ -80,12 +85,10 @@ pub(crate) async fn ask(api: Api, script: Script, asks_for_usage: bool) -> CallR
     let outcome = stack.ask(request).await;
 
     let summary = summaries.one();
+    let kind = outcome.header("content-type").map(without_parameters);
     CallResult {
         status: outcome.status,
-        content_type: outcome
-            .header("content-type")
-            .unwrap_or_default()
-            .to_owned(),
+        content_type: kind.unwrap_or_default().to_owned(),
         served: outcome.header("x-served-candidate").map(str::to_owned),
         error: outcome.error.as_ref().map(ToString::to_string),
         text: outcome.text,

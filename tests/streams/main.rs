@@ -12,6 +12,7 @@
 mod answers;
 mod call;
 mod cuts;
+mod forms;
 
 mod reference;
 #[path = "../support/mod.rs"]
