@@ -203,11 +203,11 @@ fn anthropic(name: &str, event: &Map<String, Value>, outcome: &mut Outcome) -> E
         }
         "message_stop" => EventKind::Terminator,
         "ping" => EventKind::Life,
-        kind if HEARTBEATS.contains(&kind) => EventKind::Life,
         "" if event.is_empty() => EventKind::Life,
         "content_block_stop" => EventKind::Progress,
         "error" => EventKind::Error,
         _ if is_error(event) => EventKind::Error,
+        kind if HEARTBEATS.contains(&kind) => EventKind::Life,
         _ => EventKind::Progress,
     }
 }
