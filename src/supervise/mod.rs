@@ -41,6 +41,8 @@ mod service;
 mod step_window;
 mod stream_marks;
 mod supervised_call;
+#[cfg(test)]
+mod tests;
 mod timer;
 mod unary_tokens;
 mod undecided;

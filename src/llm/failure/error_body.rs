@@ -150,3 +150,71 @@ fn have_failed(choices: &[u8]) -> bool {
 fn reports_error(span: &[u8]) -> bool {
     Scanner::new(span).is_error().unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{before_events, unframed};
+
+    const ERROR: &str = r#"{"error":{"code":"c"}}"#;
+
+    fn text(json: Option<&[u8]>) -> Option<&str> {
+        json.map(|json| std::str::from_utf8(json).unwrap())
+    }
+
+    #[test]
+    fn an_error_that_is_written_as_an_event_is_read_without_its_field() {
+        for body in [
+            "data: JSON",
+            "data:JSON\n\n",
+            "error: JSON\n",
+            "\n: comment\r\n\r\ndata: JSON\r\n\r\n",
+            "event: error\ndata: JSON\n\n",
+            "event:error\nid: 1\nerror:JSON",
+        ] {
+            let body = body.replace("JSON", ERROR);
+            assert_eq!(text(unframed(body.as_bytes())), Some(ERROR), "{body:?}");
+        }
+        for body in [
+            "JSON",
+            "",
+            "data:",
+            "data: no",
+            "id: 1\ndata: JSON",
+            "<p>\ndata: JSON",
+            "datum: JSON",
+            "error JSON",
+        ] {
+            let body = body.replace("JSON", ERROR);
+            assert_eq!(text(unframed(body.as_bytes())), None, "{body:?}");
+        }
+    }
+
+    #[test]
+    fn an_error_before_events_is_the_json_that_it_begins_with() {
+        for body in [
+            "JSON\n\ndata: [DONE]\n\n",
+            "  JSON data: [DONE]",
+            "JSON\n: comment",
+            "JSON\nevent: end\ndata: {}\n\n",
+        ] {
+            let body = body.replace("JSON", ERROR);
+            assert_eq!(
+                text(before_events(body.as_bytes())),
+                Some(ERROR),
+                "{body:?}"
+            );
+        }
+        for body in [
+            "JSON",
+            "JSON\n",
+            "JSONJSON",
+            "JSON, data: 1",
+            "{\"a\":1}\n\ndata: [DONE]\n\n",
+            "data: JSON\n\ndata: [DONE]\n\n",
+            "{\"error\":1\ndata: [DONE]",
+        ] {
+            let body = body.replace("JSON", ERROR);
+            assert_eq!(text(before_events(body.as_bytes())), None, "{body:?}");
+        }
+    }
+}

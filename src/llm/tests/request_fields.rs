@@ -1,6 +1,6 @@
 use bytes::Bytes;
 
-use super::super::request_fields::{RequestFields, insert_model};
+use super::super::request_fields::{RequestFields, expects_more, insert_model, names_stream};
 
 fn read(body: &str) -> Result<RequestFields, String> {
     RequestFields::read(&Bytes::from(body.to_owned())).map_err(|error| error.to_string())
@@ -209,4 +209,31 @@ fn five_megabytes_survive_byte_for_byte() {
     assert!(before.len() > 5_000_000);
     let body = [&*before, "\"asked\"", &*after].concat();
     assert!(patched(&body, "served") == [&*before, "\"served\"", &*after].concat());
+}
+
+#[test]
+fn a_request_may_ask_for_a_stream_only_if_it_names_one() {
+    for (body, names, more) in [
+        (r#"{"model":"m"}"#, false, false),
+        (r#"{"stream":false}"#, true, false),
+        (
+            r#"{"stream":true,"stream_options":{"include_usage":true}}"#,
+            true,
+            true,
+        ),
+        (r#"{"stream_options":{}}"#, false, false),
+        (r#"{"stream":true,"n":2}"#, true, true),
+        (
+            r#"{"messages":[{"content":"\"n\" of \"stream\""}]}"#,
+            false,
+            false,
+        ),
+        ("", false, false),
+    ] {
+        assert_eq!(names_stream([body]), names, "{body}");
+        assert_eq!(expects_more([body]), more, "{body}");
+        // The body may be several parts, between which no key is cut.
+        assert_eq!(names_stream(["{", body, ""]), names, "{body}");
+        assert_eq!(expects_more(["{", body, ""]), more, "{body}");
+    }
 }

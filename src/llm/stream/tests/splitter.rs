@@ -192,3 +192,151 @@ fn a_long_name_is_cut() {
         assert_eq!(events[0].name.len(), 256);
     }
 }
+
+/// The names, data and ends of the events, at any chunking.
+fn at_any_chunking(stream: &str) -> Vec<(String, String, u64)> {
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+    let events = |size: usize| {
+        let events = split(&mut Splitter::new(), stream.as_bytes().chunks(size));
+        let events = events.into_iter();
+        events
+            .map(|it| (text(&it.name), text(&it.data), it.end))
+            .collect::<Vec<_>>()
+    };
+    let whole = events(stream.len());
+    for size in 1..stream.len() {
+        assert_eq!(events(size), whole, "{stream:?} by {size}");
+    }
+    whole
+}
+
+fn named_data(stream: &str) -> Vec<(String, String)> {
+    let events = at_any_chunking(stream).into_iter();
+    events.map(|(name, data, _)| (name, data)).collect()
+}
+
+fn event(name: &str, data: &str) -> (String, String) {
+    (name.to_owned(), data.to_owned())
+}
+
+#[test]
+fn an_error_field_is_an_event_of_that_name() {
+    let named = |data| event("error", data);
+    assert_eq!(named_data("error: {\"a\":1}\n\n"), [named("{\"a\":1}")]);
+    assert_eq!(
+        named_data("error:no\n\ndata: b\n\n"),
+        [named("no"), event("", "b")]
+    );
+    assert_eq!(named_data("data: a\nerror: b\n\n"), [named("a\nb")]);
+    assert_eq!(named_data("error: a\r\ndata: b\r\n\r\n"), [named("a\nb")]);
+    assert_eq!(named_data("event: x\nerror: a\n\n"), [named("a")]);
+}
+
+#[test]
+fn an_error_field_that_says_nothing_is_none() {
+    for empty in [
+        "error:",
+        "error: ",
+        "error: null",
+        "error",
+        "errors: a",
+        "error : a",
+    ] {
+        assert_eq!(named_data(&format!("{empty}\n\n")), [], "{empty}");
+        let stream = format!("data: a\n\n{empty}\ndata: b\n\n");
+        assert_eq!(
+            named_data(&stream),
+            [event("", "a"), event("", "b")],
+            "{empty}"
+        );
+    }
+}
+
+#[test]
+fn bare_json_is_an_event_once_it_is_whole() {
+    let json = "{\"a\":1}";
+    assert_eq!(
+        at_any_chunking("{\"a\":1}\n"),
+        [(String::new(), json.into(), 8)]
+    );
+    assert_eq!(
+        named_data("{\"a\":1}\ndata: b\n\n"),
+        [event("", json), event("", "b")]
+    );
+    assert_eq!(
+        named_data("data: b\n\n{\"a\":1}\n\n"),
+        [event("", "b"), event("", json)]
+    );
+    assert_eq!(
+        named_data(": c\n[{\"a\":\n1}]\r\n"),
+        [event("", "[{\"a\":1}]")]
+    );
+    let pretty = "{\n  \"a\": {\n\n    \"b\": \"}\"\n  }\n}\n\ndata: c\n\n";
+    let joined = "{  \"a\": {    \"b\": \"}\"  }}";
+    assert_eq!(named_data(pretty), [event("", joined), event("", "c")]);
+    // Lines of a document that look like nothing, or like the start of a field.
+    assert_eq!(
+        named_data("{\n\"data\":1,\nnul\n}\n"),
+        [event("", "{\"data\":1,nul}")]
+    );
+}
+
+#[test]
+fn a_field_ends_what_began_like_bare_json() {
+    assert_eq!(named_data("{\"a\":\ndata: b\n\n"), [event("", "b")]);
+    assert_eq!(
+        named_data("{\"a\":\nevent: x\ndata: b\n\n"),
+        [event("x", "b")]
+    );
+    assert_eq!(named_data("[\nerror: b\n\n"), [event("error", "b")]);
+    assert_eq!(named_data("{\"a\":\n\n: c\n1}\n"), [event("", "{\"a\":1}")]);
+    // Within an event a line like JSON is an unknown field.
+    assert_eq!(named_data("data: a\n{\"b\":1}\n\n"), [event("", "a")]);
+    assert_eq!(named_data("x\n{\"b\":1}\n\n"), []);
+}
+
+#[test]
+fn the_end_completes_an_event_whose_last_line_is_data() {
+    let ended = |stream: &str, is_whole: bool| {
+        let mut splitter = Splitter::new();
+        splitter.push(stream.as_bytes(), |_| {});
+        let mut data = None;
+        let mut asked = None;
+        splitter.finish(
+            |data| {
+                asked = Some(String::from_utf8(data.to_vec()).unwrap());
+                is_whole
+            },
+            |event| data = Some(String::from_utf8(event.data.to_vec()).unwrap()),
+        );
+        let at_end = splitter.boundary() == splitter.position();
+        assert_eq!(at_end, data.is_some(), "{stream:?}");
+        (asked, data)
+    };
+    let some = |text: &str| Some(text.to_owned());
+    for stream in [
+        "data: a",
+        "data: a\n",
+        "data: a\r",
+        "data: a\r\n",
+        "event: x\ndata:a",
+    ] {
+        assert_eq!(ended(stream, true), (some("a"), some("a")), "{stream:?}");
+        assert_eq!(ended(stream, false), (some("a"), None), "{stream:?}");
+    }
+    assert_eq!(ended("data: a\ndata: b", true).1, some("a\nb"));
+    assert_eq!(ended("error: a", true).1, some("a"));
+    for stream in [
+        "data: a\nda",
+        "data: a\nid: 1",
+        "data: a\n:",
+        "event: x",
+        "event: x\n",
+        "da",
+    ] {
+        assert_eq!(ended(stream, true), (None, None), "{stream:?}");
+    }
+    // JSON without a field shows itself whether it is whole.
+    assert_eq!(ended("{\"a\":1}", false), (None, some("{\"a\":1}")));
+    assert_eq!(ended("{\"a\":1", true), (None, None));
+}

@@ -123,6 +123,35 @@ fn stream() -> impl Strategy<Value = Vec<u8>> {
     ]
 }
 
+/// A stream with the forms of errors that the standard does not know.
+fn stream_with_errors() -> impl Strategy<Value = Vec<u8>> {
+    let line = select(
+        &[
+            "error:",
+            "error: null",
+            r#"error: {"message":"m"}"#,
+            "error",
+            "{",
+            "[",
+            "}",
+            "]",
+            "",
+            r#"{"error":{"message":"m"}}"#,
+            r#"  "a": "}","#,
+            "data",
+            "data: {}",
+            ": c",
+            "event: x",
+            "id: 1",
+            "err",
+        ][..],
+    );
+    let end = select(&["\n", "\n", "\n\n", "\r\n", "\r", ""][..]);
+    let line = (line, end).prop_map(|(line, end)| [line, end].concat().into_bytes());
+    let lines = vec(line, 0..20).prop_map(|lines| lines.concat());
+    prop_oneof![lines, vec(select(&b"er:or{}[]\"d\\ata \r\n"[..]), 0..40)]
+}
+
 /// Splits the whole stream at once into events, by the letter of the standard.
 fn reference(stream: &[u8]) -> Vec<(Vec<u8>, Vec<u8>)> {
     let stream = stream.strip_prefix(b"\xEF\xBB\xBF").unwrap_or(stream);
@@ -221,19 +250,33 @@ proptest! {
 
     /// covers: T71
     #[test]
-    fn any_chunks_make_the_same_events(stream in stream(), sizes in sizes()) {
+    fn any_chunks_make_the_same_events(
+        stream in prop_oneof![stream(), stream_with_errors()],
+        sizes in sizes(),
+    ) {
         let (mut whole, mut parts) = (Splitter::new(), Splitter::new());
-        prop_assert_eq!(
-            split(&mut parts, chunks(&stream, &sizes)),
-            split(&mut whole, [&stream[..]])
-        );
+        let mut last = [None, None];
+        for ((splitter, chunks), last) in [
+            (&mut parts, chunks(&stream, &sizes)),
+            (&mut whole, vec![&stream[..]]),
+        ]
+        .into_iter()
+        .zip(&mut last)
+        {
+            let events = split(splitter, chunks);
+            let boundary = splitter.boundary();
+            let mut end = None;
+            splitter.finish(|_| true, |event| end = Some((event.data.to_vec(), event.end)));
+            *last = Some((events, boundary, end));
+        }
+        prop_assert_eq!(&last[0], &last[1]);
         prop_assert_eq!(parts.boundary(), whole.boundary());
         prop_assert_eq!(parts.position(), stream.len() as u64);
     }
 
     #[test]
     fn any_chunks_make_the_same_marks(
-        stream in stream(),
+        stream in prop_oneof![stream(), stream_with_errors()],
         sizes in sizes(),
         dialect in select(&[
             Dialect::Any, Dialect::OpenAiChat, Dialect::OpenAiResponses, Dialect::Anthropic,
