@@ -20,6 +20,7 @@ mod hard_ceiling;
 mod health_gate;
 mod known_agents;
 mod known_sub_agents;
+mod linger;
 mod local;
 mod log;
 mod loop_guard;
