@@ -5,6 +5,8 @@ use std::env;
 
 use proptest::{collection::vec, prelude::*, sample::select};
 
+use tower_agent::TerminalReason;
+
 use crate::{
     answers::{Api, answers},
     call::{BodyEnd, CallResult, ask, script},
@@ -220,6 +222,21 @@ proptest! {
         forms in vec((select(&TYPES[..]), sizes()), 2),
     ) {
         let expected = plan.play(TYPES[0], &[]);
+        let terminator = match plan.api() {
+            Api::Chat => "data: [DONE]",
+            Api::Messages => r#"data: {"type":"message_stop"}"#,
+            Api::Responses => "",
+        };
+        let text = expected.text.trim_end();
+        prop_assert!(
+            !text.contains(terminator) || text.ends_with(terminator),
+            "something follows the terminator: {}", text
+        );
+        let is_sound = plan.error.is_none() && plan.dropped + plan.cut == 0;
+        if is_sound {
+            prop_assert_eq!(&expected.reason, &TerminalReason::Completed);
+            prop_assert_eq!(expected.served.as_deref(), Some("a"));
+        }
         for (content_type, sizes) in forms {
             let result = plan.play(content_type, &sizes);
             prop_assert_eq!(
