@@ -463,6 +463,7 @@ impl Pending {
         if self.condenser.is_none() && matches!(value.trim_ascii(), b"" | b"null") {
             self.data.truncate(self.error_at);
             self.form = EventForm::Fields;
+            self.is_unusual = false;
             self.has_data = !self.data.is_empty();
         }
     }

@@ -276,9 +276,6 @@ struct StreamMarks {
     text: Option<u64>,
     terminator: Option<u64>,
     error: Option<u64>,
-    /// Whether nothing behind the error counts: it came before any content, or in a form that SDKs
-    /// ignore. An attempt or the caller's stream ends there, however much one chunk brings.
-    ends_at_error: bool,
     /// Whether JSON without a field came that reports no error.
     has_bare: bool,
     id_end: Option<u64>,
@@ -392,9 +389,6 @@ impl StreamMarks {
                     }
                     self.stream
                         .note_form(event.name == b"error", event.is_bare());
-                    let failure = self.stream.failure();
-                    self.ends_at_error = self.commit.is_none()
-                        || failure.is_some_and(|failure| !self.dialect.raises(failure));
                 }
             }
         }
@@ -418,8 +412,9 @@ impl StreamMarks {
     /// Classifies an event that does not match the shape, by a walk over its JSON.
     #[inline(never)]
     fn walk(&mut self, event: &Event<'_>) -> EventVerdict {
-        if self.ends_at_error {
-            // No event has a shape behind an error, so each comes here.
+        if self.error.is_some() {
+            // Nothing behind an error counts: an attempt or the caller's stream ends there, however
+            // much one chunk brings. No event has a shape behind it, so each comes here.
             return EventKind::Prelude.into();
         }
         let before = self.stream.usage();

@@ -14,8 +14,9 @@ const DIALECTS: [Dialect; 4] = [
 
 /// Whether an event is progress, and whether it is more than a sign of life.
 fn seen(dialect: Dialect, event: &str) -> (bool, bool) {
-    let seen = StreamReader::new(dialect).push(format!("{event}\n\n").as_bytes());
-    (seen.progress, seen.event)
+    let mut reader = StreamReader::new(dialect);
+    let seen = reader.push(format!("{event}\n\n").as_bytes());
+    (seen.progress, reader.parts() > 0)
 }
 
 #[test]
