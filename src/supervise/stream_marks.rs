@@ -160,11 +160,13 @@ impl ResponseMarks {
         self.boundary_at(received) == Some(received)
     }
 
+    /// The event that SDKs need in place of the upstream's `response.done`.
+    pub(crate) fn done(&self) -> Option<Bytes> {
+        self.marks.done.lock().clone()
+    }
+
     /// The event that SDKs need behind the upstream's last one, if the answer is whole without it.
     pub(crate) fn missing_terminator(&self) -> Option<Bytes> {
-        if let Some(done) = &*self.marks.done.lock() {
-            return Some(done.clone());
-        }
         let terminator = match self.dialect() {
             Dialect::OpenAiChat => DONE,
             Dialect::Anthropic => MESSAGE_STOP,

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 import dialects
 import expect
 from cases_scripted import DELTAS, MODEL, TEXT, USAGE, deltas, whole_stream
-from runner import case, known_fault
+from runner import case
 from sdks import CALLERS, OPENAI_NODE, OPENAI_NODE_6
 
 CHAT, RESPONSES, MESSAGES = dialects.DIALECTS
@@ -73,11 +73,8 @@ def accumulating(name, data, content_type):
     @case(f"through the gateway, the SDK's own accumulating stream: {name}", over=CALLERS)
     def of_name(context, dialect):
         play(context, dialect, data, content_type)
-        is_strict = context.caller.sdk in (OPENAI_NODE, OPENAI_NODE_6) and dialect is RESPONSES
-        fault = known_fault("a `response.done` goes out, which OpenAI's SDKs for Node refuse when they accumulate")
 
-        with fault if is_strict and data is unterminated else nullcontext():
-            expect.equal(context.scripted.accumulate(dialect, MODEL, context.prompt), WHOLE)
+        expect.equal(context.scripted.accumulate(dialect, MODEL, context.prompt), WHOLE)
 
         expect.one_request(context.scripted, context.upstream.seen(context.key))
 

@@ -214,7 +214,8 @@ impl CallerStream {
 
     /// Takes bytes among which the stream's last event may be. The result is false if it is not.
     ///
-    /// An error event that the caller's SDK ignores is replaced by one that it raises. What follows
+    /// An error event that the caller's SDK ignores is replaced by one that it raises, and a
+    /// `response.done` by the event in place of which it came. What follows
     /// the last event is dropped: some SDKs take it for an error.
     #[cold]
     fn push_last(&mut self, data: &[u8]) -> bool {
@@ -224,11 +225,13 @@ impl CallerStream {
         let Some(last) = self.marks().last_event().filter(|at| *at <= received) else {
             return false;
         };
-        if self.marks().error().is_none() && !self.ends_with_terminator() {
+        let done = self.marks().done();
+        let is_last = done.is_some() || self.ends_with_terminator();
+        if self.marks().error().is_none() && !is_last {
             return false;
         }
         self.held.extend_from_slice(data);
-        let end = if is_ignored {
+        let end = if is_ignored || done.is_some() {
             self.start_of(last)
         } else {
             last
@@ -248,6 +251,7 @@ impl CallerStream {
             self.translate();
         } else {
             self.flush();
+            self.out.extend(done.map(Frame::data));
         }
         true
     }
@@ -313,7 +317,7 @@ impl CallerStream {
     /// Ends the caller's stream when the upstream's body ended, with `trailers` if it had any; a
     /// truncated stream ends with an error event.
     pub(super) fn end(&mut self, trailers: Option<Frame<Bytes>>) {
-        if self.is_over && self.marks().missing_terminator().is_none() {
+        if self.is_over {
             self.out.extend(trailers);
             return;
         }
@@ -338,7 +342,8 @@ impl CallerStream {
 
     /// Ends a whole answer: adds what the upstream left out at its end, and SDKs need.
     fn complete(&mut self) {
-        if self.has_ignored_error() && self.push_last(b"") {
+        let replaces = self.has_ignored_error() || self.marks().done().is_some();
+        if replaces && self.push_last(b"") {
             return;
         }
         self.complete_event();

@@ -168,7 +168,7 @@ fn held(plan: &Plan, story: &Story) -> Result<(), String> {
     // An error under 200 gets the status that it should have had; this one names none.
     let is_error = at(&|event| matches!(event, Event::Gave(_, Given::Error))).is_some();
     let status = match status {
-        502 if is_error && !plan.sse => 200,
+        502 if is_error => 200,
         status => status,
     };
     let ended = at(&|event| matches!(event, Event::Ended(..)));
