@@ -54,7 +54,7 @@ impl UpstreamProxy {
     pub fn all(url: &str) -> Result<Self, InvalidProxyUrl> {
         let uri: Uri = url.parse().map_err(|_| InvalidProxyUrl)?;
         let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
-        let has_host = uri.host().is_some_and(|host| !host.is_empty());
+        let has_host = uri.host().is_some_and(|host| !host.is_empty()) && has_valid_port(&uri);
         let rules = Matcher::builder().all(url.to_owned()).build();
         // The rules drop a URL that they cannot read, without an error.
         let probe = Uri::from_static("http://upstream.invalid/");
@@ -100,6 +100,17 @@ impl fmt::Display for InvalidProxyUrl {
 
 impl Error for InvalidProxyUrl {}
 
+/// Whether a URL has no port, or one that is a number of a port.
+fn has_valid_port(uri: &Uri) -> bool {
+    let Some(authority) = uri.authority() else {
+        return true;
+    };
+    // Of an IPv6 address only what follows the bracket can be a port.
+    let behind = authority.as_str().rsplit(['@', ']']).next();
+    let states = behind.is_some_and(|behind| behind.contains(':'));
+    !states || authority.port_u16().is_some()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -114,6 +125,9 @@ mod tests {
             "http://",
             "http://u:secret@",
             "http:// h",
+            "http://proxy:99999",
+            "http://u:secret@proxy:port",
+            "http://[::1]:99999",
         ] {
             let error = UpstreamProxy::all(url).map(|_| ()).map_err(|error| {
                 assert!(!format!("{error} {error:?}").contains("secret"));

@@ -179,8 +179,15 @@ where
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let mut this = self.project();
         loop {
-            if let Some(frame) = this.events.as_mut().and_then(|events| events.next()) {
-                return Poll::Ready(Some(Ok(frame)));
+            if let Some(events) = this.events.as_mut() {
+                if let Some(frame) = events.next() {
+                    return Poll::Ready(Some(Ok(frame)));
+                }
+                if events.is_broken() {
+                    // The caller has an error, and needs no more of the upstream.
+                    this.inner.set(Inner::Over);
+                    *this.keep_alive = None;
+                }
             }
             let polled = match this.inner.as_mut().project() {
                 InnerProj::Over => return Poll::Ready(None),
@@ -242,11 +249,6 @@ where
                     Ok(data) => {
                         events.push(data);
                         sent(this.keep_alive, events);
-                        if events.is_broken() {
-                            // The caller has an error, and needs no more of the upstream.
-                            this.inner.set(Inner::Over);
-                            *this.keep_alive = None;
-                        }
                     }
                     Err(trailers) => {
                         this.inner.set(Inner::Over);

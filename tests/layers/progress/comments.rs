@@ -236,6 +236,7 @@ async fn nothing_comes_behind_the_terminator_or_the_error() {
         assert_eq!(body.token().await, last);
         let more = timeout(secs(3600), body.next()).await;
         assert!(matches!(more, Err(_) | Ok(None)), "{more:?}");
+        run.end(TerminalReason::Aborted);
 
         assert_eq!(noticed.all().await, []);
     }
