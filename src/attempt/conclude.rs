@@ -387,6 +387,15 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
+    /// Tells the reader of a stream if nothing follows the finish of its answer.
+    fn expect_end(&self, parts: &Parts) {
+        if let Some(marks) = parts.extensions.get::<ResponseMarks>() {
+            if !self.policy.expects_more() {
+                marks.expect_nothing_more();
+            }
+        }
+    }
+
     /// Makes the layer's answer from that of the last attempt; `failed` is the terminal reason of a
     /// failed answer.
     fn answer_caller<B: Body<Data = Bytes> + Unpin>(
@@ -404,10 +413,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             Some(_) => None,
             None => self.note_served(attempt, &parts),
         };
-        if let Some(marks) = parts.extensions.get::<ResponseMarks>() {
-            if !self.policy.expects_more() {
-                marks.expect_nothing_more();
-            }
+        if attempt.asks_for_stream() {
+            self.expect_end(&parts);
         }
         self.policy.release();
         self.policy.rewrite_answer(&mut parts);

@@ -53,11 +53,7 @@ fn a_whole_answer_lacks_the_terminator_that_did_not_come() {
 fn the_terminator_of_a_response_is_made_of_what_came_in_its_place() {
     let done = r#"{"type":"response.done","response":{"status":"completed"}}"#;
     let completed = r#"{"type":"response.completed","response":{}}"#;
-    let missing = |events: &[&str]| {
-        ended(Dialect::OpenAiResponses, events)
-            .marks()
-            .missing_terminator()
-    };
+    let missing = |events: &[&str]| ended(Dialect::OpenAiResponses, events).marks().done();
     let added = missing(&[done]).unwrap();
     assert!(
         added.starts_with(b"event: response.completed\n"),
