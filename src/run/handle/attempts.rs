@@ -143,6 +143,7 @@ impl Run {
     }
 
     /// Whether this node is an attempt of a request that asks for a stream.
+    #[inline]
     pub(crate) fn asks_for_stream(&self) -> bool {
         let attempt = self.node().payload.attempt();
         attempt.is_some_and(|attempt| attempt.asks_for_stream.load(Ordering::Acquire))
