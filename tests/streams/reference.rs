@@ -18,7 +18,7 @@ impl SseEvent {
     }
 
     /// The type of the event, by its data or else its name.
-    fn kind(&self) -> String {
+    pub(crate) fn kind(&self) -> String {
         let json = self.json();
         json["type"].as_str().unwrap_or(&self.name).to_owned()
     }

@@ -251,6 +251,10 @@ impl CallerStream {
             self.translate();
         } else {
             self.flush();
+            if self.marks().error().is_some() && std::mem::take(&mut self.after_cr) {
+                // The upstream is read no further, and its LF may come in a chunk of its own.
+                self.out.push_back(Frame::data(Bytes::from_static(b"\n")));
+            }
             self.out.extend(done.map(Frame::data));
         }
         true
