@@ -295,6 +295,7 @@ impl ResponseMarks {
     /// The layer calls this method after every frame. A call in which no mark is new makes only
     /// atomic stores, and allocates nothing. The result says whether the answer is whole, or has
     /// failed.
+    #[inline(always)]
     pub(super) fn publish(&self, reader: &StreamReader) -> bool {
         let marks = &*self.marks;
         let store = |cell: &AtomicU64, value| cell.store(value, Ordering::Release);
