@@ -42,9 +42,9 @@ const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// The connector of the client's pool.
 #[derive(Clone)]
-pub(crate) struct Connector(Arc<Settings>);
+pub(crate) struct Connector(Arc<ConnectorSettings>);
 
-struct Settings {
+struct ConnectorSettings {
     https: HttpsConnector<ProxyConnector>,
     connect_timeout: Option<Duration>,
     http2_only: bool,
@@ -76,7 +76,7 @@ impl Connector {
             tcp,
             proxy,
         };
-        Self(Arc::new(Settings {
+        Self(Arc::new(ConnectorSettings {
             https: (proxied, tls).into(),
             connect_timeout,
             http2_only,

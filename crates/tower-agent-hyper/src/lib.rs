@@ -119,7 +119,7 @@ mod service;
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 #[derive(Debug)]
-pub struct Readme;
+pub struct ReadmeExample;
 
 pub use self::{
     body::HyperBody,
