@@ -198,6 +198,7 @@ pub(crate) static PHRASES: &[Row<'static>] = &[
         "Anthropic, Bedrock, Vertex",
     ),
     phrase("exceed context limit", ContextOverflow, "Anthropic"),
+    phrase("enable context shift", ContextOverflow, "llama.cpp"),
     phrase(
         "exceeds the maximum number of tokens allowed",
         ContextOverflow,
