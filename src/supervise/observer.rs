@@ -66,7 +66,8 @@ pub(crate) struct Observer {
 
 #[derive(Debug)]
 enum ObserverMode {
-    /// The mode for a body that is no event stream: every byte is progress.
+    /// The mode for a body that is no event stream: every byte is progress, but for white space before
+    /// the first other one.
     Bytes,
     /// The mode for a body that is no event stream, in the layer that counts its tokens.
     Counting(Box<UnaryTokens>),
@@ -258,13 +259,9 @@ impl Observer {
             tokens.push(data);
         }
         self.is_blank = data.trim_ascii_start().is_empty();
-        let sign = match self.is_blank {
-            true => ResetOn::AnyByte,
-            false => ResetOn::Content,
-        };
-        self.unnoted = match sign {
-            ResetOn::Content => Some(sign),
-            _ => self.unnoted.or(Some(sign)),
+        self.unnoted = match self.is_blank {
+            true => self.unnoted.or(Some(ResetOn::AnyByte)),
+            false => Some(ResetOn::Content),
         };
     }
 
