@@ -13,6 +13,10 @@ const MAX_ELEMENTS: u32 = 256;
 /// The number of levels that are kept. No grammar reads deeper ones.
 const MAX_LEVELS: usize = 12;
 
+/// The most bytes of a condensed document. A document with more is dropped: no API sends so many
+/// members.
+const MAX_OUT: usize = 256 * 1024;
+
 /// The most bytes of a key that are compared: no key of a model's text is longer.
 const MAX_KEY: usize = 32;
 
@@ -50,7 +54,11 @@ struct CutString {
     is_escaped: bool,
     /// The digits of a `\u` that are still to come.
     digits: u8,
+    /// The value of the digits of the last `\u` that have come.
+    code: u16,
     kept: usize,
+    /// Whether what is kept ends in the first half of a pair of surrogates.
+    ends_in_half: bool,
     is_cut: bool,
 }
 
@@ -58,11 +66,17 @@ impl JsonCondenser {
     /// Reads the next piece of the document.
     pub(crate) fn push(&mut self, mut piece: &[u8]) {
         while let Some((&byte, rest)) = piece.split_first() {
+            if self.is_dropped() {
+                return;
+            }
             if self.string.is_open {
                 piece = &piece[self.read_string(piece)..];
             } else {
                 self.read_structure(byte);
                 piece = rest;
+            }
+            if self.out.len() > MAX_OUT {
+                self.drop_document();
             }
         }
     }
@@ -75,6 +89,17 @@ impl JsonCondenser {
     /// Whether the document was an object, and ended.
     pub(crate) fn is_whole(&self) -> bool {
         self.is_over && !self.out.is_empty()
+    }
+
+    /// Whether nothing of the document is kept, whatever follows.
+    const fn is_dropped(&self) -> bool {
+        self.is_over && self.out.is_empty()
+    }
+
+    fn drop_document(&mut self) {
+        self.is_over = true;
+        self.out = Vec::new();
+        self.levels = Vec::new();
     }
 
     /// The number of bytes of the model's text that were dropped.
@@ -95,8 +120,7 @@ impl JsonCondenser {
         }
         if self.is_over || (self.levels.is_empty() && byte != b'{') {
             // Not a JSON object, or bytes behind one.
-            self.is_over = true;
-            self.out = Vec::new();
+            self.drop_document();
             return;
         }
         let is_hidden = self.is_hidden();
@@ -163,8 +187,12 @@ impl JsonCondenser {
             return 1;
         }
         if self.string.digits > 0 {
+            let digit = char::from(piece[0]).to_digit(16).unwrap_or_default();
             self.string.digits -= 1;
+            self.string.code = self.string.code << 4 | digit as u16;
             self.take(&piece[..1], true);
+            let is_half = self.string.digits == 0 && (0xD800..0xDC00).contains(&self.string.code);
+            self.string.ends_in_half |= is_half && !self.string.is_cut;
             return 1;
         }
         let len = memchr2(b'"', b'\\', piece).unwrap_or(piece.len());
@@ -195,6 +223,7 @@ impl JsonCondenser {
         };
         self.string.is_cut |= room < part.len();
         self.string.kept += room;
+        self.string.ends_in_half &= room == 0;
         if !self.is_hidden() {
             self.out.extend_from_slice(&part[..room]);
         }
@@ -212,27 +241,21 @@ impl JsonCondenser {
             return;
         }
         if self.string.is_cut {
-            let dropped = incomplete_end(&self.out);
+            let dropped = match self.string.ends_in_half {
+                true => HALF,
+                false => incomplete_end(&self.out),
+            };
             self.out.truncate(self.out.len() - dropped);
         }
         self.out.push(b'"');
     }
 }
 
-/// The number of bytes at the end of a cut string that are no whole character: a part of one in
-/// UTF-8, or the first half of a pair of surrogates.
+/// The number of bytes of the first half of a pair of surrogates.
+const HALF: usize = r"\ud83d".len();
+
+/// The number of bytes at the end of a cut string that are a part of a character in UTF-8.
 fn incomplete_end(text: &[u8]) -> usize {
-    let tail = text.len().saturating_sub(6);
-    if let [
-        b'\\',
-        b'u',
-        b'd' | b'D',
-        b'8' | b'9' | b'a' | b'b' | b'A' | b'B',
-        ..,
-    ] = text[tail..]
-    {
-        return 6;
-    }
     let is_continued = |byte: &&u8| (0x80..0xC0).contains(*byte);
     let continued = text.iter().rev().take(3).take_while(is_continued).count();
     let expected = match text.iter().rev().nth(continued) {
@@ -334,6 +357,35 @@ mod tests {
             "x{}",
         ] {
             assert!(!condense(text.as_bytes(), 1).is_whole(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_document_of_many_members_is_dropped() {
+        let members = |count: u32| -> String {
+            let members = (0..count).map(|at| format!(r#""{at}":"{}""#, "x".repeat(MAX_STRING)));
+            format!("{{{}}}", members.collect::<Vec<_>>().join(","))
+        };
+        assert!(condense(members(100).as_bytes(), 1000).is_whole());
+        let many = condense(members(10_000).as_bytes(), 1000);
+        assert!(!many.is_whole());
+        assert_eq!(many.written(), b"");
+        assert_eq!(many.out.capacity(), 0);
+    }
+
+    #[test]
+    fn a_string_is_cut_between_two_characters() {
+        for (last, kept) in [
+            (r"\\ud83d", r"\\ud83d"),
+            (r"\ud83d", ""),
+            (r"\ud83d\ude00", r"\ud83d\ude00"),
+            (r"\u00e9", r"\u00e9"),
+        ] {
+            let start = "x".repeat(MAX_STRING - last.len());
+            let document = format!(r#"{{"a":"{start}{last}{}"}}"#, "y".repeat(9));
+            let condensed = condense(document.as_bytes(), 7);
+            let expected = format!(r#"{{"a":"{start}{kept}"}}"#);
+            assert_eq!(condensed.written(), expected.as_bytes(), "{last}");
         }
     }
 
