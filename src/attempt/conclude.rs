@@ -387,12 +387,10 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
     }
 
-    /// Tells the reader of a stream if nothing follows the finish of its answer.
+    /// Tells the reader of a stream what may follow the finish of its answer.
     fn expect_end(&self, parts: &Parts) {
         if let Some(marks) = parts.extensions.get::<ResponseMarks>() {
-            if !self.policy.expects_more() {
-                marks.expect_nothing_more();
-            }
+            marks.expect(self.policy.following());
         }
     }
 

@@ -388,7 +388,14 @@ where
             }
             Err(error) => {
                 let is_stream = matches!(self.rule, CommitRule::Content(_));
-                return AttemptOutcome::of_error(error, is_stream, own, policy);
+                return match &self.rule {
+                    // Such a stream is cut as well, but its upstream has no other to send.
+                    CommitRule::Content(marks) if marks.is_unframed() => {
+                        let failure = classifier.of_nothing(headers, b"", wall_clock());
+                        AttemptOutcome::Failed(failure, FailedAttempt::Error(error))
+                    }
+                    _ => AttemptOutcome::of_error(error, is_stream, own, policy),
+                };
             }
         };
         match (failure, unusable) {
@@ -527,11 +534,13 @@ impl CommitRule {
 /// Whether a stream has ended as a whole one without content, and either its usage states that
 /// there was none, or nothing at all came before the terminator.
 fn is_empty_stream(marks: &ResponseMarks) -> bool {
+    if marks.commit().is_some() {
+        return false;
+    }
     if marks.says_nothing() {
         return true;
     }
-    let is_whole = marks.terminator().or(marks.finished()).is_some();
-    if marks.commit().is_some() || !is_whole {
+    if marks.terminator().or(marks.finished()).is_none() {
         return false;
     }
     match (marks.stop_reason(), marks.usage()) {

@@ -13,7 +13,10 @@ use super::{
 use crate::{
     body::{MAX_BODY, ReplayBody},
     error::BoxError,
-    llm::failure::{Classifier, Failure},
+    llm::{
+        Following,
+        failure::{Classifier, Failure},
+    },
     run::{ErrorAllowance, ErrorKey, Run},
 };
 
@@ -52,9 +55,9 @@ pub trait AttemptPolicy {
         self.streams()
     }
 
-    /// Whether events may follow, after a while, once all choices of a chat stream have finished:
-    /// the request asks for usage or for several choices.
-    fn expects_more(&self) -> bool;
+    /// What the caller's request lets expect, after a while, once all choices of a chat stream have
+    /// finished.
+    fn following(&self) -> Following;
 
     /// Whether an answer without content is a fault: the request has no stop sequences, and no
     /// limit of 0. Asked only if an answer seems to have none.

@@ -147,7 +147,7 @@ use crate::{
     body::ReplayBody,
     error::BoxError,
     llm::{
-        RequestFields, expects_more,
+        Following, RequestFields,
         failure::{Classifier, Failure, FailureClass, RetrySame, TryOther, may_be_empty},
         names_stream,
     },
@@ -378,9 +378,9 @@ impl AttemptPolicy for RetryPolicy {
         body.is_some_and(|body| names_stream(body.segments())) && self.streams()
     }
 
-    fn expects_more(&self) -> bool {
+    fn following(&self) -> Following {
         let request = self.request.as_ref();
-        request.is_some_and(|request| expects_more(request.body.segments()))
+        request.map_or(Following::Unknown, |it| Following::of(it.body.segments()))
     }
 
     fn asks_for_content(&self) -> bool {

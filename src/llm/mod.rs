@@ -35,7 +35,7 @@ pub(crate) use self::{
     json_condenser::JsonCondenser,
     json_outline::{JsonOutline, is_broken_json},
     prompt_tokens::prompt_tokens,
-    request_fields::{RequestFields, expects_more, insert_model, names_stream},
+    request_fields::{Following, RequestFields, insert_model, names_stream},
     volatile_values::{command_header, is_volatile_key, is_volatile_value, volatile_name},
     volatile_words::{PIECE, ShortNumbers, normalise},
 };

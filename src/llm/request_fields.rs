@@ -43,16 +43,43 @@ pub(crate) fn names_stream(body: impl IntoIterator<Item = impl AsRef<[u8]>>) -> 
     body.into_iter().any(|part| names(part.as_ref()))
 }
 
-/// Whether events may follow once all choices of a chat stream have finished: the request may ask
-/// for usage, or for several choices. The body is not parsed.
-pub(crate) fn expects_more(body: impl IntoIterator<Item = impl AsRef<[u8]>>) -> bool {
-    let names = |part: &[u8]| {
-        INCLUDE_USAGE
-            .find(part)
-            .or_else(|| CHOICES.find(part))
-            .is_some()
-    };
-    body.into_iter().any(|part| names(part.as_ref()))
+/// What may follow in a chat stream once all choices so far have finished.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Following {
+    /// No layer has read the request.
+    #[default]
+    Unknown = 0,
+    Nothing = 1,
+    /// The request may ask for usage.
+    Usage = 2,
+    /// The request may ask for several choices.
+    Choices = 3,
+}
+
+impl Following {
+    /// Searches the request's body for what it may ask for. The body is not parsed.
+    pub(crate) fn of(body: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
+        let mut following = Self::Nothing;
+        for part in body {
+            let part = part.as_ref();
+            let mut counts = CHOICES.find_iter(part);
+            if counts.any(|at| !is_one(&part[at + CHOICES.needle().len()..])) {
+                return Self::Choices;
+            }
+            if INCLUDE_USAGE.find(part).is_some() {
+                following = Self::Usage;
+            }
+        }
+        following
+    }
+}
+
+/// Whether the text behind a key has the value 1.
+fn is_one(behind: &[u8]) -> bool {
+    let value = behind.trim_ascii_start().strip_prefix(b":");
+    let rest = value.and_then(|value| value.trim_ascii_start().strip_prefix(b"1"));
+    let last = rest.and_then(|rest| rest.first());
+    last.is_some_and(|byte| matches!(byte, b',' | b'}') || byte.is_ascii_whitespace())
 }
 
 impl RequestFields {

@@ -87,7 +87,17 @@ enum ObserverMode {
 #[derive(Debug)]
 struct UndecidedForm {
     source: FormSource,
-    tokens: Option<Box<UnaryTokens>>,
+    tokens: TokenCount,
+}
+
+/// The count of the tokens of an answer, if it is no event stream.
+#[derive(Debug)]
+enum TokenCount {
+    /// No layer counts.
+    None,
+    Own(Box<UnaryTokens>),
+    /// A layer further in counts.
+    Inner,
 }
 
 /// The source of the decision whether a body is an event stream.
@@ -142,7 +152,7 @@ impl ObserverMode {
     }
 
     fn undecided(source: FormSource) -> Self {
-        let tokens = None;
+        let tokens = TokenCount::None;
         Self::Undecided(Box::new(UndecidedForm { source, tokens }))
     }
 }
@@ -216,7 +226,9 @@ impl Observer {
         }
         if let Some(counted) = UnaryTokens::of(answer, run) {
             match &mut self.mode {
-                ObserverMode::Undecided(form) => form.tokens = counted,
+                ObserverMode::Undecided(form) => {
+                    form.tokens = counted.map_or(TokenCount::Inner, TokenCount::Own);
+                }
                 mode => {
                     self.counts = false;
                     *mode = counted.map_or(ObserverMode::Bytes, ObserverMode::Counting);
@@ -293,11 +305,15 @@ impl Observer {
                 let progressed = 0;
                 ObserverMode::ReadingMarks { marks, progressed }
             }
-            (_, _, Some(tokens)) => {
+            (_, _, TokenCount::Own(tokens)) => {
                 self.counts = false;
                 ObserverMode::Counting(tokens)
             }
-            _ => ObserverMode::Bytes,
+            (_, _, TokenCount::Inner) => {
+                self.counts = false;
+                ObserverMode::Bytes
+            }
+            (_, _, TokenCount::None) => ObserverMode::Bytes,
         };
         self.passed -= data.len() as u64;
         self.frame(data);

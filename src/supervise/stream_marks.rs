@@ -13,6 +13,7 @@ use http::{HeaderMap, StatusCode};
 
 use crate::{
     llm::{
+        Following,
         dialect::{Dialect, Finish, StreamFailure, Truncated, Usage},
         is_plain, names_events,
         sse::{DONE, MESSAGE_STOP},
@@ -58,9 +59,8 @@ struct MarkCells {
     sequence: AtomicU64,
     /// An offset at which the answer was finished, or 0.
     finished: AtomicU64,
-    /// Whether a layer that has read the request says that nothing follows the finished answer
-    /// but its terminator.
-    is_last: AtomicBool,
+    /// The [`Following`] that a layer which has read the request expects behind a finished answer.
+    following: AtomicU8,
     /// Whether a layer has ended a finished answer, and waits for nothing more of it.
     is_closed: AtomicBool,
     /// The [`BodyForm`] of the body.
@@ -120,17 +120,23 @@ impl ResponseMarks {
         self.marks.is_closed.load(Ordering::Acquire)
     }
 
-    /// Records that nothing follows a finished answer but its terminator.
-    pub(crate) fn expect_nothing_more(&self) {
-        self.marks.is_last.store(true, Ordering::Release);
+    /// Records what the request lets expect behind a finished answer.
+    pub(crate) fn expect(&self, following: Following) {
+        let following = following as u8;
+        self.marks.following.store(following, Ordering::Release);
     }
 
     /// Whether the answer will be over shortly: it has its last event, or it is finished and all
     /// that the request asks for has come.
     pub(super) fn ends_soon(&self) -> bool {
-        let is_finished = || self.finished().is_some();
-        let has_all = || self.marks.is_last.load(Ordering::Acquire) || self.usage().is_some();
-        self.last_event().is_some() || is_finished() && has_all()
+        const NOTHING: u8 = Following::Nothing as u8;
+        const CHOICES: u8 = Following::Choices as u8;
+        let has_all = || match self.marks.following.load(Ordering::Acquire) {
+            NOTHING => true,
+            CHOICES => false,
+            _ => self.usage().is_some(),
+        };
+        self.last_event().is_some() || self.finished().is_some() && has_all()
     }
 
     /// Whether the terminator or an error event has come.
@@ -141,6 +147,11 @@ impl ResponseMarks {
     /// Whether the stream has ended without a part of an answer: see [`StreamReader::says_nothing`].
     pub(crate) fn says_nothing(&self) -> bool {
         self.marks.says_nothing.load(Ordering::Acquire)
+    }
+
+    /// Whether the stream so far is JSON without a field, which SDKs ignore.
+    pub(crate) fn is_unframed(&self) -> bool {
+        self.events() == 0 && self.says_nothing()
     }
 
     /// The offset behind the terminator or the upstream's error; nothing follows either.
@@ -334,20 +345,20 @@ impl ResponseMarks {
             marks.dialect.get_or_init(|| reader.dialect());
         }
         match finish {
-            Finish::Truncated => false,
+            Finish::Truncated if reader.events() > 0 => false,
             Finish::Finished => true,
             _ => self.publish_end(reader, finish),
         }
     }
 
-    /// Publishes the marks of a stream that has ended, or of which the dialect is not known. The
-    /// result says whether it has ended.
+    /// Publishes the marks of a stream that has ended, has no event yet, or of which the dialect is
+    /// not known. The result says whether it has ended.
     #[cold]
     fn publish_end(&self, reader: &StreamReader, finish: Finish) -> bool {
         let marks = &*self.marks;
         let says_nothing = reader.says_nothing();
         marks.says_nothing.store(says_nothing, Ordering::Release);
-        if finish == Finish::Unknown {
+        if matches!(finish, Finish::Unknown | Finish::Truncated) {
             return false;
         }
         marks.has_last.store(true, Ordering::Release);
@@ -380,7 +391,8 @@ pub(crate) struct MarkingReader {
     /// The time at which an answer that is whole or has failed counts as ended: see [`LINGER`].
     /// `WHOLE` before the first `Pending` behind it; `NEVER` for any other answer.
     ends_at: Nanos,
-    /// The number of events that are more than signs of life, once the answer is whole.
+    /// The number of events that are more than signs of life, once the answer is whole; `u64::MAX`
+    /// once it has its last event.
     parts: u64,
     #[cfg(feature = "metrics")]
     pub(super) chunks: crate::run::StreamChunks,
@@ -443,10 +455,14 @@ impl MarkingReader {
         self.ends_at
     }
 
-    /// Begins the wait for the end of a whole answer anew, unless only signs of life have come.
+    /// Begins the wait for the end of a whole answer anew, unless only signs of life have come, or
+    /// what an upstream sends behind the last event.
     #[cold]
     fn note_whole(&mut self) {
-        let parts = self.reader.parts();
+        let parts = match self.marks.last_event() {
+            Some(_) => u64::MAX,
+            None => self.reader.parts(),
+        };
         if std::mem::replace(&mut self.parts, parts) != parts {
             self.ends_at = WHOLE;
         }

@@ -127,6 +127,42 @@ async fn a_finished_answer_waits_the_window_for_the_usage_that_was_asked_for() {
     assert_eq!(ended(script, prompt_with_usage).await, expected);
 }
 
+/// Some upstreams state a usage in every event, also before the other choices.
+#[tokio::test(start_paused = true)]
+async fn a_finished_choice_with_usage_waits_the_window_for_the_others() {
+    let prompt_for = |n: u32| {
+        let body = format!(r#"{{"model":"a","stream":true,"n":{n}}}"#);
+        prompt("a").map(|_| Full::from(body))
+    };
+    let of_two = |text: &str| text.replace("\"index\":0", "\"index\":1");
+    let second = of_two(&chat("b")) + &of_two(FINISH);
+    for (count, expected, at) in [
+        (1, text_of(&[FINISH, USAGE, DONE]), 2.0),
+        (2, text_of(&[FINISH, USAGE, &second, DONE]), 9.0),
+    ] {
+        let script = said()
+            .data(FINISH)
+            .data(USAGE)
+            .wait(9.0)
+            .data(&second)
+            .data(DONE);
+        for (name, stack) in stacks() {
+            let upstream = Upstream::script(script.clone());
+            let outcome = stack.build(&upstream).ask(prompt_for(count)).await;
+            assert_eq!(outcome.text, expected, "{name}: {count}");
+            assert_eq!(outcome.at.as_secs_f64(), at, "{name}: {count}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn events_behind_the_terminator_do_not_begin_the_wait_anew() {
+    let late = chat("late");
+    let script = said().data(FINISH).data(DONE).repeat(40, 0.9, &late);
+    let expected = text_of(&[FINISH, DONE]);
+    assert_eq!(ended(script, || prompt("a")).await, (expected, 2.0));
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_frame_that_comes_meanwhile_begins_the_wait_anew() {
     let late = chat("late");

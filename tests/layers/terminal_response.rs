@@ -17,7 +17,7 @@ use crate::{
     reasons::all,
     support::{
         DONE, FINISH, Outcome, PING, ReadExt, STOP, Script, Stack, USAGE, Upstream, UpstreamBody,
-        chat, content_block, later, messages, plain, request, request_of, secs,
+        chat, content_block, later, messages, plain, prompt, request, request_of, secs,
     },
 };
 
@@ -340,6 +340,24 @@ async fn a_long_event_that_ends_is_whole_again() {
     let text = outcome.whole();
 
     assert!(text == long + &chat("a") + DONE);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_last_event_may_lack_its_blank_line() {
+    let text = "x".repeat(2 * 1024 * 1024);
+    let long = format!(
+        r#"data: {{"choices":[{{"index":0,"delta":{{"content":"{text}"}},"finish_reason":"stop"}}]}}"#
+    );
+    let script = Script::sse()
+        .data(&long[..1_500_000])
+        .data(&long[1_500_000..]);
+    let stack = Stack::default().terminal().build(&Upstream::script(script));
+
+    let outcome = stack.ask(prompt("a")).await;
+
+    let got = outcome.whole();
+    let end = got.strip_prefix(&*long).unwrap();
+    assert_eq!(end, format!("\n\n{DONE}"));
 }
 
 /// As what holds events back does until it knows whether to hand them on.

@@ -18,7 +18,7 @@ use crate::{
     error::BoxError,
     headers::X_ATTEMPT,
     llm::{
-        expects_more,
+        Following,
         failure::{Failure, FailureClass, TryOther, may_be_empty},
     },
     run::{Clock, ErrorAllowance, Limits, Run},
@@ -214,9 +214,9 @@ impl AttemptPolicy for FallbackPolicy {
         self.original().is_some_and(OriginalRequest::streams)
     }
 
-    fn expects_more(&self) -> bool {
+    fn following(&self) -> Following {
         let original = self.original();
-        original.is_some_and(|original| expects_more([original.body()]))
+        original.map_or(Following::Unknown, |it| Following::of([it.body()]))
     }
 
     fn asks_for_content(&self) -> bool {

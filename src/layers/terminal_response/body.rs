@@ -295,7 +295,7 @@ fn pending(
     keep_alive: &mut Option<Box<KeepAlive>>,
     cx: &mut Context<'_>,
 ) -> Poll<Bytes> {
-    if events.is_some_and(CallerStream::is_complete) {
+    if events.is_some_and(CallerStream::has_end) {
         *keep_alive = None;
     }
     let Some(keep_alive) = keep_alive else {

@@ -101,14 +101,19 @@ impl CallerStream {
         dialect::keep_alive(self.dialect())
     }
 
-    /// Whether the caller has the event that ends the stream, or a finished answer.
-    pub(super) fn is_complete(&self) -> bool {
-        let marks = self.marks();
-        let is_sent = |at: Option<u64>| at.is_some_and(|at| at <= self.sent);
-        self.is_over
-            || is_sent(marks.error())
-            || is_sent(marks.terminator())
-            || is_sent(marks.finished())
+    /// Whether the caller has the event that ends the stream.
+    pub(super) fn has_end(&self) -> bool {
+        self.is_over || self.is_sent(self.marks().last_event())
+    }
+
+    /// Whether the caller has the event that ends the stream, or a finished answer, behind which a
+    /// usage may follow.
+    fn is_complete(&self) -> bool {
+        self.has_end() || self.is_sent(self.marks().finished())
+    }
+
+    fn is_sent(&self, at: Option<u64>) -> bool {
+        at.is_some_and(|at| at <= self.sent)
     }
 
     /// Whether the upstream made progress since this method last ran.
@@ -327,7 +332,7 @@ impl CallerStream {
         }
         let finish = match &mut self.source {
             EventSource::Own(reader) => {
-                if !self.held.is_empty() {
+                if !self.held.is_empty() || self.torn {
                     reader.end();
                 }
                 reader.finish()

@@ -9,6 +9,7 @@ use super::item::{Called, ConversationEvent, Item, ToolCall, canonical, identify
 use crate::llm::{
     json_scanner::{Scan, Scanner, Text},
     sse::{Event as SseEvent, Splitter},
+    stream::is_whole_data,
 };
 
 /// The longest answer, other than a stream, that is read for tool calls, in bytes.
@@ -18,8 +19,9 @@ const WHOLE: usize = 1024 * 1024;
 
 /// Reads the tool calls of an answer while its bytes pass.
 ///
-/// Memory is bounded: of a stream the reader keeps at most one event of 1 MiB and 128 open calls
-/// of 64 KiB each; of any other answer, frames of up to 1 MiB, which are shared until the end.
+/// Memory is bounded: of a stream the reader keeps at most 1 MiB of an event and 128 open calls of
+/// 64 KiB each; of any other answer, frames of up to 1 MiB, which are shared until the end. Calls
+/// with a part in a longer event are ignored.
 #[derive(Debug)]
 pub(crate) struct AnswerReader {
     mode: AnswerMode,
@@ -89,7 +91,13 @@ impl AnswerReader {
     pub(crate) fn finish(&mut self) -> Vec<Called> {
         let mut calls = std::mem::take(&mut self.calls);
         match std::mem::replace(&mut self.mode, AnswerMode::Nothing) {
-            AnswerMode::Events { open, .. } => {
+            AnswerMode::Events {
+                mut splitter,
+                mut open,
+            } => {
+                splitter.finish(is_whole_data, |event| {
+                    read_event(&event, &mut open, &mut calls);
+                });
                 calls.extend(open.into_iter().filter_map(OpenCall::close));
             }
             AnswerMode::Whole { parts, .. } => match &parts[..] {
@@ -216,6 +224,14 @@ fn speaks_of_tools(event: &SseEvent<'_>, open: &[OpenCall]) -> bool {
 }
 
 pub(super) fn read_event(event: &SseEvent<'_>, open: &mut Vec<OpenCall>, calls: &mut Vec<Called>) {
+    if event.is_bare() {
+        return;
+    }
+    if event.oversized {
+        // The event lacks the bulk of its arguments, of whichever call.
+        open.iter_mut().for_each(|call| call.too_long = true);
+        return;
+    }
     if !speaks_of_tools(event, open) {
         return;
     }

@@ -127,7 +127,8 @@ impl<'a> AnthropicMessage<'a> {
             }
             b"message_delta" => {
                 stream.report_tokens(self.usage);
-                let reason = self.delta.stop.map(Text::decoded);
+                let reason = self.delta.stop.filter(|reason| !reason.is_empty());
+                let reason = reason.map(Text::decoded);
                 if let Some(reason) = &reason {
                     stream.report_stop(reason);
                 }

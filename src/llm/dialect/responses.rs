@@ -1,6 +1,7 @@
 use std::borrow::Cow;
 
 use bytes::Bytes;
+use serde_json::{Value, json};
 
 use super::{
     faulty_stops::FaultyStop, grammar::Grammar, stream_failure::StreamFailure,
@@ -58,9 +59,7 @@ impl Grammar for OpenAiResponses {
             };
         }
         match (kind, response) {
-            (b"response.done", Some(response)) => {
-                verdict = judge_done(response, event, stream);
-            }
+            (b"response.done", response) => verdict = judge_done(response, event, stream),
             _ if verdict.kind == EventKind::Terminator => stream.end(),
             _ => {}
         }
@@ -121,10 +120,17 @@ fn classify(kind: &[u8], is_error: bool, empty: bool) -> EventVerdict {
 
 /// Classifies a `response.done`, with which some upstreams end a stream in place of
 /// `response.completed`, by the status of its response. The response of an answer is kept, as the
-/// event that SDKs wait for is made of it, unless it is not whole.
+/// event that SDKs wait for is made of it. Of one that is not whole, only the id and the usage are
+/// kept: what the model said has come before.
 #[cold]
-fn judge_done(response: &[u8], event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
-    let [status] = Scanner::members(response, [b"status"]).unwrap_or_default();
+fn judge_done(
+    response: Option<&[u8]>,
+    event: &Event<'_>,
+    stream: &mut StreamState,
+) -> EventVerdict {
+    let members = response.map(|it| Scanner::members(it, [b"status", b"id", b"usage"]));
+    let is_object = matches!(members, Some(Ok(_)));
+    let [status, id, usage] = members.and_then(Result::ok).unwrap_or_default();
     let status = status.and_then(Text::of);
     let is = |word: &[u8]| status.is_some_and(|status| status.is(word));
     if is(b"failed") || is(b"cancelled") {
@@ -132,10 +138,41 @@ fn judge_done(response: &[u8], event: &Event<'_>, stream: &mut StreamState) -> E
         stream.report_failure(StreamFailure::read(event.data).bare());
         return EventKind::Error.into();
     }
-    if !event.oversized {
-        stream.keep_done(is(b"incomplete"), response);
+    let is_incomplete = is(b"incomplete");
+    match response.filter(|_| is_object && !event.oversized) {
+        Some(response) => stream.keep_done(is_incomplete, response),
+        None => {
+            let short = short_response(id, usage, is_incomplete, stream.response_id());
+            stream.keep_done(is_incomplete, &short);
+        }
     }
     EventKind::Terminator.into()
+}
+
+/// The response of an answer without its output.
+fn short_response(
+    id: Option<&[u8]>,
+    usage: Option<&[u8]>,
+    is_incomplete: bool,
+    known_id: Option<&str>,
+) -> Vec<u8> {
+    let read = |span: Option<&[u8]>| {
+        let value = serde_json::from_slice::<Value>(span?).ok();
+        value.filter(|value| !value.is_null())
+    };
+    let status = if is_incomplete {
+        "incomplete"
+    } else {
+        "completed"
+    };
+    let mut response = json!({"object": "response", "status": status, "output": []});
+    if let Some(id) = read(id).or_else(|| known_id.map(Value::from)) {
+        response["id"] = id;
+    }
+    if let Some(usage) = read(usage) {
+        response["usage"] = usage;
+    }
+    response.to_string().into_bytes()
 }
 
 fn report_id(response: &[u8], stream: &mut StreamState) -> Scan<()> {

@@ -71,21 +71,38 @@ impl StreamFailure {
         self
     }
 
-    /// Whether a JSON document in the place of an event reports a failure: it has an error, or a
-    /// message and no answer.
-    pub(crate) fn is_in(json: &[u8]) -> bool {
+    /// Whether a JSON document in the place of an event reports a failure: it has an error, and is
+    /// no answer. `is_first` says that nothing stands before it: then a message suffices, if it
+    /// stands alone or beside a code of an error.
+    pub(crate) fn is_in(json: &[u8], is_first: bool) -> bool {
         let Ok(document) = serde_json::from_slice::<Value>(json) else {
             return false;
         };
         let document = first(&document);
-        let has = |key: &str| !document[key].is_null();
-        let is_answer = ["choices", "output", "content", "delta"]
-            .into_iter()
-            .any(has);
-        !error_in(document).is_null()
-            || document["type"] == "error"
-            || !is_answer && ["message", "detail", "msg"].into_iter().any(has)
+        if document["type"] == "error" {
+            return true;
+        }
+        let is_filled = |key: &&str| match &document[*key] {
+            Value::Null => false,
+            Value::String(text) => !text.is_empty(),
+            Value::Array(list) => !list.is_empty(),
+            Value::Object(members) => !members.is_empty(),
+            _ => true,
+        };
+        let mut answers = ["output", "content", "delta", "candidates", "choices"].iter();
+        let has_failed = document["status"] == "failed" || have_failed(&document["choices"]);
+        if answers.any(is_filled) && !has_failed {
+            return false;
+        }
+        let is_message = || {
+            let mut messages = ["message", "detail", "msg"].iter();
+            let mut codes = ["code", "status", "status_code", "statusCode"].iter();
+            let is_alone = document.as_object().is_some_and(|it| it.len() == 1);
+            messages.any(is_filled) && (is_alone || codes.any(|it| is_error_code(&document[*it])))
+        };
+        !error_in(document).is_null() || is_first && is_message()
     }
+
     /// Reads a failure from the data of the event that reports it, in any known shape.
     #[must_use]
     pub fn read(data: &[u8]) -> Self {
@@ -167,6 +184,26 @@ fn exception(event: &Value) -> Option<(&str, &Value)> {
     let mut members = event.as_object()?.iter();
     let (name, error) = members.find(|(name, _)| name.ends_with("Exception"))?;
     Some((name, error))
+}
+
+/// Whether an answer has choices, and every one of them ended with an error.
+fn have_failed(choices: &Value) -> bool {
+    let has_failed =
+        |choice: &Value| choice["finish_reason"] == "error" || !choice["error"].is_null();
+    let mut choices = choices.as_array().into_iter().flatten().peekable();
+    choices.peek().is_some() && choices.all(has_failed)
+}
+
+/// Whether a code says that something failed: a word, or a number that is no success of HTTP.
+fn is_error_code(code: &Value) -> bool {
+    match code {
+        Value::String(text) => match text.parse::<u64>() {
+            Ok(number) => number >= 300,
+            Err(_) => !text.is_empty(),
+        },
+        Value::Number(number) => number.as_i64().is_some_and(|it| !(0..300).contains(&it)),
+        _ => false,
+    }
 }
 
 fn is_event_type(text: &str) -> bool {

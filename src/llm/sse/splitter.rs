@@ -154,12 +154,17 @@ impl Splitter {
             SseLine::Value { field, .. } => field.has_data(),
         };
         let pending = &mut self.pending;
+        if matches!(self.line, SseLine::Value { field, .. } if field == Field::Error) {
+            pending.end_error();
+        }
         if !ends_in_data || !pending.has_data {
             return;
         }
         let has_all = match (&pending.condenser, pending.form) {
             (Some(condenser), _) => condenser.is_whole(),
             (None, EventForm::Bare) => pending.is_whole_bare(),
+            // Whatever its value, the field reports an error.
+            (None, EventForm::Error) => true,
             (None, _) => is_whole(&pending.data),
         };
         if has_all {

@@ -89,6 +89,7 @@ pub(super) struct Match<'a> {
 
 impl Shape {
     /// Compares an event with the shape; `None` if the event does not match, or no shape is stored.
+    /// An oversized event never matches, nor does one in a form that SDKs ignore.
     #[inline(always)]
     pub(super) fn matches<'a>(&mut self, event: &Event<'a>) -> Option<Match<'a>> {
         let mut found = Match {
@@ -100,7 +101,10 @@ impl Shape {
         let (name, fixed) = self.bytes.split_at(usize::from(self.name_len));
         // Most events have no name, and the address of an empty slice need not be mapped: there
         // some processors take 80 ns to compare no bytes.
-        if event.name.len() != name.len() || (!name.is_empty() && event.name != name) {
+        if event.unusual.is_some()
+            || event.name.len() != name.len()
+            || (!name.is_empty() && event.name != name)
+        {
             return None;
         }
         let mut data = event.data;

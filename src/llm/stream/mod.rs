@@ -75,6 +75,8 @@ mod tests;
 
 pub use self::reader::{ChunkSummary, StreamReader};
 
+pub(crate) use self::reader::is_whole_data;
+
 pub(crate) use self::{
     generated_text::{GeneratedText, estimated_tokens},
     partial_text::Partial,

@@ -158,7 +158,7 @@ impl StreamReader {
     }
 
     /// Whether the stream has no event, but JSON without a field, which SDKs ignore.
-    const fn is_unframed(&self) -> bool {
+    pub(crate) const fn is_unframed(&self) -> bool {
         self.marks.has_bare && self.marks.events == 0
     }
 
@@ -257,8 +257,6 @@ impl StreamReader {
             Finish::Failed
         } else if marks.terminator.is_some() {
             Finish::Complete
-        } else if self.is_unframed() {
-            Finish::Unknown
         } else {
             marks
                 .dialect
@@ -315,7 +313,7 @@ impl StreamMarks {
                 if let Some(sequence) = sequence {
                     self.stream.report_sequence(sequence);
                 }
-                self.unstated += generated + event.elided();
+                self.unstated += generated;
                 (verdict, text)
             }
             None => (self.walk(event), None),
@@ -457,7 +455,7 @@ impl StreamMarks {
     /// Classifies JSON that stands in the stream without a field: an error, or nothing to an SDK.
     #[cold]
     fn judge_bare(&mut self, json: &[u8]) -> EventVerdict {
-        if StreamFailure::is_in(json) {
+        if StreamFailure::is_in(json, self.events == 1) {
             return EventKind::Error.into();
         }
         self.events -= 1;
@@ -491,7 +489,7 @@ impl StreamMarks {
 }
 
 /// Whether the data of an event without its blank line is whole: a JSON object, or `[DONE]`.
-fn is_whole_data(data: &[u8]) -> bool {
+pub(crate) fn is_whole_data(data: &[u8]) -> bool {
     is_done(data) || Scanner::document(data, |json, _| json.skip()).is_ok()
 }
 

@@ -1,6 +1,6 @@
 use bytes::Bytes;
 
-use super::super::request_fields::{RequestFields, expects_more, insert_model, names_stream};
+use super::super::request_fields::{Following, RequestFields, insert_model, names_stream};
 
 fn read(body: &str) -> Result<RequestFields, String> {
     RequestFields::read(&Bytes::from(body.to_owned())).map_err(|error| error.to_string())
@@ -213,27 +213,32 @@ fn five_megabytes_survive_byte_for_byte() {
 
 #[test]
 fn a_request_may_ask_for_a_stream_only_if_it_names_one() {
-    for (body, names, more) in [
-        (r#"{"model":"m"}"#, false, false),
-        (r#"{"stream":false}"#, true, false),
+    for (body, names, following) in [
+        (r#"{"model":"m"}"#, false, Following::Nothing),
+        (r#"{"stream":false}"#, true, Following::Nothing),
         (
             r#"{"stream":true,"stream_options":{"include_usage":true}}"#,
             true,
-            true,
+            Following::Usage,
         ),
-        (r#"{"stream_options":{}}"#, false, false),
-        (r#"{"stream":true,"n":2}"#, true, true),
+        (r#"{"stream_options":{}}"#, false, Following::Nothing),
+        (r#"{"stream":true,"n":2}"#, true, Following::Choices),
+        (r#"{"n":10,"stream":true}"#, true, Following::Choices),
+        (r#"{"n":1e1,"stream":true}"#, true, Following::Choices),
+        (r#"{"include_usage":1,"n":3}"#, false, Following::Choices),
+        (r#"{"n": 1, "include_usage":1}"#, false, Following::Usage),
+        (r#"{"stream":true,"n" :1}"#, true, Following::Nothing),
         (
             r#"{"messages":[{"content":"\"n\" of \"stream\""}]}"#,
             false,
-            false,
+            Following::Nothing,
         ),
-        ("", false, false),
+        ("", false, Following::Nothing),
     ] {
         assert_eq!(names_stream([body]), names, "{body}");
-        assert_eq!(expects_more([body]), more, "{body}");
+        assert_eq!(Following::of([body]), following, "{body}");
         // The body may be several parts, between which no key is cut.
         assert_eq!(names_stream(["{", body, ""]), names, "{body}");
-        assert_eq!(expects_more(["{", body, ""]), more, "{body}");
+        assert_eq!(Following::of(["{", body, ""]), following, "{body}");
     }
 }

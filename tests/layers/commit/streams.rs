@@ -6,7 +6,7 @@ use tokio::time::Instant;
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
     Candidate, ModelFallbackLayer, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
-    llm::failure::FailureClass,
+    llm::{dialect::Truncated, failure::FailureClass},
 };
 
 use crate::commit::hold_stacks;
@@ -167,6 +167,43 @@ async fn a_terminator_alone_is_no_answer_unless_nothing_follows() {
         let answer = service.oneshot(prompt("a")).await.unwrap();
         assert_eq!(answer.status(), 200);
         assert_eq!(answer.into_body().read().await.whole(), events);
+    }
+}
+
+/// The official SDKs read such a stream as one without an event, and some as a whole answer.
+#[tokio::test(start_paused = true)]
+async fn json_without_a_field_is_no_answer_of_a_stream() {
+    let json = r#"{"choices":[{"message":{"content":"x"}}]}"#;
+    for body in [
+        json.to_owned(),
+        format!("{json}\n\n"),
+        [PING, json].concat(),
+    ] {
+        let script = Script::sse().data(&body);
+        for (upstream, service) in hold_stacks([script.clone(), healthy()]) {
+            let outcome = service.ask(prompt("m")).await;
+
+            assert_eq!(outcome.whole(), healthy_text(), "{body}");
+            assert_eq!(upstream.calls(), 2, "{body}");
+        }
+        for (_, service) in hold_stacks([script.clone(), script]) {
+            let outcome = service.ask(prompt("m")).await;
+
+            let error = outcome.error.unwrap();
+            let error: &(dyn std::error::Error + 'static) = &*error;
+            let mut chain = std::iter::successors(Some(error), |error| error.source());
+            assert!(chain.any(|error| error.is::<Truncated>()), "{error}");
+        }
+    }
+    // Before an answer it is not one.
+    let script = Script::sse()
+        .data(format!("{json}\n\n"))
+        .data(healthy_text());
+    for (upstream, service) in hold_stacks([script, healthy()]) {
+        let outcome = service.ask(prompt("m")).await;
+
+        assert!(outcome.whole().ends_with(&healthy_text()));
+        assert_eq!(upstream.calls(), 1);
     }
 }
 

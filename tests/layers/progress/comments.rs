@@ -10,9 +10,9 @@ use tower_agent::{
 
 use super::{KEEP_ALIVE, LAYER, Noticed, comment, cut, each, frames, timed};
 use crate::support::{
-    DONE, ERROR, PING, PRELUDE, Place, ReadExt, STOP, Script, Stack, Upstream, UpstreamBody,
-    UpstreamFuture, call_of, chat, content_block, messages, plain, prompt, request, request_of,
-    run_on, secs,
+    DONE, ERROR, FINISH, PING, PRELUDE, Place, ReadExt, STOP, Script, Stack, Upstream,
+    UpstreamBody, UpstreamFuture, call_of, chat, content_block, messages, plain, prompt, request,
+    request_of, run_on, secs,
 };
 
 async fn ask<F>(
@@ -87,6 +87,21 @@ async fn keep_alives_have_no_maximum_and_can_be_off() {
     assert_eq!(read.len(), 1000 + 1);
     let (read, _) = timed(off.into_body()).await;
     assert_eq!(read, frames([(15_001, DONE)]));
+}
+
+/// A usage may follow after a while, and until then a proxy must see bytes.
+#[tokio::test(start_paused = true)]
+async fn comments_go_on_behind_a_finished_answer_but_not_behind_its_end() {
+    let start = [chat("a"), FINISH.to_owned()].concat();
+    let run = Run::open();
+    let script = Script::sse().data(&start).wait(40.0).data(DONE).wait(40.0);
+
+    let answer = ask(LAYER, script, &run, |body| body).await;
+
+    let (read, end) = timed(answer.into_body()).await;
+    end.unwrap();
+    let expected = [(0, &*start), (15, KEEP_ALIVE), (30, KEEP_ALIVE), (40, DONE)];
+    assert_eq!(read, frames(expected));
 }
 
 /// covers: B4

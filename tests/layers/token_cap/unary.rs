@@ -7,7 +7,9 @@ use tower::util::MapResponseLayer;
 use tower_agent::{Candidate, Run, TokenCaps, run::Price};
 
 use super::{capped, output, spent, usage};
-use crate::support::{LogCapture, Place, Script, Upstream, prompt_json, request, request_of};
+use crate::support::{
+    LogCapture, Place, Script, Upstream, prompt, prompt_json, request, request_of,
+};
 
 /// An answer whose text has this many bytes, and whose upstream states nothing.
 fn text(bytes: usize) -> String {
@@ -41,6 +43,34 @@ async fn a_long_answer_counts_as_its_upstream_states_it() {
         let spent = spent(&run);
         assert_eq!((spent.output_tokens, spent.estimated_tokens), (120, 0));
         assert_eq!(run.usage().unwrap().output_tokens, 120);
+    }
+}
+
+/// Only the body shows that such an answer is no stream.
+#[tokio::test(start_paused = true)]
+async fn a_document_in_place_of_a_stream_counts_once() {
+    let stack = || capped(output(1000));
+    for stack in [
+        stack(),
+        stack().retry(2),
+        stack().fallback([Candidate::new("a")]).retry(2),
+    ] {
+        for (body, tokens, estimated) in [(stated(40, 120), 120, 0), (text(40), 10, 10)] {
+            let upstream = Upstream::script(in_frames(&body));
+            let run = Run::open();
+            stack
+                .build(&upstream)
+                .ask(run.attach(prompt("a")))
+                .await
+                .whole();
+            let spent = spent(&run);
+            assert_eq!(
+                (spent.output_tokens, spent.estimated_tokens),
+                (tokens, estimated)
+            );
+            let stated = run.usage().map_or(0, |usage| usage.output_tokens);
+            assert_eq!(stated, tokens - estimated);
+        }
     }
 }
 

@@ -98,6 +98,39 @@ fn arguments_that_are_too_long_leave_their_call_to_the_next_request() {
 }
 
 #[test]
+fn a_call_in_an_event_that_is_too_long_is_left_to_the_next_request() {
+    let long = "x".repeat(1024 * 1024);
+    let call = |index: usize, name: &str, arguments: &str| {
+        format!(
+            r#"data: {{"choices":[{{"delta":{{"tool_calls":[{{"index":{index},"id":"{index}","function":{{{name}"arguments":"{arguments}"}}}}]}}}}]}}"#
+        )
+    };
+    let name = r#""name":"f","#;
+    let short = call(0, name, "{}") + "\n\n";
+    let whole = call(1, name, &long) + "\n\n";
+    let rest = call(0, "", &long) + "\n\n";
+    for (stream, count) in [
+        (short.clone(), 1),
+        (whole.clone(), 0),
+        (format!("{short}{rest}"), 0),
+        (format!("{short}{rest}{}\n\n", call(2, name, "{}")), 1),
+    ] {
+        let calls = read(AnswerReader::events(), &stream, 4096);
+        assert_eq!(calls.len(), count, "{stream:.200}");
+    }
+}
+
+#[test]
+fn the_last_event_may_lack_its_blank_line_and_json_without_a_field_says_no_call() {
+    let stop = r#"data: {"type":"content_block_stop","index":2}"#;
+    let (head, _) = ANTHROPIC.rsplit_once("event: content_block_stop").unwrap();
+    let stream = format!("{head}{stop}");
+    assert_eq!(read(AnswerReader::events(), &stream, 7), expected());
+    let bare = CHAT.replace("data: {", "{");
+    assert!(read(AnswerReader::events(), &bare, 7).is_empty());
+}
+
+#[test]
 fn no_more_calls_are_kept_than_a_model_makes() {
     let blocks: String = (0..1000)
         .map(|index| format!("data: {{\"type\":\"content_block_start\",\"index\":{index},\"content_block\":{{\"type\":\"tool_use\",\"id\":\"{index}\",\"name\":\"f\",\"input\":{{}}}}}}\n\ndata: {{\"type\":\"content_block_stop\",\"index\":{index}}}\n\n"))

@@ -98,8 +98,9 @@ fn bare_json_at_the_end_is_an_error_or_nothing() {
     assert!(!Dialect::OpenAiChat.raises(reader.failure().unwrap()));
     assert_eq!(chat(&error[..error.len() - 1]).finish(), Finish::Truncated);
     let answer = r#"{"choices":[{"message":{"content":"x"}}]}"#;
-    assert_eq!(chat(answer).finish(), Finish::Unknown);
+    assert_eq!(chat(answer).finish(), Finish::Truncated);
     assert!(chat(answer).says_nothing());
+    assert_eq!(ended(Dialect::Any, answer).finish(), Finish::Unknown);
     assert_eq!(
         chat(&format!("{STOP}\n\n{answer}\n")).finish(),
         Finish::Finished
@@ -173,9 +174,99 @@ fn a_response_done_ends_the_answer_in_place_of_its_last_event() {
             "{status}"
         );
     }
-    let reader = responses(&[r#"{"type":"response.done"}"#]);
-    assert_eq!(reader.finish(), Finish::Complete);
-    assert!(reader.done().is_none());
+}
+
+#[test]
+fn a_response_done_without_a_whole_response_keeps_its_id_and_usage() {
+    let created = r#"{"type":"response.created","response":{"id":"resp_1"}}"#;
+    let usage = r#"{"input_tokens":3,"output_tokens":4}"#;
+    let text = "x".repeat(MAX_EVENT);
+    let long = format!(
+        r#"{{"type":"response.done","response":{{"id":"resp_1","status":"completed","output":[{{"text":"{text}"}}],"usage":{usage}}}}}"#
+    );
+    for (done, usage) in [
+        (r#"{"type":"response.done"}"#, None),
+        (r#"{"type":"response.done","response":null}"#, None),
+        (&*long, Some(usage)),
+    ] {
+        let reader = judged(Dialect::OpenAiResponses, &[created, done]);
+        assert_eq!(reader.finish(), Finish::Complete);
+        let added = std::str::from_utf8(reader.done().unwrap()).unwrap();
+        let data = added.split_once("data: ").unwrap().1;
+        let event: serde_json::Value = serde_json::from_str(data).unwrap();
+        let mut response = serde_json::json!({
+            "object": "response", "status": "completed", "output": [], "id": "resp_1",
+        });
+        if let Some(usage) = usage {
+            response["usage"] = serde_json::from_str(usage).unwrap();
+        }
+        assert_eq!(event["response"], response, "{done:.60}");
+    }
+}
+
+#[test]
+fn a_last_error_field_counts_without_its_blank_line() {
+    for (stream, message) in [
+        ("error: out of memory", "out of memory"),
+        ("error: out of memory\n", "out of memory"),
+        ("error: {\"message\":\"m\"}", "m"),
+        ("error: {\"mess", "{\"mess"),
+    ] {
+        let reader = chat(stream);
+        assert_eq!(reader.finish(), Finish::Failed, "{stream:?}");
+        assert_eq!(reader.failure().unwrap().message, message, "{stream:?}");
+    }
+    for stream in ["error:", "error: null", "error: \n", "error"] {
+        assert_eq!(chat(stream).finish(), Finish::Truncated, "{stream:?}");
+    }
+}
+
+#[test]
+fn bare_json_is_an_error_by_what_it_says() {
+    for (json, first, later) in [
+        (r#"{"error":{"message":"m"}}"#, true, true),
+        (r#"{"error":"m"}"#, true, true),
+        (r#"[{"error":{"code":429}}]"#, true, true),
+        (r#"{"type":"error","x":1}"#, true, true),
+        (r#"{"internalServerException":{"message":"m"}}"#, true, true),
+        (r#"{"choices":[{"error":{"message":"m"}}]}"#, true, true),
+        (
+            r#"{"output":[1],"status":"failed","error":{"code":"c"}}"#,
+            true,
+            true,
+        ),
+        (r#"{"message":"no route"}"#, true, false),
+        (r#"{"code":500,"msg":"no"}"#, true, false),
+        (r#"{"code":"InvalidParameter","message":"no"}"#, true, false),
+        (r#"{"detail":"Not Found","status":"404"}"#, true, false),
+        (r#"{"message":"ok","code":0}"#, false, false),
+        (r#"{"message":"ok","code":200}"#, false, false),
+        (r#"{"message":"hi","role":"assistant"}"#, false, false),
+        (
+            r#"{"error":{"message":"m"},"choices":[{"delta":{"content":"x"}}]}"#,
+            false,
+            false,
+        ),
+        (r#"{"error":null,"message":null}"#, false, false),
+        (r#"{"error":{}}"#, true, true),
+        (r#"{"a":1}"#, false, false),
+        ("[]", false, false),
+    ] {
+        let is_error = |stream: String| chat(&stream).finish() == Finish::Failed;
+        assert_eq!(is_error(json.to_owned()), first, "{json}");
+        assert_eq!(is_error(format!("{STOP}\n\n{json}\n")), later, "{json}");
+    }
+}
+
+#[test]
+fn bare_json_of_the_shape_of_content_is_no_content() {
+    let content = r#"{"choices":[{"index":0,"delta":{"content":"x"}}]}"#;
+    let framed = format!("data: {content}\n\n").repeat(2);
+    for bare in ["", &format!("{content}\n\n")] {
+        let reader = chat(&format!("{framed}{bare}"));
+        assert_eq!(reader.shape_hits(), 1, "{bare:?}");
+        assert_eq!(reader.progressed(), framed.len() as u64, "{bare:?}");
+    }
 }
 
 #[test]
