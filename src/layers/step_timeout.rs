@@ -20,8 +20,9 @@
 //! a window that is first found 10 ms late or more runs on for as long as it was late: 50 to 200 ms,
 //! and not longer than itself; once until the next event that resets it.
 //!
-//! In a successful event stream (`text/event-stream`, not compressed) a delta of the dialect is
-//! progress; in any other answer every byte is. [`resets_on`](StepTimeoutLayer::resets_on) changes
+//! In a successful event stream that is not compressed (`text/event-stream`, or one by its first
+//! bytes if the request asks for a stream) a delta of the dialect is progress; in any other answer
+//! every byte is, but for white space before the first other one. [`resets_on`](StepTimeoutLayer::resets_on) changes
 //! the events that reset the window.
 //!
 //! # Tools
@@ -223,8 +224,8 @@ impl StepTimeoutLayer {
 
     /// Sets another window for the time until the first content.
     ///
-    /// For an answer that is no event stream, this window lasts until the first byte of the body.
-    /// After [`optional(None)`](Self::optional) the layer limits only the time until the first
+    /// For an answer that is no event stream, this window lasts until the first byte of the body that
+    /// is no white space. After [`optional(None)`](Self::optional) the layer limits only the time until the first
     /// content. The setting has no effect on a [local](Self::local) layer.
     ///
     /// # Panics

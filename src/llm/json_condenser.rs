@@ -92,7 +92,7 @@ impl JsonCondenser {
     }
 
     /// Whether nothing of the document is kept, whatever follows.
-    const fn is_dropped(&self) -> bool {
+    fn is_dropped(&self) -> bool {
         self.is_over && self.out.is_empty()
     }
 

@@ -213,7 +213,8 @@ impl ResponseMarks {
         (position == received && boundary <= received).then_some(boundary)
     }
 
-    /// The number of events in the stream so far.
+    /// The number of events in the stream so far: see
+    /// [`StreamReader::events`](crate::llm::stream::StreamReader::events).
     #[must_use]
     pub fn events(&self) -> u64 {
         self.marks.events.load(Ordering::Acquire)

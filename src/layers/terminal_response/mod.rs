@@ -22,11 +22,14 @@
 //!   `cache-control: no-cache` and `x-accel-buffering: no`, so that no proxy holds events back. The
 //!   caller gets whole events: the layer holds back the start of an incomplete event, up to 1 MiB.
 //!   If the stream is cut, the error event replaces the held bytes.
-//! - An upstream's own error event passes unchanged, and the layer adds no other. The exception is
-//!   an error event in another dialect, which the caller's SDK would ignore: the layer then adds
-//!   one in the caller's dialect.
-//! - If a chat stream ends without `[DONE]` although all its choices have finished, the layer adds
-//!   `[DONE]`.
+//! - An upstream's own error event passes unchanged, and the layer adds no other. If the caller's
+//!   SDK would ignore the event, because it is one of another dialect, JSON without a field or a
+//!   field `error`, the layer puts one of the caller's dialect in its place.
+//! - A stream that is whole gets what its upstream left out at the end: the blank line of its last
+//!   event, and `[DONE]` of a chat stream of which all choices have finished, or `message_stop` of
+//!   a message with a stop reason. `response.completed`, or `response.incomplete`, takes the place
+//!   of a `response.done`.
+//! - Nothing follows the terminator of a chat or message, and a byte order mark is removed.
 //! - A cut body that is no event stream ends with a body error, never cleanly.
 //! - The layer removes a `transfer-encoding`, and a `Content-Length` that is beside it, is
 //!   unreadable, or is not equal to an exact size hint of the body. In an answer to HEAD and in a
@@ -60,7 +63,8 @@
 //!   one that retries: that layer decides by the upstream's own head.
 //!
 //! Comments stand between events only, in a `text/event-stream` without compression, and never
-//! after its terminator or its error event. A comment is one line, and no blank line follows: some
+//! after its terminator or its error event; while a finished answer waits for them, they go on. A
+//! comment is one line, and no blank line follows: some
 //! clients take one for the end of an event, and parse its data, which is empty. The layer inserts
 //! nothing while the upstream is silent within an event, or after a CR that a LF may complete.
 //! Comments and pings are no progress: they reset no step window. For the limits that a caller

@@ -86,7 +86,7 @@ impl CallerStream {
         self.run = answer.get().cloned().or(self.run.take());
     }
 
-    /// Whether the caller has an error in place of the upstream's.
+    /// Whether the caller has all that it gets, and no terminator: an error was the last.
     pub(super) fn is_broken(&self) -> bool {
         self.is_over && self.marks().terminator().is_none()
     }

@@ -18,7 +18,7 @@ pub trait Grammar: fmt::Debug + Send + Sync {
     ///
     /// The stream's reader calls this method of a [custom](super::Dialect::Custom) grammar for each
     /// event, once and in order. It does not for events named `error`, which are failures in every
-    /// dialect. A grammar that returns [`EventKind::Error`](crate::llm::sse::EventKind::Error)
+    /// dialect, nor for JSON without a field and for what follows an error. A grammar that returns [`EventKind::Error`](crate::llm::sse::EventKind::Error)
     /// should pass the failure to [`StreamState::report_failure`]; if it does not, the reader looks
     /// for known error formats in the event's data.
     ///
@@ -71,6 +71,6 @@ pub enum Finish {
     /// The stream is truncated: the terminator of its dialect is missing.
     Truncated,
     /// The stream's completeness is unknown: its dialect, and so its terminator, is not
-    /// known.
+    /// known. An error event in it is known all the same.
     Unknown,
 }

@@ -87,8 +87,8 @@ impl Grammar for OpenAiResponses {
 
 /// Classifies an event with data that is no JSON object, or without data.
 ///
-/// The last event of a stream contains the whole answer: if the answer has images, the event may be
-/// oversized, with only its name left.
+/// An oversized event has no data if that is no JSON object. It counts by its name, and as the next
+/// in the sequence.
 fn unreadable(event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
     if event.oversized {
         stream.report_sequence(stream.next_sequence());

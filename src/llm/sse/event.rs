@@ -14,7 +14,8 @@ pub struct Event<'a> {
     /// If the event is `oversized`, these are its data without the bulk of its long texts and
     /// lists, as valid JSON; empty if the data is no JSON object.
     pub data: &'a [u8],
-    /// The offset in the stream directly behind the blank line that ended the event.
+    /// The offset in the stream directly behind the blank line that ended the event; of JSON without
+    /// a field, behind the line on which it was whole.
     ///
     /// If the blank line ends in CRLF, the offset is the one behind the CR, where the
     /// event is complete.

@@ -18,8 +18,8 @@ const BOM: [u8; 3] = [0xEF, 0xBB, 0xBF];
 /// data. Comments and fields other than `event` and `data` are never stored.
 ///
 /// Two forms that the standard ignores are events too, because upstreams report errors in them: a
-/// field `error`, and JSON that stands between events without a field. The official SDKs ignore
-/// both.
+/// field `error`, and JSON that stands between events without a field. Such an event has no blank
+/// line of its own: JSON ends with the line on which it is whole. The official SDKs ignore both.
 #[derive(Debug, Default)]
 pub struct Splitter {
     position: u64,

@@ -31,7 +31,8 @@ pub(crate) const fn estimated_tokens(bytes: u64) -> u64 {
 /// Reads a JSON object in pieces: an event, or an answer that is no stream.
 ///
 /// The reader counts the bytes of JSON strings, escapes included, that a model generated, and keeps
-/// the top-level `usage`, or `timings`. For a document that is no object the count is 0, and there is no usage.
+/// the top-level `usage`, or `timings`. For a document that is no object the count is 0, and there
+/// is no usage.
 #[derive(Debug, Default)]
 pub(crate) struct GeneratedText {
     levels: Vec<Level>,

@@ -24,8 +24,8 @@
 //!
 //! A stream is complete once its dialect's terminator was read without an error before it; see
 //! [`Finish`](crate::llm::dialect::Finish) for streams without one. The last event may lack its
-//! blank line: [`StreamReader::end`] reads it at the end of the transport. As long as the dialect of a
-//! stream is not known, the stream never counts as truncated.
+//! blank line: [`StreamReader::end`] reads it at the end of the transport. As long as the dialect of
+//! a stream is not known, the stream never counts as truncated.
 //!
 //! # Cost
 //!

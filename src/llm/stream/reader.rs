@@ -181,7 +181,8 @@ impl StreamReader {
         self.marks.progressed
     }
 
-    /// The number of events in the stream so far, without comments.
+    /// The number of events in the stream so far, without comments, and without JSON that has no
+    /// field and reports no error.
     #[must_use]
     pub const fn events(&self) -> u64 {
         self.marks.events

@@ -161,9 +161,12 @@ fn a_message_with_a_stop_reason_is_finished() {
     let delta = r#"{"type":"message_delta","delta":{"stop_reason":"end_turn"},"usage":{}}"#;
     let judge = judged(Dialect::Anthropic, &[delta]);
     assert_eq!(judge.finish(), Finish::Finished);
-    let delta = r#"{"type":"message_delta","delta":{"stop_reason":null},"usage":{}}"#;
-    let judge = judged(Dialect::Anthropic, &[delta]);
-    assert_eq!(judge.finish(), Finish::Truncated);
+    for none in ["null", r#""""#] {
+        let delta = format!(r#"{{"type":"message_delta","delta":{{"stop_reason":{none}}}}}"#);
+        let judge = judged(Dialect::Anthropic, &[&delta]);
+        assert_eq!(judge.finish(), Finish::Truncated, "{none}");
+        assert_eq!(judge.stop_reason(), None, "{none}");
+    }
 }
 
 #[test]

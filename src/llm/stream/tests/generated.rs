@@ -1,7 +1,7 @@
 //! The bytes that a model generated since its upstream last stated its tokens.
 
 use super::streams::counting;
-use crate::llm::dialect::Dialect;
+use crate::llm::{dialect::Dialect, sse::MAX_EVENT};
 
 fn unstated(dialect: Dialect, events: &[&str]) -> u64 {
     let mut reader = counting(dialect);
@@ -116,4 +116,34 @@ fn a_stated_number_includes_the_text_before_it_and_that_of_its_own_event() {
     let zero = r#"{"choices":[],"usage":{"completion_tokens":0}}"#;
     assert_eq!(of(&[text, zero]), 3, "none for a text is no number");
     assert_eq!(of(&[zero, text, &stated[0]]), 0);
+}
+
+/// The padding makes the second event too long; neither counts.
+#[test]
+fn the_text_of_an_event_that_is_too_long_is_counted_whole() {
+    for (dialect, event) in [
+        (
+            Dialect::OpenAiChat,
+            r#"{"pad":"P","choices":[{"delta":{"content":"T"}}]}"#,
+        ),
+        (
+            Dialect::OpenAiChat,
+            r#"{"pad":"P","choices":[{"delta":{"tool_calls":[{"function":{"arguments":"T"}}]}}]}"#,
+        ),
+        (
+            Dialect::Anthropic,
+            r#"{"pad":"P","type":"content_block_delta","delta":{"type":"text_delta","text":"T"}}"#,
+        ),
+        (
+            Dialect::OpenAiResponses,
+            r#"{"pad":"P","type":"response.output_text.delta","delta":"T"}"#,
+        ),
+    ] {
+        let text = "a\\n\u{e9}".repeat(50_000);
+        let event = event.replace('T', &text);
+        let short = unstated(dialect, &[&event.replace('P', "p")]);
+        let long = unstated(dialect, &[&event.replace('P', &"p".repeat(MAX_EVENT))]);
+        assert_eq!(short, text.len() as u64, "{event:.100}");
+        assert_eq!(long, short, "{event:.100}");
+    }
 }
