@@ -80,6 +80,8 @@ impl Splitter {
 
     /// Reads the next bytes of the stream, and calls `on_event` for every event that they
     /// complete.
+    // Without the attribute the reader of streams calls this once per chunk.
+    #[inline(always)]
     pub fn push(&mut self, chunk: &[u8], mut on_event: impl FnMut(Event<'_>)) {
         let base = self.position;
         self.position += chunk.len() as u64;

@@ -101,10 +101,7 @@ impl Shape {
         let (name, fixed) = self.bytes.split_at(usize::from(self.name_len));
         // Most events have no name, and the address of an empty slice need not be mapped: there
         // some processors take 80 ns to compare no bytes.
-        if event.unusual.is_some()
-            || event.name.len() != name.len()
-            || (!name.is_empty() && event.name != name)
-        {
+        if event.name.len() != name.len() || (!name.is_empty() && event.name != name) {
             return None;
         }
         let mut data = event.data;
@@ -132,7 +129,7 @@ impl Shape {
             };
             data = &data[len..];
         }
-        if data != &fixed[from..] {
+        if data != &fixed[from..] || event.unusual.is_some() {
             return None;
         }
         self.misses = 0;
