@@ -388,14 +388,7 @@ where
             }
             Err(error) => {
                 let is_stream = matches!(self.rule, CommitRule::Content(_));
-                return match &self.rule {
-                    // Such a stream is cut as well, but its upstream has no other to send.
-                    CommitRule::Content(marks) if marks.is_unframed() => {
-                        let failure = classifier.of_nothing(headers, b"", wall_clock());
-                        AttemptOutcome::Failed(failure, FailedAttempt::Error(error))
-                    }
-                    _ => AttemptOutcome::of_error(error, is_stream, own, policy),
-                };
+                return AttemptOutcome::of_error(error, is_stream, own, policy);
             }
         };
         match (failure, unusable) {

@@ -567,7 +567,7 @@ impl Observer {
     pub(crate) fn verdict(&self) -> TerminalReason {
         let failure = self.marks().and_then(ResponseMarks::failure);
         let class = failure.map(|failure| Failure::of_stream(failure, wall_clock()).class);
-        let cut = || self.finish().err().map(|_| FailureClass::Transport);
+        let cut = || self.finish().err().map(|cut| Failure::of_error(&cut).class);
         match class.or(self.failed).or_else(cut) {
             Some(class) => TerminalReason::Failed(class),
             None => TerminalReason::Completed,

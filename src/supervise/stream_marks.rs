@@ -149,11 +149,6 @@ impl ResponseMarks {
         self.marks.says_nothing.load(Ordering::Acquire)
     }
 
-    /// Whether the stream so far is JSON without a field, which SDKs ignore.
-    pub(crate) fn is_unframed(&self) -> bool {
-        self.events() == 0 && self.says_nothing()
-    }
-
     /// The offset behind the terminator or the upstream's error; nothing follows either.
     pub(crate) fn last_event(&self) -> Option<u64> {
         self.terminator().or(self.error())
@@ -346,20 +341,20 @@ impl ResponseMarks {
             marks.dialect.get_or_init(|| reader.dialect());
         }
         match finish {
-            Finish::Truncated if reader.events() > 0 => false,
+            Finish::Truncated => false,
             Finish::Finished => true,
             _ => self.publish_end(reader, finish),
         }
     }
 
-    /// Publishes the marks of a stream that has ended, has no event yet, or of which the dialect is
-    /// not known. The result says whether it has ended.
+    /// Publishes the marks of a stream that has ended, or of which the dialect is not known. The
+    /// result says whether it has ended.
     #[cold]
     fn publish_end(&self, reader: &StreamReader, finish: Finish) -> bool {
         let marks = &*self.marks;
         let says_nothing = reader.says_nothing();
         marks.says_nothing.store(says_nothing, Ordering::Release);
-        if matches!(finish, Finish::Unknown | Finish::Truncated) {
+        if finish == Finish::Unknown {
             return false;
         }
         marks.has_last.store(true, Ordering::Release);
@@ -526,7 +521,11 @@ impl MarkingReader {
     /// The stream is [`Truncated`] if the terminator of its dialect is missing.
     pub(crate) fn finish(&self) -> Result<(), Truncated> {
         match self.reader.finish() {
-            Finish::Truncated => Err(Truncated::new(self.reader.position())),
+            Finish::Truncated => {
+                let mut cut = Truncated::new(self.reader.position());
+                cut.is_unframed = self.reader.is_unframed();
+                Err(cut)
+            }
             _ => Ok(()),
         }
     }

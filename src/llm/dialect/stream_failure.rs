@@ -42,6 +42,9 @@ pub struct StreamFailure {
 pub struct Truncated {
     /// The number of the stream's bytes that were received.
     pub position: u64,
+    /// Whether the stream was nothing but JSON without a field: a fault of the upstream, and none of
+    /// the connection.
+    pub(crate) is_unframed: bool,
 }
 
 impl StreamFailure {
@@ -142,7 +145,10 @@ impl Truncated {
     /// Creates the error of a stream that ended after `position` bytes.
     #[must_use]
     pub const fn new(position: u64) -> Self {
-        Self { position }
+        Self {
+            position,
+            is_unframed: false,
+        }
     }
 }
 

@@ -239,6 +239,11 @@ pub(super) fn class_of(error: &(dyn Error + 'static)) -> FailureClass {
             true => FailureClass::Certificate,
             false => FailureClass::Transport,
         }
+    } else if has(|it| {
+        it.downcast_ref()
+            .is_some_and(|cut: &Truncated| cut.is_unframed)
+    }) {
+        FailureClass::ModelFault
     } else if has(|it| it.is::<Truncated>() || it.is::<IncompleteJson>()) {
         FailureClass::Transport
     } else {
