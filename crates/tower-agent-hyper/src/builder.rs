@@ -115,12 +115,7 @@ impl HyperServiceBuilder {
                 false => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
             };
         }
-        let connector = Connector::new(
-            tls,
-            self.proxy.clone(),
-            self.connect_timeout,
-            self.http2_prior_knowledge,
-        );
+        let connector = Connector::new(tls, self.proxy.clone(), self.connect_timeout);
         let mut builder = Client::builder(TokioExecutor::new());
         let builder: &mut legacy::Builder = builder
             .timer(TokioTimer::new())

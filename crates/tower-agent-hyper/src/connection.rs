@@ -6,7 +6,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::{Context, Poll, ready},
     time::Duration,
@@ -39,15 +39,11 @@ pub(crate) struct Peers {
 /// What the requests of a connection, and the connection itself, tell each other.
 pub(crate) struct ConnectionRecord {
     peers: Arc<Peers>,
-    is_http2: bool,
-    /// The heads of answers that came.
-    answers: AtomicU64,
+    /// Whether the head of an answer has come.
+    is_proven: AtomicBool,
     bytes_read: AtomicU64,
     /// When bytes were last read, in nanoseconds since `peers.started`.
     last_read: AtomicU64,
-    /// `answers + 1` and `bytes_read` at the first write after the latest answer.
-    asked_after: AtomicU64,
-    asked_at: AtomicU64,
     handle: Mutex<PoolHandle>,
 }
 
@@ -69,15 +65,12 @@ impl Origins {
     }
 
     /// Enters a connection that was made for requests to `uri`.
-    pub(crate) fn record(&self, uri: &Uri, is_http2: bool) -> Arc<ConnectionRecord> {
+    pub(crate) fn record(&self, uri: &Uri) -> Arc<ConnectionRecord> {
         let peers = self.peers_of(uri);
         let record = Arc::new(ConnectionRecord {
             last_read: AtomicU64::new(peers.now()),
-            is_http2,
-            answers: AtomicU64::new(0),
+            is_proven: AtomicBool::new(false),
             bytes_read: AtomicU64::new(0),
-            asked_after: AtomicU64::new(0),
-            asked_at: AtomicU64::new(0),
             handle: Mutex::new(PoolHandle::Unknown),
             peers: Arc::clone(&peers),
         });
@@ -132,7 +125,7 @@ impl ConnectionRecord {
 
     /// Notes that the head of an answer came, by which the connection can be found in the pool.
     pub(crate) fn answered(&self, capture: &CaptureConnection) {
-        self.answers.fetch_add(1, Relaxed);
+        self.is_proven.store(true, Relaxed);
         let mut handle = locked(&self.handle);
         if matches!(*handle, PoolHandle::Unknown) {
             *handle = PoolHandle::Captured(capture.clone());
@@ -141,19 +134,12 @@ impl ConnectionRecord {
 
     /// Whether an answer has come on this connection, to whichever request.
     pub(crate) fn is_proven(&self) -> bool {
-        self.answers.load(Relaxed) > 0
+        self.is_proven.load(Relaxed)
     }
 
-    pub(crate) const fn is_http2(&self) -> bool {
-        self.is_http2
-    }
-
-    /// Whether a byte was read after the request that has no head of an answer yet.
-    ///
-    /// Of an HTTP/1 connection only, on which one request is under way at a time.
-    pub(crate) fn has_answer_bytes(&self) -> bool {
-        let was_asked = self.asked_after.load(Relaxed) == self.answers.load(Relaxed) + 1;
-        was_asked && self.bytes_read.load(Relaxed) > self.asked_at.load(Relaxed)
+    /// Whether a byte may have been read since `instant`: a clock that stands still says so.
+    pub(crate) fn may_be_read_since(&self, instant: Instant) -> bool {
+        self.last_read.load(Relaxed) >= self.peers.at(instant)
     }
 
     pub(crate) fn bytes_read(&self) -> u64 {
@@ -197,21 +183,12 @@ impl ConnectionRecord {
         self.last_read.store(self.peers.now(), Relaxed);
         self.bytes_read.fetch_add(bytes as u64, Relaxed);
     }
-
-    fn wrote(&self) {
-        let after = self.answers.load(Relaxed) + 1;
-        if self.asked_after.load(Relaxed) != after {
-            self.asked_at.store(self.bytes_read(), Relaxed);
-            self.asked_after.store(after, Relaxed);
-        }
-    }
 }
 
 impl fmt::Debug for ConnectionRecord {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConnectionRecord")
-            .field("is_http2", &self.is_http2)
-            .field("answers", &self.answers)
+            .field("is_proven", &self.is_proven)
             .finish_non_exhaustive()
     }
 }
@@ -270,9 +247,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for RecordedIo<T> {
         cx: &mut Context<'_>,
         data: &[u8],
     ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        this.record.wrote();
-        Pin::new(&mut this.inner).poll_write(cx, data)
+        Pin::new(&mut self.get_mut().inner).poll_write(cx, data)
     }
 
     fn poll_write_vectored(
@@ -280,9 +255,7 @@ impl<T: AsyncWrite + Unpin> AsyncWrite for RecordedIo<T> {
         cx: &mut Context<'_>,
         data: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        this.record.wrote();
-        Pin::new(&mut this.inner).poll_write_vectored(cx, data)
+        Pin::new(&mut self.get_mut().inner).poll_write_vectored(cx, data)
     }
 
     fn is_write_vectored(&self) -> bool {

@@ -47,7 +47,6 @@ pub(crate) struct Connector(Arc<ConnectorSettings>);
 struct ConnectorSettings {
     https: HttpsConnector<ProxyConnector>,
     connect_timeout: Option<Duration>,
-    http2_only: bool,
     origins: Origins,
 }
 
@@ -59,7 +58,6 @@ impl Connector {
         tls: ClientConfig,
         proxy: UpstreamProxy,
         connect_timeout: Option<Duration>,
-        http2_only: bool,
     ) -> Self {
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
@@ -79,7 +77,6 @@ impl Connector {
         Self(Arc::new(ConnectorSettings {
             https: (proxied, tls).into(),
             connect_timeout,
-            http2_only,
             origins: Origins::new(),
         }))
     }
@@ -112,8 +109,7 @@ impl Service<Uri> for Connector {
                     io::Error::new(io::ErrorKind::TimedOut, text)
                 })??,
             };
-            let is_http2 = settings.http2_only || io.connected().is_negotiated_h2();
-            let record = settings.origins.record(&uri, is_http2);
+            let record = settings.origins.record(&uri);
             Ok(TokioIo::new(RecordedIo::new(TokioIo::new(io), record)))
         })
     }

@@ -22,6 +22,8 @@ const STEP_SILENCE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) began: Instant,
+    /// The request had no connection before this: what was read until then is no answer to it.
+    pub(crate) not_before: Instant,
     run: Option<Run>,
     /// `None` once the exchange is over.
     phase: Option<Phase>,
@@ -40,8 +42,10 @@ enum Phase {
 
 impl Exchange {
     pub(crate) fn new(run: Option<Run>, capture: CaptureConnection) -> Self {
+        let began = Instant::now();
         Self {
-            began: Instant::now(),
+            began,
+            not_before: began,
             run,
             phase: Some(Phase::Sent(capture)),
         }
@@ -49,6 +53,14 @@ impl Exchange {
 
     pub(crate) const fn run(&self) -> Option<&Run> {
         self.run.as_ref()
+    }
+
+    /// Whether the request has no connection yet.
+    pub(crate) fn waits_for_connection(&self) -> bool {
+        match &self.phase {
+            Some(Phase::Sent(capture)) => capture.connection_metadata().is_none(),
+            _ => false,
+        }
     }
 
     /// The request goes out again, on another connection.

@@ -9,13 +9,14 @@ use std::{
 use http::{Response, Version};
 use hyper::body::Incoming;
 use hyper_util::client::legacy::{Error, ResponseFuture, connect::capture_connection};
+use tokio::time::Instant;
 use tower_agent::{BoxError, body::unframe, llm::failure::TransportError};
 
 use crate::{
     body::HyperBody,
     connection::ConnectionRecord,
     exchange::Exchange,
-    resend::{Resend, is_resent, is_stream_only},
+    resend::{Resend, ResendCause, is_stream_only},
     service::{Clients, UnsupportedUri},
 };
 
@@ -36,7 +37,12 @@ struct Sent {
     // The exchange stands first: its drop judges the connection while the request is on it.
     exchange: Exchange,
     response: ResponseFuture,
+    /// Whether the last poll found no connection.
+    waits: bool,
+    /// `None` if the request must not be repeated.
     resend: Option<Resend>,
+    /// The error for which the request was sent again, if its connection died.
+    died: Option<Error>,
     clients: Arc<Clients>,
 }
 
@@ -51,7 +57,9 @@ impl HyperFuture {
             state: State::Sent(Box::new(Sent {
                 exchange,
                 response,
+                waits: false,
                 resend,
+                died: None,
                 clients,
             })),
         }
@@ -67,27 +75,59 @@ impl HyperFuture {
 impl Sent {
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Response<Incoming>, BoxError>> {
         loop {
-            let error = match ready!(Pin::new(&mut self.response).poll(cx)) {
+            if self.waits {
+                self.exchange.not_before = Instant::now();
+            }
+            let Poll::Ready(result) = Pin::new(&mut self.response).poll(cx) else {
+                self.waits = self.exchange.waits_for_connection();
+                return Poll::Pending;
+            };
+            let error = match result {
                 Ok(answer) => return Poll::Ready(Ok(answer)),
                 Err(error) => error,
             };
-            if let Some(connected) = error.connect_info().filter(|_| !is_stream_only(&error)) {
-                connected.poison();
-            }
-            let resend = self.resend.take();
-            let Some(resend) = resend.filter(|_| self.is_resent(&error)) else {
-                self.exchange.finished();
-                return Poll::Ready(Err(TransportError::new(error).into()));
+            let Err(error) = self.send_again(error) else {
+                continue;
             };
-            tracing::debug!(%error, "request sent again on a fresh connection");
-            let mut request = resend.into_request();
-            self.exchange.resent(capture_connection(&mut request));
-            self.response = self.clients.unpooled.request(request);
+            self.exchange.finished();
+            return Poll::Ready(Err(TransportError::new(error).into()));
         }
     }
 
-    fn is_resent(&self, error: &Error) -> bool {
-        is_resent(error, self.exchange.began.elapsed())
+    /// Sends the request again, or returns the error of the call.
+    fn send_again(&mut self, error: Error) -> Result<(), Error> {
+        let Exchange {
+            began, not_before, ..
+        } = self.exchange;
+        let resend = self.resend.take().and_then(|resend| {
+            let cause = ResendCause::of(&error, began, not_before)?;
+            Some((cause, resend))
+        });
+        let is_repeated = resend.is_some();
+        // A request that is repeated needs another connection, even if this one is well.
+        let poisoned = error.connect_info();
+        if let Some(connected) = poisoned.filter(|_| is_repeated || !is_stream_only(&error)) {
+            connected.poison();
+        }
+        let Some((cause, resend)) = resend else {
+            // A failure to connect says that nothing was sent.
+            return Err(match self.died.take() {
+                Some(died) if error.is_connect() => died,
+                _ => error,
+            });
+        };
+        tracing::debug!(%error, ?cause, "request sent again on a fresh connection");
+        let mut request = resend.into_request();
+        self.exchange.resent(capture_connection(&mut request));
+        let client = match cause {
+            // The other refused streams of the connection share the next one.
+            ResendCause::Unprocessed => &self.clients.pooled,
+            // Idle connections may be dead as well.
+            ResendCause::Died => &self.clients.unpooled,
+        };
+        self.response = client.request(request);
+        self.died = (cause == ResendCause::Died).then_some(error);
+        Ok(())
     }
 }
 

@@ -6,21 +6,24 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tower_agent::llm::failure::TransportError;
 use tower_agent_hyper::{HyperService, HyperServiceBuilder};
 
-use crate::upstream::{Peer, Server, ask, send, within};
+use crate::upstream::{Peer, Server, ask, causes, send, within};
 
-const DATA: u8 = 0;
-const HEADERS: u8 = 1;
+pub(crate) const DATA: u8 = 0;
+pub(crate) const HEADERS: u8 = 1;
 const RST_STREAM: u8 = 3;
-const SETTINGS: u8 = 4;
+pub(crate) const SETTINGS: u8 = 4;
 const PING: u8 = 6;
 const GOAWAY: u8 = 7;
 
 const END_STREAM: u8 = 1;
 const ACK: u8 = 1;
-const END_HEADERS: u8 = 4;
+pub(crate) const END_HEADERS: u8 = 4;
 
 /// `:status: 200`, of the static table.
-const STATUS_200: &[u8] = &[0x88];
+pub(crate) const STATUS_200: &[u8] = &[0x88];
+
+/// `:status: 103`, with the name of the static table.
+const STATUS_103: &[u8] = &[0x08, 3, b'1', b'0', b'3'];
 
 const NO_ERROR: u32 = 0;
 const INTERNAL_ERROR: u32 = 2;
@@ -40,7 +43,7 @@ impl Frames {
         Some(frames)
     }
 
-    async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+    pub(crate) async fn send(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
         let length = u32::try_from(payload.len()).unwrap().to_be_bytes();
         let mut frame = length[1..].to_vec();
         frame.extend([kind, flags]);
@@ -49,7 +52,7 @@ impl Frames {
         self.0.send(frame).await;
     }
 
-    async fn next(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
+    pub(crate) async fn next(&mut self) -> Option<(u8, u8, u32, Vec<u8>)> {
         let mut head = [0; 9];
         self.0.io.read_exact(&mut head).await.ok()?;
         let length = usize::from(head[0]) << 16 | usize::from(head[1]) << 8 | usize::from(head[2]);
@@ -113,6 +116,8 @@ enum Act {
     /// The last id is the request's own, and the connection ends.
     GoAwayAtAndEnd,
     Fail,
+    /// An interim answer, and the connection ends.
+    HintAndEnd,
     End,
 }
 
@@ -125,6 +130,10 @@ impl Act {
             }
             Self::GoAwayAtAndEnd => frames.go_away(stream, NO_ERROR).await,
             Self::Fail => frames.reset(stream, INTERNAL_ERROR).await,
+            Self::HintAndEnd => {
+                let hint = STATUS_103;
+                frames.send(HEADERS, END_HEADERS, stream, hint).await;
+            }
             Self::End => {}
         }
         if matches!(self, Self::Refuse | Self::GoAwayBelow | Self::Fail) {
@@ -190,15 +199,13 @@ async fn a_request_that_is_refused_twice_fails() {
 
 #[tokio::test]
 async fn a_reused_connection_that_ends_under_a_request_is_replaced() {
-    for act in [Act::End, Act::GoAwayAtAndEnd] {
-        let server = server(1, 1, act).await;
-        let client = http2().build().unwrap();
-        ask(&client, server.post("a")).await.unwrap();
+    let server = server(1, 1, Act::End).await;
+    let client = http2().build().unwrap();
+    ask(&client, server.post("a")).await.unwrap();
 
-        assert_eq!(ask(&client, server.post("b")).await.unwrap(), "ok");
+    assert_eq!(ask(&client, server.post("b")).await.unwrap(), "ok");
 
-        assert_eq!(server.notes().len(), 3);
-    }
+    assert_eq!(server.notes().len(), 3);
 }
 
 #[tokio::test]
@@ -208,6 +215,8 @@ async fn a_request_that_may_have_been_processed_is_not_repeated() {
         (Act::Fail, 1),
         (Act::End, 0),
         (Act::GoAwayAtAndEnd, 0),
+        (Act::GoAwayAtAndEnd, 1),
+        (Act::HintAndEnd, 1),
     ];
     for (act, answered) in cases {
         let server = server(1, answered, act).await;
@@ -216,35 +225,134 @@ async fn a_request_that_may_have_been_processed_is_not_repeated() {
             ask(&client, server.post("a")).await.unwrap();
         }
 
-        let error = ask(&client, server.post("b")).await.unwrap_err();
+        let error = ask(&client, server.post("b"))
+            .await
+            .expect_err("sent again");
 
         assert!(TransportError::is_in(&*error), "{error:?}");
         assert_eq!(server.notes().len(), answered + 1);
     }
 }
 
-/// A refused stream says nothing about the connection, and the others on it go on.
+/// The peer works on all of them when it crashes.
 #[tokio::test]
-async fn a_refused_stream_costs_no_connection() {
+async fn the_streams_of_a_connection_that_answered_one_meanwhile_are_not_repeated() {
     let server = Server::start(|peer| async move {
         let Some(mut frames) = Frames::accept(peer).await else {
             return;
         };
+        if frames.0.number > 0 {
+            return frames.answer_all().await;
+        }
+        let first = frames.request().await.unwrap();
+        for _ in 1..6 {
+            frames.request().await.unwrap();
+        }
+        frames.answer(first).await;
+    })
+    .await;
+    let client = http2().build().unwrap();
+    let calls = (0..6).map(|call| {
+        let (client, request) = (client.clone(), server.post(&call.to_string()));
+        async move { ask(&client, request).await.is_ok() }
+    });
+
+    let are_well = futures_util::future::join_all(calls).await;
+
+    assert_eq!(are_well.into_iter().filter(|is_well| *is_well).count(), 1);
+    assert_eq!(server.notes().len(), 6);
+    assert_eq!(server.connections(), 1);
+}
+
+/// A peer that was frozen processes what its kernel acknowledged when it goes on.
+#[tokio::test]
+async fn a_request_whose_connection_answers_no_ping_is_not_repeated() {
+    let server = Server::start(|peer| async move {
+        let mut frames = Frames::accept(peer).await.unwrap();
+        if frames.0.number > 0 {
+            return frames.answer_all().await;
+        }
         let stream = frames.request().await.unwrap();
-        match frames.0.number {
-            0 => frames.reset(stream, REFUSED_STREAM).await,
-            _ => frames.answer(stream).await,
+        frames.answer(stream).await;
+        std::future::pending().await
+    })
+    .await;
+    let client = http2()
+        .http2_keep_alive_interval(Duration::from_millis(300))
+        .http2_keep_alive_timeout(Duration::from_millis(300))
+        .build()
+        .unwrap();
+    ask(&client, server.post("a")).await.unwrap();
+
+    let error = ask(&client, server.post("b"))
+        .await
+        .expect_err("sent again");
+
+    let causes = causes(&error).concat();
+    assert!(causes.contains("keep-alive timed out"), "{causes}");
+    assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn refused_streams_share_the_next_connection() {
+    const STREAMS: usize = 20;
+    let server = Server::start(|peer| async move {
+        let Some(mut frames) = Frames::accept(peer).await else {
+            return;
+        };
+        if frames.0.number > 0 {
+            return frames.answer_all().await;
+        }
+        let mut streams = Vec::new();
+        while streams.len() < STREAMS {
+            streams.push(frames.request().await.unwrap());
+        }
+        for stream in streams {
+            frames.reset(stream, REFUSED_STREAM).await;
         }
         frames.answer_all().await;
     })
     .await;
     let client = http2().build().unwrap();
-    ask(&client, server.post("a")).await.unwrap();
+    let calls = (0..STREAMS).map(|_| ask(&client, server.post("a")));
 
-    ask(&client, server.post("b")).await.unwrap();
+    for answer in futures_util::future::join_all(calls).await {
+        assert_eq!(answer.unwrap(), "ok");
+    }
 
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test]
+async fn the_streams_beside_a_refused_one_go_on() {
+    let server = Server::start(|peer| async move {
+        let Some(mut frames) = Frames::accept(peer).await else {
+            return;
+        };
+        if frames.0.number > 0 {
+            return frames.answer_all().await;
+        }
+        let beside = frames.request().await.unwrap();
+        let refused = frames.request().await.unwrap();
+        frames.reset(refused, REFUSED_STREAM).await;
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        frames.answer(beside).await;
+        frames.answer_all().await;
+    })
+    .await;
+    let client = http2().build().unwrap();
+
+    let (beside, refused) = tokio::join!(
+        ask(&client, server.post("a")),
+        ask(&client, server.post("b"))
+    );
+
+    assert_eq!(
+        (beside.unwrap(), refused.unwrap()),
+        ("ok".into(), "ok".into())
+    );
     let at: Vec<_> = server.notes().into_iter().map(|(at, _)| at).collect();
-    assert_eq!(at, [0, 1, 0]);
+    assert_eq!(at, [0, 0, 1]);
 }
 
 #[tokio::test]
@@ -273,5 +381,5 @@ async fn a_peer_that_answers_no_ping_is_closed() {
         }
     })
     .await;
-    assert!(server.connections() >= 1);
+    assert_eq!(server.connections(), 1);
 }

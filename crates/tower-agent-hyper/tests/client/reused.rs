@@ -3,10 +3,14 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use http::Request;
 use http_body_util::Full;
-use tokio::sync::mpsc;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    sync::mpsc,
+};
 use tower::ServiceExt;
-use tower_agent::llm::failure::TransportError;
+use tower_agent::{ReplayBody, llm::failure::TransportError};
 use tower_agent_hyper::RESEND_WITHIN;
 
 use crate::upstream::{OK, Peer, Server, ask, causes, client, within};
@@ -98,6 +102,36 @@ async fn the_request_goes_out_again_once() {
     assert!(TransportError::is_in(&*error), "{error:?}");
     let wanted = notes(&[(0, "first"), (0, "second"), (1, "second")]);
     assert_eq!(server.notes(), wanted);
+}
+
+/// "Refused" says that nothing was sent, and layers send such a call again without an attempt.
+#[tokio::test]
+async fn a_repeat_that_cannot_connect_fails_as_the_request_did() {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let at = listener.local_addr().unwrap();
+    let serving = tokio::spawn(async move {
+        let (mut io, _) = listener.accept().await.unwrap();
+        let mut buffer = vec![0; 4096];
+        assert!(io.read(&mut buffer).await.unwrap() > 0);
+        io.write_all(OK.as_bytes()).await.unwrap();
+        let length = io.read(&mut buffer).await.unwrap();
+        // The process crashes.
+        drop(listener);
+        drop(io);
+        String::from_utf8(buffer[..length].to_vec()).unwrap()
+    });
+    let client = client();
+    let post = |body: &str| {
+        let request = Request::post(format!("http://{at}/v1"));
+        request.body(ReplayBody::from(body.to_owned())).unwrap()
+    };
+    ask(&client, post("first")).await.unwrap();
+
+    let error = ask(&client, post("second")).await.unwrap_err();
+
+    assert!(serving.await.unwrap().ends_with("second"));
+    assert!(TransportError::is_in(&*error), "{error:?}");
+    assert!(!TransportError::is_refused(&*error), "{error:?}");
 }
 
 #[tokio::test]
