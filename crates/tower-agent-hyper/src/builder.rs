@@ -26,6 +26,7 @@ pub struct HyperServiceBuilder {
     http2_keep_alive_interval: Option<Duration>,
     http2_keep_alive_timeout: Duration,
     http2_prior_knowledge: bool,
+    resends: bool,
 }
 
 impl HyperServiceBuilder {
@@ -38,6 +39,7 @@ impl HyperServiceBuilder {
             http2_keep_alive_interval: Some(Duration::from_secs(30)),
             http2_keep_alive_timeout: Duration::from_secs(10),
             http2_prior_knowledge: false,
+            resends: true,
         }
     }
 
@@ -95,6 +97,18 @@ impl HyperServiceBuilder {
         self
     }
 
+    /// Sets whether the service sends a request again as the [crate](crate#what-is-sent-again)
+    /// says, which it does by default.
+    ///
+    /// RFC 9110, section 9.2.2, lets a client repeat a `POST` by itself only if it can tell that
+    /// the first one was never applied, or that the request is idempotent. A connection that died
+    /// without a byte proves neither. Switch this off where a request that is processed twice is
+    /// worse than one that fails, or if a layer repeats them.
+    pub fn resends(mut self, are_sent: bool) -> Self {
+        self.resends = are_sent;
+        self
+    }
+
     /// Builds the service.
     ///
     /// The service connects to nothing before its first request, which needs a tokio runtime with
@@ -133,6 +147,7 @@ impl HyperServiceBuilder {
             pooled,
             unpooled,
             proxy: self.proxy,
+            resends: self.resends,
         }))
     }
 }

@@ -38,6 +38,7 @@ pub(crate) struct Clients {
     /// A client that makes a connection for each request.
     pub(crate) unpooled: Client<Connector, OutgoingBody>,
     pub(crate) proxy: UpstreamProxy,
+    pub(crate) resends: bool,
 }
 
 impl HyperService {
@@ -98,7 +99,10 @@ where
             let name = header::PROXY_AUTHORIZATION;
             request.headers_mut().insert(name, credential);
         }
-        let resend = Resend::of(&request);
+        let resend = match self.clients.resends {
+            true => Resend::of(&request),
+            false => None,
+        };
         let exchange = Exchange::new(run, capture_connection(&mut request));
         let response = self.clients.pooled.request(request);
         HyperFuture::new(response, exchange, resend, Arc::clone(&self.clients))

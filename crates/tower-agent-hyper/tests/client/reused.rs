@@ -11,7 +11,7 @@ use tokio::{
 };
 use tower::ServiceExt;
 use tower_agent::{ReplayBody, llm::failure::TransportError};
-use tower_agent_hyper::RESEND_WITHIN;
+use tower_agent_hyper::{HyperService, RESEND_WITHIN};
 
 use crate::upstream::{OK, Peer, Server, ask, causes, client, within};
 
@@ -82,6 +82,18 @@ async fn a_server_that_closes_soon_after_each_answer_fails_no_call() {
     assert_eq!(bodies.len(), 200);
     bodies.dedup();
     assert_eq!(bodies.len(), 200);
+}
+
+#[tokio::test]
+async fn a_service_that_is_told_so_sends_nothing_again() {
+    let server = dies_at_the_second("").await;
+    let client = HyperService::builder().resends(false).build().unwrap();
+    ask(&client, server.post("first")).await.unwrap();
+
+    let error = ask(&client, server.post("second")).await.unwrap_err();
+
+    assert!(TransportError::is_in(&*error), "{error:?}");
+    assert_eq!(server.notes(), notes(&[(0, "first"), (0, "second")]));
 }
 
 #[tokio::test]
