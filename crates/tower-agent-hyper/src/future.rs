@@ -16,6 +16,7 @@ use crate::{
     body::HyperBody,
     connection::ConnectionRecord,
     exchange::Exchange,
+    request_body::BodyFailure,
     resend::{Resend, ResendCause, is_stream_only},
     service::{Clients, UnsupportedUri},
 };
@@ -41,6 +42,7 @@ struct Sent {
     waits: bool,
     /// `None` if the request must not be repeated.
     resend: Option<Resend>,
+    body_failure: Option<BodyFailure>,
     /// The error for which the request was sent again, if its connection died.
     died: Option<Error>,
     clients: Arc<Clients>,
@@ -51,6 +53,7 @@ impl HyperFuture {
         response: ResponseFuture,
         exchange: Exchange,
         resend: Option<Resend>,
+        body_failure: Option<BodyFailure>,
         clients: Arc<Clients>,
     ) -> Self {
         Self {
@@ -59,6 +62,7 @@ impl HyperFuture {
                 response,
                 waits: false,
                 resend,
+                body_failure,
                 died: None,
                 clients,
             })),
@@ -90,7 +94,12 @@ impl Sent {
                 continue;
             };
             self.exchange.finished();
-            return Poll::Ready(Err(TransportError::new(error).into()));
+            let failure = self.body_failure.as_ref().and_then(BodyFailure::take);
+            return Poll::Ready(Err(match failure {
+                Some(error) => TransportError::new(error),
+                None => TransportError::new(error),
+            }
+            .into()));
         }
     }
 

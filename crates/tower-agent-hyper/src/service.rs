@@ -103,9 +103,11 @@ where
             true => Resend::of(&request),
             false => None,
         };
+        let body_failure = request.body().failure();
         let exchange = Exchange::new(run, capture_connection(&mut request));
         let response = self.clients.pooled.request(request);
-        HyperFuture::new(response, exchange, resend, Arc::clone(&self.clients))
+        let clients = Arc::clone(&self.clients);
+        HyperFuture::new(response, exchange, resend, body_failure, clients)
     }
 }
 

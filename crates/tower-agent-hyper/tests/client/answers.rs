@@ -1,12 +1,14 @@
 //! What the service makes of a request and of its answer.
 
+use bytes::Bytes;
 use http::{Request, Version, header};
+use tower::ServiceExt;
 use tower_agent::{Run, llm::failure::TransportError};
 use tower_agent_hyper::UnsupportedUri;
 
 use crate::{
     http2::{Frames, http2},
-    upstream::{Peer, Server, causes, client, send},
+    upstream::{Peer, Server, causes, client, send, within},
 };
 
 async fn answers(bytes: &'static str) -> Server {
@@ -106,4 +108,25 @@ async fn redirects_are_not_followed() {
     let answer = send(&client(), server.post("")).await.unwrap();
     assert_eq!(answer.status(), 307);
     assert_eq!(server.connections(), 1);
+}
+
+#[tokio::test]
+async fn the_error_of_a_callers_body_is_in_the_calls() {
+    let server = Server::start(|peer| async move {
+        if let Some(mut frames) = Frames::accept(peer).await {
+            while frames.next().await.is_some() {}
+        }
+    })
+    .await;
+    let failing = [
+        Ok(http_body::Frame::data(Bytes::from("x"))),
+        Err::<http_body::Frame<Bytes>, _>("cut"),
+    ];
+    let failing = http_body_util::StreamBody::new(futures_util::stream::iter(failing));
+
+    let request = server.post("").map(|_| failing);
+    let error = within(http2().build().unwrap().oneshot(request)).await;
+
+    let causes = causes(&error.unwrap_err()).concat();
+    assert!(causes.contains("cut"), "{causes}");
 }
