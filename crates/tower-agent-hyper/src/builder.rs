@@ -7,11 +7,7 @@ use hyper_util::{
 use rustls::{ClientConfig, crypto::CryptoProvider};
 use rustls_platform_verifier::BuilderVerifierExt;
 
-use crate::{
-    connector::Connector,
-    proxy::UpstreamProxy,
-    service::{Clients, HyperService},
-};
+use crate::{clients::Clients, connector::Connector, proxy::UpstreamProxy, service::HyperService};
 
 /// The settings of a [`HyperService`].
 ///
@@ -26,6 +22,7 @@ pub struct HyperServiceBuilder {
     http2_keep_alive_interval: Option<Duration>,
     http2_keep_alive_timeout: Duration,
     http2_prior_knowledge: bool,
+    max_streams_per_connection: usize,
     resends: bool,
 }
 
@@ -39,6 +36,7 @@ impl HyperServiceBuilder {
             http2_keep_alive_interval: Some(Duration::from_secs(30)),
             http2_keep_alive_timeout: Duration::from_secs(10),
             http2_prior_knowledge: false,
+            max_streams_per_connection: 100,
             resends: true,
         }
     }
@@ -97,6 +95,18 @@ impl HyperServiceBuilder {
         self
     }
 
+    /// Sets how many requests may be under way before the next ones take another connection of
+    /// HTTP/2 to the same origin; 100 by default, and 1 at least.
+    ///
+    /// Set no more than the `SETTINGS_MAX_CONCURRENT_STREAMS` of the upstream: a request beyond it
+    /// waits, unsent, for the end of another. A request is under way from its call to the end or
+    /// drop of its answer's body, and those to all origins count together. The service makes 16
+    /// connections to an origin at most; further requests share them.
+    pub fn max_streams_per_connection(mut self, streams: usize) -> Self {
+        self.max_streams_per_connection = streams.max(1);
+        self
+    }
+
     /// Sets whether the service sends a request again as the [crate](crate#what-is-sent-again)
     /// says, which it does by default.
     ///
@@ -141,14 +151,13 @@ impl HyperServiceBuilder {
             .http2_keep_alive_while_idle(true)
             // Only what was never written, on a connection that turned out to be closed.
             .retry_canceled_requests(true);
-        let pooled = builder.build(connector.clone());
-        let unpooled = builder.pool_max_idle_per_host(0).build(connector);
-        Ok(HyperService::from_clients(Clients {
-            pooled,
-            unpooled,
-            proxy: self.proxy,
-            resends: self.resends,
-        }))
+        Ok(HyperService::from_clients(Clients::new(
+            builder.clone(),
+            connector,
+            self.max_streams_per_connection,
+            self.proxy,
+            self.resends,
+        )))
     }
 }
 

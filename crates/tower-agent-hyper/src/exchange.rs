@@ -6,7 +6,7 @@ use hyper_util::client::legacy::connect::CaptureConnection;
 use tokio::time::Instant;
 use tower_agent::{Run, TerminalReason};
 
-use crate::connection::ConnectionRecord;
+use crate::{clients::PoolLease, connection::ConnectionRecord};
 
 /// How long a connection must have been silent when a call is dropped for another reason than
 /// silence, so that the connection counts as dead.
@@ -25,6 +25,7 @@ pub(crate) struct Exchange {
     /// The request had no connection before this: what was read until then is no answer to it.
     pub(crate) not_before: Instant,
     run: Option<Run>,
+    pub(crate) lease: PoolLease,
     /// `None` once the exchange is over.
     phase: Option<Phase>,
 }
@@ -41,12 +42,13 @@ enum Phase {
 }
 
 impl Exchange {
-    pub(crate) fn new(run: Option<Run>, capture: CaptureConnection) -> Self {
+    pub(crate) fn new(run: Option<Run>, lease: PoolLease, capture: CaptureConnection) -> Self {
         let began = Instant::now();
         Self {
             began,
             not_before: began,
             run,
+            lease,
             phase: Some(Phase::Sent(capture)),
         }
     }
@@ -91,6 +93,7 @@ impl Exchange {
     /// The answer ended, or the request failed.
     pub(crate) fn finished(&mut self) {
         self.phase = None;
+        self.lease.release();
     }
 }
 

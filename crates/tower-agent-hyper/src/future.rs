@@ -18,7 +18,7 @@ use crate::{
     exchange::Exchange,
     request_body::BodyFailure,
     resend::{Resend, ResendCause, is_stream_only},
-    service::{Clients, UnsupportedUri},
+    service::UnsupportedUri,
 };
 
 /// The response future of [`HyperService`](crate::HyperService).
@@ -45,7 +45,6 @@ struct Sent {
     body_failure: Option<BodyFailure>,
     /// The error for which the request was sent again, if its connection died.
     died: Option<Error>,
-    clients: Arc<Clients>,
 }
 
 impl HyperFuture {
@@ -54,7 +53,6 @@ impl HyperFuture {
         exchange: Exchange,
         resend: Option<Resend>,
         body_failure: Option<BodyFailure>,
-        clients: Arc<Clients>,
     ) -> Self {
         Self {
             state: State::Sent(Box::new(Sent {
@@ -64,7 +62,6 @@ impl HyperFuture {
                 resend,
                 body_failure,
                 died: None,
-                clients,
             })),
         }
     }
@@ -130,9 +127,9 @@ impl Sent {
         self.exchange.resent(capture_connection(&mut request));
         let client = match cause {
             // The other refused streams of the connection share the next one.
-            ResendCause::Unprocessed => &self.clients.pooled,
+            ResendCause::Unprocessed => self.exchange.lease.pooled(),
             // Idle connections may be dead as well.
-            ResendCause::Died => &self.clients.unpooled,
+            ResendCause::Died => self.exchange.lease.unpooled(),
         };
         self.response = client.request(request);
         self.died = (cause == ResendCause::Died).then_some(error);

@@ -106,6 +106,7 @@
 
 mod body;
 mod builder;
+mod clients;
 mod connection;
 mod connector;
 mod exchange;

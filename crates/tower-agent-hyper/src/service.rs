@@ -8,13 +8,13 @@ use std::{
 use bytes::Bytes;
 use http::{Request, Response, Uri, Version, header};
 use http_body::Body;
-use hyper_util::client::legacy::{Client, connect::capture_connection};
+use hyper_util::client::legacy::connect::capture_connection;
 use tower_agent::{BoxError, Run};
 use tower_service::Service;
 
 use crate::{
-    body::HyperBody, builder::HyperServiceBuilder, connector::Connector, exchange::Exchange,
-    future::HyperFuture, proxy::UpstreamProxy, request_body::OutgoingBody, resend::Resend,
+    body::HyperBody, builder::HyperServiceBuilder, clients::Clients, exchange::Exchange,
+    future::HyperFuture, request_body::OutgoingBody, resend::Resend,
 };
 
 /// A hyper client as a service of `http` requests: see the [crate](crate).
@@ -31,15 +31,6 @@ pub struct HyperService {
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct UnsupportedUri;
-
-/// The clients of a service, which share a connector.
-pub(crate) struct Clients {
-    pub(crate) pooled: Client<Connector, OutgoingBody>,
-    /// A client that makes a connection for each request.
-    pub(crate) unpooled: Client<Connector, OutgoingBody>,
-    pub(crate) proxy: UpstreamProxy,
-    pub(crate) resends: bool,
-}
 
 impl HyperService {
     /// Creates the service with the settings of [`builder`](Self::builder) as they are.
@@ -60,6 +51,11 @@ impl HyperService {
         Self {
             clients: Arc::new(clients),
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) const fn clients(&self) -> &Arc<Clients> {
+        &self.clients
     }
 }
 
@@ -104,10 +100,9 @@ where
             false => None,
         };
         let body_failure = request.body().failure();
-        let exchange = Exchange::new(run, capture_connection(&mut request));
-        let response = self.clients.pooled.request(request);
-        let clients = Arc::clone(&self.clients);
-        HyperFuture::new(response, exchange, resend, body_failure, clients)
+        let exchange = Exchange::new(run, self.clients.lease(), capture_connection(&mut request));
+        let response = exchange.lease.pooled().request(request);
+        HyperFuture::new(response, exchange, resend, body_failure)
     }
 }
 

@@ -11,4 +11,5 @@ mod http2;
 mod proxy;
 mod reused;
 mod silence;
+mod streams;
 mod upstream;
