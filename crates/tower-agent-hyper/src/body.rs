@@ -1,6 +1,6 @@
 use std::{
     pin::Pin,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
@@ -39,7 +39,10 @@ impl Body for HyperBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let this = self.get_mut();
-        let frame = ready!(Pin::new(&mut this.inner).poll_frame(cx));
+        let Poll::Ready(frame) = Pin::new(&mut this.inner).poll_frame(cx) else {
+            this.exchange.waits_for_frame();
+            return Poll::Pending;
+        };
         match &frame {
             // A server drops a body of an announced length without a poll for its end.
             Some(Ok(_)) if !this.inner.is_end_stream() => this.exchange.progressed(),

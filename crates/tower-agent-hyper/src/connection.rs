@@ -170,7 +170,8 @@ impl ConnectionRecord {
         }
     }
 
-    fn condemn(&self) {
+    /// Takes the connection out of the pool, if an answer has come on it.
+    pub(crate) fn condemn(&self) {
         let handle = locked(&self.handle);
         if let PoolHandle::Captured(capture) = &*handle {
             if let Some(connected) = &*capture.connection_metadata() {

@@ -36,9 +36,17 @@ enum Phase {
     Sent(CaptureConnection),
     Answered {
         record: Arc<ConnectionRecord>,
-        /// What had been read of the connection when the last frame came.
-        read: u64,
+        /// `None` while the next frame waits for the caller, as far as is known.
+        pending: Option<PendingFrame>,
     },
+}
+
+/// The caller waits for a frame.
+#[derive(Debug)]
+struct PendingFrame {
+    since: Instant,
+    /// What had been read of the connection by then.
+    read: u64,
 }
 
 impl Exchange {
@@ -78,15 +86,25 @@ impl Exchange {
         };
         self.phase = record.map(|record| {
             record.answered(&capture);
-            let read = record.bytes_read();
-            Phase::Answered { record, read }
+            let pending = None;
+            Phase::Answered { record, pending }
         });
+    }
+
+    /// The caller asked for a frame, and none is there.
+    pub(crate) fn waits_for_frame(&mut self) {
+        if let Some(Phase::Answered { record, pending }) = &mut self.phase {
+            pending.get_or_insert_with(|| PendingFrame {
+                since: Instant::now(),
+                read: record.bytes_read(),
+            });
+        }
     }
 
     /// A frame of the answer came.
     pub(crate) fn progressed(&mut self) {
-        if let Some(Phase::Answered { record, read }) = &mut self.phase {
-            *read = record.bytes_read();
+        if let Some(Phase::Answered { pending, .. }) = &mut self.phase {
+            *pending = None;
         }
     }
 
@@ -99,11 +117,17 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let (record, capture, is_silent) = match self.phase.take() {
+        let (record, capture, since) = match self.phase.take() {
             None => return,
-            Some(Phase::Answered { record, read }) => {
-                let is_silent = record.bytes_read() == read;
-                (record, None, is_silent)
+            Some(Phase::Answered { record, pending }) => {
+                // Without a wait the silence is the caller's.
+                let Some(pending) = pending else {
+                    return;
+                };
+                if record.bytes_read() != pending.read {
+                    return;
+                }
+                (record, None, pending.since)
             }
             Some(Phase::Sent(capture)) => {
                 let connected = capture.connection_metadata();
@@ -113,27 +137,35 @@ impl Drop for Exchange {
                     return;
                 };
                 // What was read of a connection without an answer was its handshake.
-                let is_silent = record.is_silent_since(self.began) || !record.is_proven();
-                (record, Some(capture), is_silent)
+                if record.is_proven() && !record.is_silent_since(self.began) {
+                    return;
+                }
+                (record, Some(capture), self.began)
             }
         };
         // Whoever ends a node stores the reason before the drop.
         let reason = self.run.as_ref().and_then(Run::terminal_reason);
+        let has_timed_out = reason == Some(TerminalReason::StepTimeout);
         let least = match reason {
             Some(TerminalReason::Completed) => return,
-            Some(TerminalReason::StepTimeout) => STEP_SILENCE,
+            _ if has_timed_out => STEP_SILENCE,
             _ => SILENCE,
         };
-        let since = self.began.max(record.last_read());
-        if is_silent && since.elapsed() >= least {
-            tracing::debug!(silent = ?since.elapsed(), "silent connections are not used again");
-            record.condemn_silent_peers(since);
-            // A record without an answer does not know its entry in the pool, which an HTTP/2
-            // connection has from its start.
-            let capture = capture.as_ref().map(CaptureConnection::connection_metadata);
-            if let Some(connected) = capture.as_ref().and_then(|it| it.as_ref()) {
-                connected.poison();
-            }
+        let since = since.max(record.last_read());
+        if since.elapsed() < least {
+            return;
+        }
+        tracing::debug!(silent = ?since.elapsed(), has_timed_out, "silent connections are not used again");
+        // A caller may leave a model that thinks, which says nothing about other connections.
+        match has_timed_out {
+            true => record.condemn_silent_peers(since),
+            false => record.condemn(),
+        }
+        // A record without an answer does not know its entry in the pool, which an HTTP/2
+        // connection has from its start.
+        let capture = capture.as_ref().map(CaptureConnection::connection_metadata);
+        if let Some(connected) = capture.as_ref().and_then(|it| it.as_ref()) {
+            connected.poison();
         }
     }
 }

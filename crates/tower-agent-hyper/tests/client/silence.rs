@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -11,13 +11,13 @@ use std::{
 use http::{Request, Response};
 use http_body_util::BodyExt;
 use tokio::{sync::Barrier, time::Instant};
-use tower::{Service, ServiceBuilder, ServiceExt};
+use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{BoxError, ReplayBody, RetryBudget, RetryBudgetLayer, StepTimeoutLayer};
 use tower_agent_hyper::{HyperService, SILENCE};
 
 use crate::{
-    http2::{Frames, http2},
-    upstream::{OK, Peer, Server, ask, client, within},
+    http2::{DATA, END_HEADERS, Frames, HEADERS, STATUS_200, http2},
+    upstream::{OK, Peer, Server, ask, client, send, within},
 };
 
 const WINDOW: Duration = Duration::from_secs(1);
@@ -208,29 +208,119 @@ async fn a_silent_stream_beside_one_that_moves_costs_no_connection() {
     assert_eq!(server.connections(), 1);
 }
 
+/// A server of HTTP/1 that does not answer the request `silent`; its first two answers wait for
+/// each other.
+async fn silent_at_times() -> Server {
+    let (together, answered) = (Arc::new(Barrier::new(2)), Arc::new(AtomicUsize::new(0)));
+    Server::start(move |mut peer: Peer| {
+        let (together, answered) = (Arc::clone(&together), Arc::clone(&answered));
+        async move {
+            while peer.request().await.is_some() {
+                if peer.is_asked("silent") {
+                    return peer.hang().await;
+                }
+                if answered.fetch_add(1, Ordering::SeqCst) < 2 {
+                    together.wait().await;
+                }
+                peer.send(OK).await;
+            }
+        }
+    })
+    .await
+}
+
+/// Makes two idle connections.
+async fn opened(client: &HyperService, server: &Server) {
+    let (a, b) = tokio::join!(ask(client, server.post("a")), ask(client, server.post("b")));
+    a.and(b).unwrap();
+    assert_eq!(server.connections(), 2);
+}
+
+/// A model may think for longer than a caller stays.
+#[tokio::test]
+async fn a_caller_that_leaves_a_silent_call_costs_no_idle_connection() {
+    let server = silent_at_times().await;
+    let client = client();
+    opened(&client, &server).await;
+
+    leave_after(SILENCE, client.clone(), server.post("silent")).await;
+
+    ask(&client, server.post("c")).await.unwrap();
+    assert_eq!(server.connections(), 2);
+}
+
 /// An idle connection that another call has used since the silence began is alive.
 #[tokio::test]
 async fn a_silent_call_spares_the_connections_that_were_read_meanwhile() {
-    let server = Server::start(|mut peer: Peer| async move {
-        while peer.request().await.is_some() {
-            if peer.is_asked("silent") {
-                return peer.hang().await;
+    let server = silent_at_times().await;
+    let client = client();
+    opened(&client, &server).await;
+    let steps = StepTimeoutLayer::new(WINDOW).layer(client.clone());
+    let silent = server.post(r#"{"model":"m","messages":[],"stream":true}"#);
+    let silent = silent.map(|_| ReplayBody::from("silent".to_owned()));
+
+    let (silent, meanwhile) = tokio::join!(within(steps.oneshot(silent)), async {
+        tokio::time::sleep(WINDOW / 2).await;
+        ask(&client, server.post("c")).await
+    });
+
+    assert!(silent.is_err() && meanwhile.is_ok());
+    ask(&client, server.post("d")).await.unwrap();
+    assert_eq!(server.connections(), 2);
+}
+
+#[tokio::test]
+async fn a_stream_that_falls_silent_costs_its_connection() {
+    let server = Server::start(|peer| async move {
+        let number = peer.number;
+        let mut frames = Frames::accept(peer).await.unwrap();
+        if number > 0 {
+            return frames.answer_all().await;
+        }
+        let stream = frames.request().await.unwrap();
+        frames.send(HEADERS, END_HEADERS, stream, STATUS_200).await;
+        // The caller waits for this frame, and then for another.
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        frames.send(DATA, 0, stream, b"data: {}\n\n").await;
+        std::future::pending().await
+    })
+    .await;
+    let client = http2().build().unwrap();
+    let steps = StepTimeoutLayer::new(WINDOW).layer(client.clone());
+    let answer = within(steps.oneshot(server.post("{}"))).await.unwrap();
+    within(answer.into_body().collect()).await.unwrap_err();
+
+    ask(&client, server.post("b")).await.unwrap();
+
+    assert_eq!(server.connections(), 2);
+}
+
+/// The silence is the caller's if the answer waits for it.
+#[tokio::test]
+async fn a_slow_caller_that_leaves_costs_no_connection() {
+    let server = Server::start(|peer| async move {
+        let mut frames = Frames::accept(peer).await.unwrap();
+        while let Some(stream) = frames.request().await {
+            frames.send(HEADERS, END_HEADERS, stream, STATUS_200).await;
+            for _ in 0..5 {
+                frames.send(DATA, 0, stream, b"hello").await;
             }
-            peer.send(OK).await;
         }
     })
     .await;
-    let client = client();
-    let mut silent = client.clone().call(server.post("silent"));
-    let sent = tokio::time::timeout(Duration::from_millis(100), &mut silent).await;
-    assert!(sent.is_err(), "it is answered");
+    let client = http2().http2_keep_alive_interval(None).build().unwrap();
+    let answer = send(&client, server.post("a")).await.unwrap();
+    let mut body = answer.into_body();
+    within(body.frame()).await.unwrap().unwrap();
+    // The others come.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    within(body.frame()).await.unwrap().unwrap();
     tokio::time::pause();
     tokio::time::advance(SILENCE).await;
     tokio::time::resume();
-    ask(&client, server.post("a")).await.unwrap();
 
-    drop(silent);
+    drop(body);
 
-    ask(&client, server.post("b")).await.unwrap();
-    assert_eq!(server.connections(), 2);
+    send(&client, server.post("b")).await.unwrap();
+    assert_eq!(server.connections(), 1);
 }
