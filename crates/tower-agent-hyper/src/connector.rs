@@ -20,7 +20,11 @@ use hyper_util::{
     },
     rt::TokioIo,
 };
-use rustls::ClientConfig;
+use rustls::{
+    ClientConfig, SignatureScheme,
+    client::{ResolvesClientCert, Resumption},
+    sign::CertifiedKey,
+};
 use tokio::{net::TcpStream, time::timeout};
 use tower_agent::BoxError;
 use tower_service::Service;
@@ -67,8 +71,7 @@ impl Connector {
         tcp.set_keepalive_retries(Some(TCP_KEEPALIVE_RETRIES));
         #[cfg(target_os = "linux")]
         tcp.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT));
-        let mut of_proxy = tls.clone();
-        of_proxy.alpn_protocols.clear();
+        let of_proxy = tls_to_proxy(&tls);
         let proxied = ProxyConnector {
             to_proxy: (tcp.clone(), of_proxy).into(),
             tcp,
@@ -79,6 +82,29 @@ impl Connector {
             connect_timeout,
             origins: Origins::new(),
         }))
+    }
+}
+
+/// The configuration for a proxy, from that for the upstreams.
+fn tls_to_proxy(tls: &ClientConfig) -> ClientConfig {
+    let mut tls = tls.clone();
+    tls.alpn_protocols.clear();
+    // The client's certificate is for the upstream, and so is a session that it opened.
+    tls.client_auth_cert_resolver = Arc::new(NoCertificate);
+    tls.resumption = Resumption::default();
+    tls
+}
+
+#[derive(Debug)]
+struct NoCertificate;
+
+impl ResolvesClientCert for NoCertificate {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        false
     }
 }
 

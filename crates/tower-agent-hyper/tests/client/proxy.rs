@@ -1,10 +1,16 @@
 //! Proxies: which requests go through one, and what it and the upstream see.
 
-use std::sync::Arc;
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
 
 use http::{Request, StatusCode};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore, ServerConfig, pki_types::pem::PemObject};
+use rustls::{
+    ClientConfig, RootCertStore, ServerConfig, SignatureScheme, client::ResolvesClientCert,
+    pki_types::pem::PemObject, server::WebPkiClientVerifier, sign::CertifiedKey,
+};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsAcceptor;
 use tower_agent::llm::failure::TransportError;
@@ -19,12 +25,15 @@ const KEY: &[u8] = include_bytes!("key.pem");
 /// `Basic` of `user:p@ss`.
 const CREDENTIAL: &str = "Basic dXNlcjpwQHNz";
 
+/// The acceptor asks for the client's certificate, and takes none as well.
 fn acceptor() -> TlsAcceptor {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let verifier =
+        WebPkiClientVerifier::builder_with_provider(Arc::new(roots()), Arc::clone(&provider));
     let config = ServerConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
-        .with_no_client_auth()
+        .with_client_cert_verifier(verifier.allow_unauthenticated().build().unwrap())
         .with_single_cert(
             vec![CertificateDer::from_pem_slice(CERTIFICATE).unwrap()],
             PrivateKeyDer::from_pem_slice(KEY).unwrap(),
@@ -32,15 +41,19 @@ fn acceptor() -> TlsAcceptor {
     TlsAcceptor::from(Arc::new(config.unwrap()))
 }
 
-fn trusting() -> ClientConfig {
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
+fn roots() -> RootCertStore {
     let mut roots = RootCertStore::empty();
     let certificate = CertificateDer::from_pem_slice(CERTIFICATE).unwrap();
     roots.add(certificate).unwrap();
+    roots
+}
+
+fn trusting() -> ClientConfig {
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
     ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .unwrap()
-        .with_root_certificates(roots)
+        .with_root_certificates(roots())
         .with_no_client_auth()
 }
 
@@ -123,6 +136,43 @@ async fn a_request_over_https_goes_through_a_tunnel() {
     };
     assert!(head.starts_with("GET /v1/models HTTP/1.1\r\n"));
     assert!(!head.to_lowercase().contains("proxy-"), "{head}");
+}
+
+/// Counts how often a server asks for the client's certificate.
+#[derive(Debug, Default)]
+struct Asked(AtomicUsize);
+
+impl ResolvesClientCert for Asked {
+    fn resolve(&self, _: &[&[u8]], _: &[SignatureScheme]) -> Option<Arc<CertifiedKey>> {
+        self.0.fetch_add(1, Ordering::SeqCst);
+        None
+    }
+
+    fn has_certs(&self) -> bool {
+        true
+    }
+}
+
+#[tokio::test]
+async fn the_clients_certificate_is_for_the_upstream_and_not_for_its_proxy() {
+    let server = https().await;
+    let url = format!("https://localhost:{}", server.addr.port());
+    let by_proxy = UpstreamProxy::all(&url).unwrap();
+    for (proxy, uri, wanted) in [
+        (by_proxy, "http://upstream.invalid/".to_owned(), 0),
+        (UpstreamProxy::none(), url, 1),
+    ] {
+        let asked = Arc::new(Asked::default());
+        let mut tls = trusting();
+        tls.client_auth_cert_resolver = Arc::clone(&asked) as Arc<_>;
+        let client = HyperService::builder().proxy(proxy).tls_config(tls);
+        let request = Request::get(&uri).body("".into()).unwrap();
+
+        let answer = ask(&client.build().unwrap(), request).await;
+
+        assert_eq!(answer.unwrap(), "ok");
+        assert_eq!(asked.0.load(Ordering::SeqCst), wanted, "{uri}");
+    }
 }
 
 #[tokio::test]
