@@ -40,10 +40,6 @@ const TCP_KEEPALIVE: Duration = Duration::from_secs(15);
 /// How many probes may stay without an answer.
 const TCP_KEEPALIVE_RETRIES: u32 = 3;
 
-/// How long sent data may stay unacknowledged.
-#[cfg(target_os = "linux")]
-const TCP_USER_TIMEOUT: Duration = Duration::from_secs(30);
-
 /// The connector of the client's pool.
 #[derive(Clone)]
 pub(crate) struct Connector(Arc<ConnectorSettings>);
@@ -69,8 +65,6 @@ impl Connector {
         tcp.set_keepalive(Some(TCP_KEEPALIVE));
         tcp.set_keepalive_interval(Some(TCP_KEEPALIVE));
         tcp.set_keepalive_retries(Some(TCP_KEEPALIVE_RETRIES));
-        #[cfg(target_os = "linux")]
-        tcp.set_tcp_user_timeout(Some(TCP_USER_TIMEOUT));
         let of_proxy = tls_to_proxy(&tls);
         let proxied = ProxyConnector {
             to_proxy: (tcp.clone(), of_proxy).into(),

@@ -53,7 +53,9 @@
 //! # Timeouts
 //!
 //! The service sets no limit to a call, because its timeout would count as a failure of the
-//! provider; the layers have theirs. TCP keep-alive finds a peer that acknowledges nothing.
+//! provider; the layers have theirs. TCP keep-alive finds a peer that is gone while the connection
+//! waits for it. What was sent and is never acknowledged fails when the system gives up, on Linux
+//! after about 15 minutes: a peer that reads slowly keeps its connection.
 //!
 //! # Cancel safety
 //!
