@@ -60,7 +60,8 @@ impl HyperServiceBuilder {
     /// Sets how long the making of a connection may take, with the name's resolution, the proxy
     /// and TLS. By default there is no limit: the layers around the service have theirs.
     ///
-    /// A connection that takes longer is a failure of the transport.
+    /// A connection that takes longer is a failure of the transport. The addresses of a name have
+    /// equal parts of the time, so that one that does not answer leaves some to the next.
     pub fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = Some(limit);
         self

@@ -65,6 +65,8 @@ impl Connector {
         tcp.set_keepalive(Some(TCP_KEEPALIVE));
         tcp.set_keepalive_interval(Some(TCP_KEEPALIVE));
         tcp.set_keepalive_retries(Some(TCP_KEEPALIVE_RETRIES));
+        // The addresses of a name share the time, so that one that is dead leaves some to the next.
+        tcp.set_connect_timeout(connect_timeout);
         let of_proxy = tls_to_proxy(&tls);
         let proxied = ProxyConnector {
             to_proxy: (tcp.clone(), of_proxy).into(),
