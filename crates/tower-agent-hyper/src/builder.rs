@@ -34,7 +34,7 @@ impl HyperServiceBuilder {
             connect_timeout: None,
             pool_idle_timeout: Duration::from_secs(90),
             http2_keep_alive_interval: Some(Duration::from_secs(30)),
-            http2_keep_alive_timeout: Duration::from_secs(10),
+            http2_keep_alive_timeout: Duration::from_secs(20),
             http2_prior_knowledge: false,
             max_streams_per_connection: 100,
             resends: true,
@@ -74,16 +74,19 @@ impl HyperServiceBuilder {
     }
 
     /// Sets after which silence of an HTTP/2 connection a PING is sent, also while no request is
-    /// on it; 30 s by default. `None` sends no PING.
+    /// on it; 30 s by default. `None` and zero send no PING.
     ///
     /// Without PINGs a peer that acknowledges on TCP and processes nothing keeps its connection.
     pub fn http2_keep_alive_interval(mut self, interval: impl Into<Option<Duration>>) -> Self {
-        self.http2_keep_alive_interval = interval.into();
+        // By an interval of zero hyper sends PINGs without a pause.
+        self.http2_keep_alive_interval = interval.into().filter(|it| !it.is_zero());
         self
     }
 
-    /// Sets how long the answer to a PING may take before the connection is closed; 10 s by
+    /// Sets how long the answer to a PING may take before the connection is closed; 20 s by
     /// default.
+    ///
+    /// The requests on the connection fail then, and are not sent again: their peer may be slow.
     pub fn http2_keep_alive_timeout(mut self, timeout: Duration) -> Self {
         self.http2_keep_alive_timeout = timeout;
         self
@@ -169,4 +172,20 @@ fn platform_tls() -> Result<ClientConfig, rustls::Error> {
         .with_safe_default_protocol_versions()?
         .with_platform_verifier()?
         .with_no_client_auth())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_interval_of_zero_sends_no_ping() {
+        let every = |interval| {
+            let builder = HyperServiceBuilder::new().http2_keep_alive_interval(interval);
+            builder.http2_keep_alive_interval
+        };
+        assert_eq!(every(Duration::ZERO), None);
+        let least = Duration::from_nanos(1);
+        assert_eq!(every(least), Some(least));
+    }
 }

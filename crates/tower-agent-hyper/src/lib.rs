@@ -39,7 +39,7 @@
 //! early costs no connection.
 //!
 //! On HTTP/2 the service also sends PINGs, 30 s after the last byte by default, and closes the
-//! connection if no answer comes within 10 s.
+//! connection if no answer comes within 20 s.
 //!
 //! # What the answer has
 //!
