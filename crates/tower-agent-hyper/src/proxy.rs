@@ -34,8 +34,11 @@ impl UpstreamProxy {
     ///
     /// An `https` upstream takes `HTTPS_PROXY`, an `http` upstream `HTTP_PROXY`, each else
     /// `ALL_PROXY`. `NO_PROXY` lists domains, addresses and networks that are connected to
-    /// directly. A variable that holds no URL counts as absent; a connection through a SOCKS proxy
-    /// fails.
+    /// directly. A variable in upper case hides the one in lower case, even if it is empty; the
+    /// value counts as absent if it is no URL. A connection through a SOCKS proxy fails.
+    ///
+    /// If `REQUEST_METHOD` is set, there is no proxy: the process counts as a CGI program, whose
+    /// `HTTP_PROXY` may be a header of its request.
     #[must_use]
     pub fn from_env() -> Self {
         Self {
@@ -50,15 +53,20 @@ impl UpstreamProxy {
     ///
     /// # Errors
     ///
-    /// If `url` is not an absolute `http` or `https` URL with a host.
+    /// If `url` is not an absolute `http` or `https` URL with a host, or if it has more than one
+    /// `@`.
     pub fn all(url: &str) -> Result<Self, InvalidProxyUrl> {
         let uri: Uri = url.parse().map_err(|_| InvalidProxyUrl)?;
         let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
         let has_host = uri.host().is_some_and(|host| !host.is_empty()) && has_valid_port(&uri);
+        // Of a password with an unencoded `@` a part would be read as the host.
+        let is_plain = uri
+            .authority()
+            .is_some_and(|authority| authority.as_str().matches('@').count() <= 1);
         let rules = Matcher::builder().all(url.to_owned()).build();
         // The rules drop a URL that they cannot read, without an error.
         let probe = Uri::from_static("http://upstream.invalid/");
-        match is_http && has_host && rules.intercept(&probe).is_some() {
+        match is_http && has_host && is_plain && rules.intercept(&probe).is_some() {
             true => Ok(Self {
                 rules: Some(Arc::new(rules)),
             }),
@@ -128,6 +136,7 @@ mod tests {
             "http://proxy:99999",
             "http://u:secret@proxy:port",
             "http://[::1]:99999",
+            "http://u:se@cret@secret:3128",
         ] {
             let error = UpstreamProxy::all(url).map(|_| ()).map_err(|error| {
                 assert!(!format!("{error} {error:?}").contains("secret"));
