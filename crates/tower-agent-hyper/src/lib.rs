@@ -66,7 +66,7 @@
 //!
 //! An error of the client is a [`TransportError`](tower_agent::llm::failure::TransportError),
 //! without the URL, which may hold a secret. A request whose URI is not an absolute `http` or
-//! `https` one fails with [`UnsupportedUri`].
+//! `https` one, or has userinfo, fails with [`UnsupportedUri`].
 //!
 //! # Examples
 //!

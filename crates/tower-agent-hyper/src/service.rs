@@ -25,7 +25,9 @@ pub struct HyperService {
     clients: Arc<Clients>,
 }
 
-/// The error of a request whose URI is not an absolute `http` or `https` one.
+/// The error of a request whose URI is not an absolute `http` or `https` one, or has userinfo.
+///
+/// hyper would drop the userinfo, or show it to a proxy. A credential belongs in a header.
 ///
 /// Nothing was sent. The message leaves out the URI, which may hold a secret.
 #[derive(Debug)]
@@ -107,12 +109,14 @@ where
 }
 
 fn is_supported(uri: &Uri) -> bool {
-    matches!(uri.scheme_str(), Some("http" | "https")) && uri.authority().is_some()
+    let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
+    let authority = uri.authority();
+    is_http && authority.is_some_and(|authority| !authority.as_str().contains('@'))
 }
 
 impl fmt::Display for UnsupportedUri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the request's URI is not an absolute http or https URI")
+        f.write_str("the request's URI is not an absolute http or https URI without userinfo")
     }
 }
 

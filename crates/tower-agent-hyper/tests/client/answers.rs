@@ -93,10 +93,11 @@ async fn a_host_without_an_address_is_one_of_the_transport() {
 
 #[tokio::test]
 async fn a_uri_that_is_not_http_is_no_failure_of_the_transport() {
-    for uri in ["/v1", "ftp://h/v1", "h:80"] {
+    for uri in ["/v1", "ftp://h/v1", "h:80", "http://u:secret@h/v1"] {
         let request = Request::post(uri).body("".into());
         let error = send(&client(), request.unwrap()).await.unwrap_err();
         assert!(error.is::<UnsupportedUri>(), "{uri}: {error:?}");
+        assert!(!format!("{error} {error:?}").contains("secret"));
         assert!(!TransportError::is_in(&*error));
     }
 }
