@@ -12,7 +12,8 @@
 //! The version of an answer and the framing of an HTTP/1.1 answer belong to the upstream's
 //! connection: the answer has HTTP/1.1, and the service removes a `transfer-encoding`, together
 //! with a `content-length` beside it, which the `transfer-encoding` overrides. A server that handed
-//! on HTTP/1.0 would send no chunks, and close the caller's connection.
+//! on HTTP/1.0 would send no chunks, and close the caller's connection. The extensions that the
+//! client left on the answer are removed too: some hold the URL.
 //!
 //! One retry of the client stays: if a reused connection turns out to be closed before a
 //! byte was written, the connection pool sends the request again. The upstream has not
@@ -67,7 +68,7 @@ use reqwest::{Client, ClientBuilder, Url};
 use tower_service::Service;
 
 use crate::{
-    body::{ReplayBody, unframe},
+    body::{ReplayBody, detach},
     error::BoxError,
     llm::failure::TransportError,
     lock::Lock,
@@ -227,17 +228,20 @@ impl Future for ReqwestFuture {
                 None => panic!("a response future was polled after it was ready"),
             },
         };
-        Poll::Ready(answer.map_err(broken).map(|answer| {
-            let answer = Response::<reqwest::Body>::from(answer);
-            let mut answer = answer.map(|inner| ReqwestBody { inner });
-            *answer.version_mut() = Version::default();
-            unframe(answer.headers_mut());
-            if let Some(run) = this.run.take() {
-                answer.extensions_mut().insert(run);
-            }
-            answer
-        }))
+        let answer = answer.map_err(broken);
+        Poll::Ready(answer.map(|answer| handed_on(answer, this.run.take())))
     }
+}
+
+/// The answer for the caller, with nothing in it of the upstream's connection.
+fn handed_on(answer: reqwest::Response, run: Option<Run>) -> Response<ReqwestBody> {
+    let answer = Response::<reqwest::Body>::from(answer);
+    let mut answer = answer.map(|inner| ReqwestBody { inner });
+    detach(&mut answer);
+    if let Some(run) = run {
+        answer.extensions_mut().insert(run);
+    }
+    answer
 }
 
 impl Body for ReqwestBody {
@@ -312,6 +316,19 @@ mod tests {
     use http_body_util::Full;
 
     use super::*;
+
+    #[test]
+    fn the_clients_extensions_are_not_handed_on() {
+        let mut answer = Response::new("");
+        answer.extensions_mut().insert("of the connection");
+        let run = Run::open();
+
+        let mut answer = handed_on(answer.into(), Some(run.clone()));
+
+        let found = answer.extensions_mut().remove::<Run>();
+        assert_eq!(found.map(|run| run.id().clone()), Some(run.id().clone()));
+        assert!(answer.extensions().is_empty(), "{:?}", answer.extensions());
+    }
 
     #[test]
     #[allow(clippy::unwrap_used, reason = "a test")]

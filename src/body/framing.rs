@@ -1,6 +1,6 @@
 //! How a message frames its body: the length that it announces, and the headers that state it.
 
-use http::{HeaderMap, Response, StatusCode, header};
+use http::{HeaderMap, Response, StatusCode, Version, header};
 use http_body::Body;
 
 /// The announced length of a body, in bytes.
@@ -58,6 +58,18 @@ pub fn unframe(headers: &mut HeaderMap) {
     if headers.remove(header::TRANSFER_ENCODING).is_some() {
         headers.remove(header::CONTENT_LENGTH);
     }
+}
+
+/// Removes from an answer what is of the connection that it came on.
+///
+/// An adapter of a client calls this before it hands the answer on: the version becomes HTTP/1.1,
+/// the headers lose what [`unframe`] removes, and the extensions are cleared. A client leaves its
+/// own in them, such as a reason phrase, which a server of the answer sends to its caller, or the
+/// upstream's address.
+pub fn detach<B>(answer: &mut Response<B>) {
+    *answer.version_mut() = Version::HTTP_11;
+    unframe(answer.headers_mut());
+    answer.extensions_mut().clear();
 }
 
 /// Whether a response may have a body, by its status and by its request's method (`head`).

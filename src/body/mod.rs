@@ -8,7 +8,10 @@ mod replay;
 #[cfg(test)]
 mod tests;
 
-pub use self::{framing::unframe, replay::ReplayBody};
+pub use self::{
+    framing::{detach, unframe},
+    replay::ReplayBody,
+};
 
 pub(crate) use self::{
     buffer::Buffering,

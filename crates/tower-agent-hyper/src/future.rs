@@ -6,11 +6,11 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::{Response, Version};
+use http::Response;
 use hyper::body::Incoming;
 use hyper_util::client::legacy::{Error, ResponseFuture, connect::capture_connection};
 use tokio::time::Instant;
-use tower_agent::{BoxError, body::unframe, llm::failure::TransportError};
+use tower_agent::{BoxError, body::detach, llm::failure::TransportError};
 
 use crate::{
     body::HyperBody,
@@ -157,8 +157,7 @@ impl Future for HyperFuture {
 fn handed_on(mut answer: Response<Incoming>, mut exchange: Exchange) -> Response<HyperBody> {
     let record = answer.extensions_mut().remove::<Arc<ConnectionRecord>>();
     exchange.answered(record);
-    *answer.version_mut() = Version::default();
-    unframe(answer.headers_mut());
+    detach(&mut answer);
     if let Some(run) = exchange.run() {
         let run = run.clone();
         answer.extensions_mut().insert(run);

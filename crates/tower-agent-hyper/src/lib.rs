@@ -43,8 +43,9 @@
 //!
 //! # What the answer has
 //!
-//! The run of the request's extensions is in the answer's. The answer has the version HTTP/1.1,
-//! whichever the upstream spoke, and no `transfer-encoding`: both are of the upstream's connection.
+//! The run of the request's extensions is in the answer's, and nothing else is. The answer has the
+//! version HTTP/1.1, whichever the upstream spoke, and no `transfer-encoding`: both are of the
+//! upstream's connection.
 //! The version of the request is dropped too: TLS negotiates HTTP/2 or HTTP/1.1.
 //!
 //! The client follows no redirect, sends no header of its own but `host` and what frames the body,

@@ -64,6 +64,14 @@ async fn the_run_goes_onto_the_answer() {
     assert_eq!(found.id(), run.id());
 }
 
+/// A server of the answer would send some of them to its caller.
+#[tokio::test]
+async fn the_upstreams_extensions_are_not_handed_on() {
+    let server = answers("HTTP/1.1 200 Of the upstream\r\ncontent-length: 0\r\n\r\n").await;
+    let answer = send(&client(), server.post("")).await.unwrap();
+    assert!(answer.extensions().is_empty(), "{:?}", answer.extensions());
+}
+
 #[tokio::test]
 async fn a_refused_connection_is_one_of_the_transport_and_names_no_url() {
     let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
