@@ -21,6 +21,7 @@ use tracing::Level;
 use crate::{
     access::{self, Caller},
     config::{Config, Health},
+    http_client::http_client,
     missing_path::MissingPath,
     request_body,
     stack_generations::StackGenerations,
@@ -58,16 +59,15 @@ impl Stacks {
         cooldowns: &Cooldowns,
         is_traced: bool,
     ) -> Result<Self, BoxError> {
-        let client = HyperService::builder()
-            .proxy(config.proxy.clone())
-            .build()?;
+        let client = http_client(&config.proxy)?;
         let attempt = move |request: Request<ReplayBody>| match is_traced {
             true => name_attempt(request),
             false => request,
         };
-        let upstream = MissingPath::new(client.clone()).map_request(attempt);
-        let gate = |health| health_gate(health, client.clone());
-        let gate = config.health.as_ref().map(gate);
+        let upstream = MissingPath::new(client).map_request(attempt);
+        // A probe does not wait behind the streams of calls.
+        let gate = |health| http_client(&config.proxy).map(|client| health_gate(health, client));
+        let gate = config.health.as_ref().map(gate).transpose()?;
         let service = |stack: &AgentStack<Server>| match &gate {
             Some(gate) => boxed(stack.service(gate.layer(upstream.clone())), is_traced),
             None => boxed(stack.service(upstream.clone()), is_traced),

@@ -44,6 +44,7 @@ mod control;
 pub mod embedded_upstream;
 mod events;
 mod host_check;
+mod http_client;
 mod line_writer;
 mod metrics;
 mod missing_path;

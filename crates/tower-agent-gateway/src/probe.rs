@@ -1,18 +1,20 @@
 //! Asks the upstream of each candidate for its models, to find out whether the candidate can serve.
 
-use std::{error::Error, fmt, time::Duration};
+use std::{fmt, time::Duration};
 
 use bytes::Bytes;
 use futures_util::future::join_all;
 use http::{Request, StatusCode, Uri};
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use serde_json::Value;
 use tokio::time::{Instant, timeout_at};
 use tower::ServiceExt;
-use tower_agent::{BoxError, Candidate, ReplayBody, llm::failure::TransportError};
+use tower_agent::{BoxError, Candidate, ReplayBody};
 use tower_agent_hyper::{HyperBody, HyperService};
 
-use crate::config::Config;
+use crate::{
+    config::Config,
+    http_client::{causes, http_client, read_at_most},
+};
 
 /// The longest that one candidate is waited for.
 const LIMIT: Duration = Duration::from_secs(5);
@@ -51,9 +53,7 @@ enum ModelList {
 ///
 /// If the HTTP client cannot be built.
 pub async fn probe(config: &Config) -> Result<Vec<Probe>, BoxError> {
-    let client = HyperService::builder()
-        .proxy(config.proxy.clone())
-        .build()?;
+    let client = http_client(&config.proxy)?;
     let asked = config
         .candidates
         .iter()
@@ -95,12 +95,9 @@ async fn answer(client: HyperService, request: Request<ReplayBody>, model: &str)
 }
 
 async fn read(body: HyperBody) -> Result<Bytes, String> {
-    let body = Limited::new(body, MOST).collect().await;
-    let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-        true => format!("it is longer than {} MiB", MOST >> 20),
-        false => causes(&*error),
-    })?;
-    Ok(body.to_bytes())
+    let body = read_at_most(body, MOST).await;
+    let body = body.map_err(|error| causes(&*error))?;
+    body.ok_or_else(|| format!("it is longer than {} MiB", MOST >> 20))
 }
 
 /// Looks for the model in a list, as the APIs of OpenAI and Anthropic have it.
@@ -118,19 +115,6 @@ fn models(body: &[u8], model: &str) -> ModelList {
         true => ModelList::Has,
         false => ModelList::Lacks,
     }
-}
-
-fn causes(error: &(dyn Error + 'static)) -> String {
-    // The text of a `TransportError` repeats that of its source.
-    let source = error.downcast_ref().and_then(TransportError::source);
-    let error = source.unwrap_or(error);
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 impl Probe {

@@ -1,13 +1,15 @@
 //! `[watchdog]`: asks services over HTTP about runs that look stuck.
 
 use http::{Method, Request, Uri, header};
-use http_body_util::{BodyExt, Limited};
 use serde::{Serialize, de::DeserializeOwned};
 use tower::{Service, ServiceExt, service_fn};
 use tower_agent::{BoxError, ReplayBody, RunRegistry, Watchdog};
 use tower_agent_hyper::HyperService;
 
-use crate::config::Config;
+use crate::{
+    config::Config,
+    http_client::{http_client, read_at_most},
+};
 
 /// The most bytes of an answer that are read; a longer answer is an error.
 const MOST: usize = 64 * 1024;
@@ -21,11 +23,11 @@ pub(crate) fn watchdog(
     config: &Config,
     registry: &RunRegistry,
 ) -> Result<Option<Watchdog>, BoxError> {
-    let proxy = config.proxy.clone();
+    let proxy = &config.proxy;
     let Some(config) = &config.watchdog else {
         return Ok(None);
     };
-    let client = HyperService::builder().proxy(proxy).build()?;
+    let client = http_client(proxy)?;
     let mut watchdog = Watchdog::new(registry).ends(config.ends);
     if let Some(url) = &config.checker {
         watchdog = watchdog.checker(asked(&client, url));
@@ -68,8 +70,9 @@ where
             if !answer.status().is_success() {
                 return Err(format!("the answer is a {}", answer.status()).into());
             }
-            let body = Limited::new(answer.into_body(), MOST).collect().await?;
-            Ok(serde_json::from_slice(&body.to_bytes())?)
+            let body = read_at_most(answer.into_body(), MOST).await?;
+            let body = body.ok_or("the answer has more than 64 KiB")?;
+            Ok(serde_json::from_slice(&body)?)
         }
     })
 }

@@ -1,19 +1,19 @@
 //! The HTTP client of the sender of spans.
 
 use std::{
-    error::Error,
     future::Future,
     pin::Pin,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
 
-use http_body_util::{BodyExt, LengthLimitError, Limited};
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use tokio::{runtime::Handle, time::timeout};
 use tower::ServiceExt;
-use tower_agent::{BoxError, ReplayBody, llm::failure::TransportError};
+use tower_agent::{BoxError, ReplayBody};
 use tower_agent_hyper::{HyperService, UpstreamProxy};
+
+use crate::http_client::{causes, http_client, read_at_most};
 
 /// The longest time that the receiver has for a batch.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -34,9 +34,9 @@ pub(super) struct OtlpHttpClient {
 }
 
 impl OtlpHttpClient {
-    pub(super) fn new(proxy: UpstreamProxy) -> Result<Self, BoxError> {
+    pub(super) fn new(proxy: &UpstreamProxy) -> Result<Self, BoxError> {
         Ok(Self {
-            client: HyperService::builder().proxy(proxy).build()?,
+            client: http_client(proxy)?,
             runtime: Handle::current(),
             is_failing: AtomicBool::new(false),
         })
@@ -59,20 +59,6 @@ impl OtlpHttpClient {
     }
 }
 
-/// The error with its causes.
-fn causes(error: &(dyn Error + 'static)) -> String {
-    // The text of a `TransportError` repeats that of its source.
-    let source = error.downcast_ref().and_then(TransportError::source);
-    let error = source.unwrap_or(error);
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
-}
-
 async fn send(client: HyperService, request: Request<Bytes>) -> Result<Response<Bytes>, HttpError> {
     timeout(LIMIT, answer(client, request))
         .await
@@ -85,13 +71,9 @@ async fn answer(
 ) -> Result<Response<Bytes>, HttpError> {
     let answer = client.oneshot(request.map(ReplayBody::from)).await?;
     let (head, body) = answer.into_parts();
-    // An error drops the body, and with it the connection.
-    let body = Limited::new(body, MOST).collect().await;
-    let body = body.map_err(|error| match error.is::<LengthLimitError>() {
-        true => "the answer has more than 64 KiB: is it a receiver of OTLP?".into(),
-        false => error,
-    })?;
-    let mut whole = Response::new(body.to_bytes());
+    let body = read_at_most(body, MOST).await?;
+    let body = body.ok_or("the answer has more than 64 KiB: is it a receiver of OTLP?")?;
+    let mut whole = Response::new(body);
     *whole.status_mut() = head.status;
     Ok(whole)
 }

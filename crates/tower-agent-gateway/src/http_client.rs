@@ -1,0 +1,48 @@
+//! What the gateway's HTTP clients have in common.
+
+use std::{error::Error, time::Duration};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use tower_agent::{BoxError, llm::failure::TransportError};
+use tower_agent_hyper::{HyperBody, HyperService, UpstreamProxy};
+
+/// The longest that the making of a connection may take: a host that drops packets is given up.
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Makes a client with connections of its own.
+///
+/// # Errors
+///
+/// If the platform's verifier of certificates cannot be made.
+pub(crate) fn http_client(proxy: &UpstreamProxy) -> Result<HyperService, BoxError> {
+    let client = HyperService::builder()
+        .proxy(proxy.clone())
+        .connect_timeout(CONNECT_TIMEOUT);
+    Ok(client.build()?)
+}
+
+/// Reads a body of at most `most` bytes; `None` if it is longer.
+///
+/// A body that is longer is dropped, and with it its connection.
+pub(crate) async fn read_at_most(body: HyperBody, most: usize) -> Result<Option<Bytes>, BoxError> {
+    match Limited::new(body, most).collect().await {
+        Ok(body) => Ok(Some(body.to_bytes())),
+        Err(error) if error.is::<LengthLimitError>() => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The text of an error with its causes.
+pub(crate) fn causes(error: &(dyn Error + 'static)) -> String {
+    // The text of a `TransportError` repeats that of its source.
+    let source = error.downcast_ref().and_then(TransportError::source);
+    let error = source.unwrap_or(error);
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
