@@ -1,10 +1,12 @@
 //! What the service makes of a request and of its answer.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use http::{Request, Version, header};
 use tower::ServiceExt;
 use tower_agent::{Run, llm::failure::TransportError};
-use tower_agent_hyper::UnsupportedUri;
+use tower_agent_hyper::{HyperService, UnsupportedUri};
 
 use crate::{
     http2::{Frames, http2},
@@ -87,6 +89,22 @@ async fn a_refused_connection_is_one_of_the_transport_and_names_no_url() {
     assert!(TransportError::is_refused(&*error), "{error:?}");
     let causes = causes(&error).concat();
     assert!(!causes.contains("secret"), "{causes}");
+}
+
+#[tokio::test]
+async fn a_connection_that_is_not_made_in_time_is_one_of_the_transport() {
+    // TLS belongs to the connection.
+    let server = Server::start(Peer::hang).await;
+    let limit = Duration::from_millis(100);
+    let client = HyperService::builder().connect_timeout(limit).build();
+    let request = Request::post(format!("https://{}/v1", server.addr)).body("".into());
+
+    let error = send(&client.unwrap(), request.unwrap()).await.unwrap_err();
+
+    assert!(error.is::<TransportError>());
+    assert!(!TransportError::is_refused(&*error));
+    let causes = causes(&error).concat();
+    assert!(causes.contains("no connection within 100ms"), "{causes}");
 }
 
 #[tokio::test]

@@ -26,7 +26,7 @@ const KEY: &[u8] = include_bytes!("key.pem");
 const CREDENTIAL: &str = "Basic dXNlcjpwQHNz";
 
 /// The acceptor asks for the client's certificate, and takes none as well.
-fn acceptor() -> TlsAcceptor {
+pub(crate) fn acceptor() -> TlsAcceptor {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let verifier =
         WebPkiClientVerifier::builder_with_provider(Arc::new(roots()), Arc::clone(&provider));
@@ -48,7 +48,7 @@ fn roots() -> RootCertStore {
     roots
 }
 
-fn trusting() -> ClientConfig {
+pub(crate) fn trusting() -> ClientConfig {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()

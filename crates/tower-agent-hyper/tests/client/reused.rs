@@ -13,6 +13,7 @@ use tower::ServiceExt;
 use tower_agent::{ReplayBody, llm::failure::TransportError};
 use tower_agent_hyper::{HyperService, RESEND_WITHIN};
 
+use crate::proxy::{acceptor, trusting};
 use crate::upstream::{OK, Peer, Server, ask, causes, client, within};
 
 /// The first connection answers one request, and ends at the second after these bytes; the next
@@ -82,6 +83,47 @@ async fn a_server_that_closes_soon_after_each_answer_fails_no_call() {
     assert_eq!(bodies.len(), 200);
     bodies.dedup();
     assert_eq!(bodies.len(), 200);
+}
+
+/// A request that waits for its connection may get that of an answer which ended meanwhile. What
+/// was read of that answer is none to the request.
+#[tokio::test]
+async fn a_request_that_waited_for_the_connection_that_dies_goes_out_again() {
+    let server = Server::start(|peer| async move {
+        // The second connection comes too late for the request that asked for it.
+        if peer.number == 1 {
+            return std::future::pending().await;
+        }
+        let mut peer = peer.behind_tls(acceptor()).await.unwrap();
+        peer.request().await;
+        if peer.number == 0 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            peer.send(OK).await;
+            peer.request().await;
+            // The connection ends without a byte.
+            return;
+        }
+        peer.send(OK).await;
+    })
+    .await;
+    let client = HyperService::builder().tls_config(trusting());
+    let client = client.build().unwrap();
+    let post = |body: &str| {
+        let request = Request::post(format!("https://localhost:{}/v1", server.addr.port()));
+        request.body(ReplayBody::from(body.to_owned())).unwrap()
+    };
+
+    let (first, second) = tokio::join!(ask(&client, post("first")), async {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        ask(&client, post("second")).await
+    });
+
+    assert_eq!(
+        (first.unwrap(), second.unwrap()),
+        ("ok".into(), "ok".into())
+    );
+    let wanted = notes(&[(0, "first"), (0, "second"), (2, "second")]);
+    assert_eq!(server.notes(), wanted);
 }
 
 #[tokio::test]
