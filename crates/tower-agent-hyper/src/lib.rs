@@ -1,42 +1,53 @@
 //! hyper-util's client as a Tower service, for the layers of [`tower_agent`].
 //!
 //! A client under layers that count attempts must not make attempts of its own, and must not serve
-//! two tries of a call by the same dead connection. [`HyperService`] repeats what no upstream has
-//! processed, and nothing else; and it takes connections out of its pool that have been silent for
-//! as long as a call waited for them. For programs that have a reqwest client there is
-//! `tower_agent::adapter::reqwest`, which does less.
+//! two tries of a call by the same dead connection. [`HyperService`] repeats a request in two cases
+//! alone, and never after a byte that may belong to its answer; and it takes connections out of its
+//! pool that have been silent for as long as a call waited for them. For programs that have a
+//! reqwest client there is `tower_agent::adapter::reqwest`, which does less.
 //!
 //! # What is sent again
 //!
 //! A request is sent again at once, without counting as an attempt, and no layer sees it:
 //!
-//! - It died on a connection that had served a request before, without a byte of an answer, within
-//!   [`RESEND_WITHIN`]. Some servers close their connections some milliseconds after an answer
-//!   without saying so, and a request that is on its way then finds no reader. A request that dies
-//!   later may have been worked on.
 //! - The peer says that it did not process the request: an HTTP/2 stream that was reset with
-//!   `REFUSED_STREAM`, or one above the last id of a `GOAWAY`.
+//!   `REFUSED_STREAM`, or one above the last id of a `GOAWAY`. The repeat takes the next connection
+//!   of the pool.
+//! - The connection ended, or failed by an error of I/O, within [`RESEND_WITHIN`] of the call; it
+//!   had served a request before; and nothing was read on it since it got this one, on HTTP/2 not
+//!   for another stream either. A timeout is no such failure. Some servers close their connections
+//!   some milliseconds after an answer without saying so, and a request that is on its way then
+//!   finds no reader. The repeat has a connection made for it. If that cannot be made, the call fails
+//!   by the error of the first send, which says that the request may have been read.
 //!
-//! It goes out once more at most, on a connection made for it, and only if its body can be sent
-//! twice: a [`ReplayBody`](tower_agent::ReplayBody), as the layers that repeat make one, or an empty
-//! body of any type. A server that processes a request and closes its connection without a byte of
-//! the answer gets such a request twice; an attempt by a layer would do the same.
+//! It goes out once more at most, and only if its body can be sent twice: a
+//! [`ReplayBody`](tower_agent::ReplayBody), as the layers that repeat make one, or an empty body of
+//! any type. In the second case the first request may have been processed: a server that processes
+//! a request and crashes before a byte of the answer gets it twice, as by an attempt of a layer.
+//! [`resends`](HyperServiceBuilder::resends) switches both off.
 //!
 //! One repeat of the client itself stays. A connection of the pool can turn out to be closed before
 //! a byte of the request was written on it; then the next one takes the request.
+//!
+//! # Connections
+//!
+//! An HTTP/1 connection has one request at a time. On HTTP/2 the requests to an origin share one
+//! connection until a hundred are under way, by default, and further ones take another: see
+//! [`max_streams_per_connection`](HyperServiceBuilder::max_streams_per_connection).
 //!
 //! # Silence
 //!
 //! A connection of which nothing comes can be that of a slow model, or its peer is dead: a machine
 //! that lost its power, a balancer that forgot the connection, a process that hangs while its kernel
 //! acknowledges. If a call is dropped before the end of its answer, and nothing was read on its
-//! connection for a while, then that connection, and all of the same origin on which nothing was
-//! read since, take no further request. The next try has a fresh connection. Requests that are
-//! under way on them go on.
+//! connection for a while for which the call waited, then that connection takes no further request.
+//! Requests that are under way on it go on. While an answer waits for a slow caller, the call waits
+//! for nothing.
 //!
-//! The while is half a second if the call's [`Run`](tower_agent::Run) was ended by a
-//! [`StepTimeoutLayer`](tower_agent::StepTimeoutLayer), and else [`SILENCE`]. A caller that leaves
-//! early costs no connection.
+//! The while is [`SILENCE`]. It is half a second if the call's [`Run`](tower_agent::Run) was ended by
+//! a [`StepTimeoutLayer`](tower_agent::StepTimeoutLayer); then all connections of the same origin on
+//! which nothing was read since take no further request either, and the next try has a fresh one. A
+//! caller that leaves early costs no connection.
 //!
 //! On HTTP/2 the service also sends PINGs, 30 s after the last byte by default, and closes the
 //! connection if no answer comes within 20 s.
@@ -45,11 +56,12 @@
 //!
 //! The run of the request's extensions is in the answer's, and nothing else is. The answer has the
 //! version HTTP/1.1, whichever the upstream spoke, and no `transfer-encoding`: both are of the
-//! upstream's connection.
-//! The version of the request is dropped too: TLS negotiates HTTP/2 or HTTP/1.1.
+//! upstream's connection. The version of the request is dropped too: TLS negotiates HTTP/2 or
+//! HTTP/1.1, and without TLS it is HTTP/1.1, or HTTP/2 with
+//! [`http2_prior_knowledge`](HyperServiceBuilder::http2_prior_knowledge).
 //!
-//! The client follows no redirect, sends no header of its own but `host` and what frames the body,
-//! and decompresses nothing.
+//! The client follows no redirect, sends no header of its own but `host`, what frames the body and,
+//! to a proxy, its credential, and decompresses nothing.
 //!
 //! # Timeouts
 //!
