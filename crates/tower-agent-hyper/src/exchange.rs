@@ -36,17 +36,10 @@ enum Phase {
     Sent(CaptureConnection),
     Answered {
         record: Arc<ConnectionRecord>,
-        /// `None` while the next frame waits for the caller, as far as is known.
-        pending: Option<PendingFrame>,
+        /// What had been read of the connection when the caller began to wait for a frame; `None`
+        /// while a frame waits for the caller, as far as is known.
+        pending: Option<u64>,
     },
-}
-
-/// The caller waits for a frame.
-#[derive(Debug)]
-struct PendingFrame {
-    since: Instant,
-    /// What had been read of the connection by then.
-    read: u64,
 }
 
 impl Exchange {
@@ -94,10 +87,7 @@ impl Exchange {
     /// The caller asked for a frame, and none is there.
     pub(crate) fn waits_for_frame(&mut self) {
         if let Some(Phase::Answered { record, pending }) = &mut self.phase {
-            pending.get_or_insert_with(|| PendingFrame {
-                since: Instant::now(),
-                read: record.bytes_read(),
-            });
+            pending.get_or_insert_with(|| record.bytes_read());
         }
     }
 
@@ -117,17 +107,12 @@ impl Exchange {
 
 impl Drop for Exchange {
     fn drop(&mut self) {
-        let (record, capture, since) = match self.phase.take() {
+        let (record, capture, is_silent) = match self.phase.take() {
             None => return,
             Some(Phase::Answered { record, pending }) => {
-                // Without a wait the silence is the caller's.
-                let Some(pending) = pending else {
-                    return;
-                };
-                if record.bytes_read() != pending.read {
-                    return;
-                }
-                (record, None, pending.since)
+                // If the call does not wait, the silence is the caller's.
+                let is_silent = pending.is_some_and(|read| read == record.bytes_read());
+                (record, None, is_silent)
             }
             Some(Phase::Sent(capture)) => {
                 let connected = capture.connection_metadata();
@@ -137,10 +122,8 @@ impl Drop for Exchange {
                     return;
                 };
                 // What was read of a connection without an answer was its handshake.
-                if record.is_proven() && !record.is_silent_since(self.began) {
-                    return;
-                }
-                (record, Some(capture), self.began)
+                let is_silent = record.is_silent_since(self.began) || !record.is_proven();
+                (record, Some(capture), is_silent)
             }
         };
         // Whoever ends a node stores the reason before the drop.
@@ -151,8 +134,8 @@ impl Drop for Exchange {
             _ if has_timed_out => STEP_SILENCE,
             _ => SILENCE,
         };
-        let since = since.max(record.last_read());
-        if since.elapsed() < least {
+        let since = self.began.max(record.last_read());
+        if !is_silent || since.elapsed() < least {
             return;
         }
         tracing::debug!(silent = ?since.elapsed(), has_timed_out, "silent connections are not used again");

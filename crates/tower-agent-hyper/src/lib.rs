@@ -40,7 +40,7 @@
 //! A connection of which nothing comes can be that of a slow model, or its peer is dead: a machine
 //! that lost its power, a balancer that forgot the connection, a process that hangs while its kernel
 //! acknowledges. If a call is dropped before the end of its answer, and nothing was read on its
-//! connection for a while for which the call waited, then that connection takes no further request.
+//! connection for a while although the call waited, then that connection takes no further request.
 //! Requests that are under way on it go on. While an answer waits for a slow caller, the call waits
 //! for nothing.
 //!
