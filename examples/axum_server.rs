@@ -6,7 +6,8 @@
 
 use axum::Router;
 use std::time::Duration;
-use tower_agent::{adapter::reqwest::ReqwestService, *};
+use tower_agent::*;
+use tower_agent_reqwest::ReqwestService;
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {

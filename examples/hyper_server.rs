@@ -7,7 +7,8 @@
 
 use hyper_util::{rt, server::conn::auto::Builder, service::TowerToHyperService};
 use std::time::Duration;
-use tower_agent::{adapter::reqwest::ReqwestService, *};
+use tower_agent::*;
+use tower_agent_reqwest::ReqwestService;
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {

@@ -30,8 +30,9 @@ use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_agent::{
     BoxError, HardCeilingLayer, HealthGateLayer, LoopGuardLayer, LoopVerdict, Run, RunEvent,
-    RunNotice, StepTimeoutLayer, TerminalReason, Terminated, adapter::reqwest::ReqwestService,
+    RunNotice, StepTimeoutLayer, TerminalReason, Terminated,
 };
+use tower_agent_reqwest::ReqwestService;
 
 use self::server::{Condition, LOAD, LocalModelServer, PREFILL};
 

@@ -17,10 +17,8 @@ use tokio::{
     net::TcpListener,
 };
 use tower::{Service, ServiceBuilder};
-use tower_agent::{
-    BoxError, HardCeilingLayer, StepTimeoutLayer, TerminalReason, Terminated,
-    adapter::reqwest::ReqwestService,
-};
+use tower_agent::{BoxError, HardCeilingLayer, StepTimeoutLayer, TerminalReason, Terminated};
+use tower_agent_reqwest::ReqwestService;
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {

@@ -187,21 +187,23 @@
 //!
 //! # Features
 //!
-//! All layers are in the default build. The feature `axum` adds an extractor for [`Run`], the
-//! feature `reqwest` adds `ReqwestService`; both are in [`adapter`]. The feature `config` adds
-//! `AgentConfig`, a configuration in TOML or JSON. The feature `metrics` records metrics with the
-//! facade of that name.
+//! All layers are in the default build. The feature `axum` adds an extractor for [`Run`] in
+//! [`adapter`], `config` adds `AgentConfig`, a configuration in TOML or JSON, and `metrics` records
+//! metrics with the facade of that name.
+//!
+//! Clients are crates of their own: `tower-agent-reqwest` and `tower-agent-hyper`. What LLM APIs
+//! send is read by `tower-agent-llm`, which is [`llm`] here.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 #![cfg_attr(
-    not(any(feature = "axum", feature = "reqwest")),
+    not(feature = "axum"),
     allow(
         rustdoc::broken_intra_doc_links,
         reason = "the module is behind the features"
     )
 )]
 
-#[cfg(any(feature = "axum", feature = "reqwest"))]
+#[cfg(feature = "axum")]
 pub mod adapter;
 pub mod attempt;
 pub mod body;
@@ -229,13 +231,13 @@ extern crate self as tower_agent;
 mod tests;
 
 /// Compiles the examples of the README as doc tests; the examples send requests with reqwest.
-#[cfg(all(doctest, feature = "reqwest"))]
+#[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 #[derive(Debug)]
 pub struct Readme;
 
 /// Compiles the programs of `docs/errors.md`, and checks that its wrong programs do not compile.
-#[cfg(all(doctest, feature = "reqwest"))]
+#[cfg(doctest)]
 #[doc = include_str!("../docs/errors.md")]
 #[derive(Debug)]
 pub struct Errors;

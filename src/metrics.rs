@@ -58,7 +58,7 @@ use std::{
 use ::metrics::{Key, KeyName, Label, Level, Metadata, Recorder, Unit, with_recorder};
 use http::StatusCode;
 
-use crate::llm::dialect::{GenAiOperation, Usage};
+use crate::llm::{GenAiOperation, dialect::Usage};
 
 /// The value of a label in place of a text that this crate and the configuration do not know.
 pub(crate) const OTHER: &str = "other";

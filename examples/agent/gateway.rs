@@ -9,8 +9,9 @@ use tower::ServiceBuilder;
 use tower_agent::{
     BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, LoopGuardLayer,
     ModelFallbackLayer, PumpLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer,
-    TerminalResponseLayer, Trajectory, TurnCapLayer, adapter::reqwest::ReqwestService,
+    TerminalResponseLayer, Trajectory, TurnCapLayer,
 };
+use tower_agent_reqwest::ReqwestService;
 
 use crate::{SILENCE, upstream};
 

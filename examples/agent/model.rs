@@ -7,9 +7,8 @@ use http_body_util::{BodyExt, Full};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tower::{Service, ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
-use tower_agent::{
-    BoxError, HardCeilingLayer, Run, StepTimeoutLayer, adapter::reqwest::ReqwestService,
-};
+use tower_agent::{BoxError, HardCeilingLayer, Run, StepTimeoutLayer};
+use tower_agent_reqwest::ReqwestService;
 
 use crate::{CALL_LIMIT, SILENCE};
 

@@ -8,8 +8,9 @@ use tower::{ServiceBuilder, ServiceExt};
 use tower_agent::{
     BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
     RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer,
-    TerminalResponseLayer, adapter::reqwest::ReqwestService,
+    TerminalResponseLayer,
 };
+use tower_agent_reqwest::ReqwestService;
 
 use crate::{situations::StackLimits, upstream};
 

@@ -1,10 +1,11 @@
-//! Adapters for client libraries and web frameworks, each behind a feature of its name.
+//! Adapters for web frameworks, each behind a feature of its name.
 //!
-//! With both adapters a handler calls a model under the run of its own request, so that
+//! Those for client libraries are crates of their own, `tower-agent-reqwest` and `tower-agent-hyper`.
+//! With both kinds a handler calls a model under the run of its own request, so that
 //! the end of the run ends that call as well.
 //!
-#![cfg_attr(all(feature = "axum", feature = "reqwest"), doc = "```")]
-#![cfg_attr(not(all(feature = "axum", feature = "reqwest")), doc = "```ignore")]
+#![cfg_attr(feature = "axum", doc = "```")]
+#![cfg_attr(not(feature = "axum"), doc = "```ignore")]
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_agent::BoxError> {
 //! # let _ = rustls::crypto::ring::default_provider().install_default();
 //! use std::time::Duration;
@@ -15,8 +16,9 @@
 //! use tower::{ServiceBuilder, ServiceExt};
 //! use tower_agent::{
 //!     Run, RunLayer, RunRegistry, StepTimeoutLayer, TerminalResponseLayer,
-//!     adapter::reqwest::ReqwestService,
+//!
 //! };
+//! use tower_agent_reqwest::ReqwestService;
 //!
 //! # let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
 //! # let url = format!("http://{}/v1/chat/completions", listener.local_addr()?);
@@ -51,6 +53,3 @@
 #[cfg(feature = "axum")]
 #[cfg_attr(docsrs, doc(cfg(feature = "axum")))]
 pub mod axum;
-#[cfg(feature = "reqwest")]
-#[cfg_attr(docsrs, doc(cfg(feature = "reqwest")))]
-pub mod reqwest;

@@ -22,11 +22,8 @@ use crate::{
     llm::{
         JsonOutline,
         dialect::{Dialect, StreamFailure, StreamState, Truncated},
-        failure::{
-            Classifier, Failure, FailureClass, IncompleteJson, Redirected, TransportError,
-            is_empty, is_suspect, unframed,
-        },
-        is_broken_json, is_plain, names_json,
+        failure::{Classifier, Failure, FailureClass, IncompleteJson, Redirected, TransportError},
+        is_broken_json, is_empty, is_plain, is_suspect, names_json, unframed,
     },
     run::{NodeKind, ReasonClass, Run, TerminalReason, Terminated},
     supervise::{

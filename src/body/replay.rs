@@ -54,9 +54,12 @@ impl ReplayBody {
         self.first.is_empty()
     }
 
-    /// Downcasts a body that is a `ReplayBody` already; returns any other body as the
-    /// error.
-    pub(crate) fn try_from_body<B: 'static>(mut body: B) -> Result<Self, B> {
+    /// Downcasts a body that is a `ReplayBody` already, for the adapter of a client.
+    ///
+    /// # Errors
+    ///
+    /// Any other body is returned as it is.
+    pub fn try_from_body<B: 'static>(mut body: B) -> Result<Self, B> {
         if let Some(body) = (&mut body as &mut dyn Any).downcast_mut::<Self>() {
             return Ok(std::mem::take(body));
         }

@@ -15,7 +15,7 @@ use super::{
     values::{BoundedCount, Time},
 };
 use crate::{
-    llm::failure::{FIELDS, SignalPlace},
+    llm::{FIELDS, failure::SignalPlace},
     run::LoopLimits,
 };
 

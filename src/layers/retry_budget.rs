@@ -148,8 +148,8 @@ use crate::{
     error::BoxError,
     llm::{
         Following, RequestFields,
-        failure::{Classifier, Failure, FailureClass, RetrySame, TryOther, may_be_empty},
-        names_stream,
+        failure::{Classifier, Failure, FailureClass, RetrySame, TryOther},
+        may_be_empty, names_stream,
     },
     run::{ErrorAllowance, NodeKind, Run},
 };

@@ -10,7 +10,8 @@ use super::{
 use crate::{
     body::{AnnouncedLength, has_body},
     llm::{
-        dialect::{Dialect, GenAiOperation, Truncated},
+        GenAiOperation,
+        dialect::{Dialect, Truncated},
         failure::{Failure, FailureClass},
     },
     run::{NEVER, Nanos, NotCounted, ResetOn, Run, TerminalReason},

@@ -13,11 +13,11 @@ use http::{HeaderMap, StatusCode};
 
 use crate::{
     llm::{
-        Following,
+        Following, MESSAGE_STOP, Partial,
         dialect::{Dialect, Finish, StreamFailure, Truncated, Usage},
-        is_plain, names_events,
-        sse::{DONE, MESSAGE_STOP},
-        stream::{ChunkSummary, Partial, StreamReader, estimated_tokens},
+        estimated_tokens, is_plain, names_events,
+        sse::DONE,
+        stream::{ChunkSummary, StreamReader},
     },
     lock::Lock,
     run::{NEVER, Nanos, Run, TokenMeter, nanos},

@@ -1,10 +1,7 @@
 //! Tests of what the marks of a stream say of its end.
 
 use super::stream_marks::MarkingReader;
-use crate::llm::{
-    dialect::Dialect,
-    sse::{DONE, MESSAGE_STOP},
-};
+use crate::llm::{MESSAGE_STOP, dialect::Dialect, sse::DONE};
 
 fn ended(dialect: Dialect, events: &[&str]) -> MarkingReader {
     let mut reader = MarkingReader::new(dialect);

@@ -5,10 +5,7 @@ use http::{Extensions, Response};
 
 use super::stream_marks::ResponseMarks;
 use crate::{
-    llm::{
-        is_plain,
-        stream::{GeneratedText, estimated_tokens},
-    },
+    llm::{GeneratedText, estimated_tokens, is_plain},
     run::{Run, TokenMeter},
 };
 

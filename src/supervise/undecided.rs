@@ -5,7 +5,7 @@ use http::{Extensions, HeaderMap, Response, header};
 
 use super::stream_marks::{BodyForm, MarkingReader, PossibleStream, ResponseMarks};
 use crate::{
-    llm::{dialect::Dialect, is_plain, stream::StreamSniffer},
+    llm::{StreamSniffer, dialect::Dialect, is_plain},
     run::Run,
 };
 

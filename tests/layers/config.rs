@@ -595,7 +595,7 @@ fn a_printed_configuration_has_the_limits_of_loops_in_force() {
 /// The page's candidates are there to be copied.
 #[test]
 fn the_candidates_of_the_page_of_providers_are_read_without_a_warning() {
-    let page = include_str!("../../docs/providers.md");
+    let page = include_str!("../../crates/tower-agent-llm/docs/providers.md");
     let (_, block) = page.split_once("```toml\n").unwrap();
     let (text, _) = block.split_once("```").unwrap();
     let config = AgentConfig::from_toml(text).unwrap_or_else(|error| panic!("{error}"));

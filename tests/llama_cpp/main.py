@@ -104,8 +104,8 @@ def an_answer_that_fills_the_context(world):
 
 
 def page(llama):
-    """The configuration that docs/providers.md has for llama.cpp, for this server."""
-    text = Path("docs/providers.md").read_text().partition("### llama.cpp")[2]
+    """The configuration that crates/tower-agent-llm/docs/providers.md has for llama.cpp, for this server."""
+    text = Path("crates/tower-agent-llm/docs/providers.md").read_text().partition("### llama.cpp")[2]
     return text.partition("```toml")[2].partition("```")[0].replace("127.0.0.1:8080", f"127.0.0.1:{llama.port}")
 
 

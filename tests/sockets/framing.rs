@@ -12,7 +12,7 @@ use hyper_util::{
 };
 use tokio::net::TcpListener;
 use tower::ServiceExt;
-use tower_agent::adapter::reqwest::ReqwestService;
+use tower_agent_reqwest::ReqwestService;
 
 use crate::net::{Back, Front, Play, Raw, Setup, Upstream, boxed, chunk, post, run};
 

@@ -10,7 +10,8 @@ use http::Request;
 use http_body_util::{BodyExt, Full};
 use tokio::time::Instant;
 use tower::{ServiceBuilder, ServiceExt};
-use tower_agent::{StepTimeoutLayer, TerminalReason, Terminated, adapter::reqwest::ReqwestService};
+use tower_agent::{StepTimeoutLayer, TerminalReason, Terminated};
+use tower_agent_reqwest::ReqwestService;
 
 use crate::net::{DONE, Play, SSE_HEAD, TOKEN, Upstream, chunk, run, within};
 

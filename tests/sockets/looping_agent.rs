@@ -12,8 +12,9 @@ use serde_json::{Value, json};
 use tower::ServiceBuilder;
 use tower_agent::{
     LoopGuardLayer, ReplayBody, RunEvent, RunLayer, RunNotice, RunRegistry, StepTimeoutLayer,
-    TerminalResponseLayer, adapter::reqwest::ReqwestService, run::RunEvents,
+    TerminalResponseLayer, run::RunEvents,
 };
+use tower_agent_reqwest::ReqwestService;
 
 use crate::net::{CHAT, Client, Play, Upstream, Version, run, serve};
 

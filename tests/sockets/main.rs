@@ -1,7 +1,7 @@
 //! Real sockets: HTTP/1.1 and HTTP/2, axum, hyper and reqwest, and clients
 //! that leave at every point of a call.
 
-#![cfg(all(feature = "axum", feature = "reqwest"))]
+#![cfg(feature = "axum")]
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

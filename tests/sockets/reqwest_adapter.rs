@@ -16,8 +16,9 @@ use tokio::{
 use tower::{Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
     BoxError, Run, RunLayer, RunRegistry, TerminalReason, TerminalResponseLayer,
-    adapter::reqwest::ReqwestService, llm::failure::TransportError,
+    llm::failure::TransportError,
 };
+use tower_agent_reqwest::ReqwestService;
 
 use crate::net::{Call, ClosedPort, Play, Upstream, run, within};
 

@@ -16,8 +16,8 @@ use http_body_util::{BodyExt, Full};
 use tower::{Layer, ServiceExt, util::BoxCloneService};
 use tower_agent::{
     BoxError, HealthGateLayer, ReplayBody, StepTimeoutLayer, TerminalReason, Terminated,
-    adapter::reqwest::ReqwestService,
 };
+use tower_agent_reqwest::ReqwestService;
 
 use super::upstream_process::UpstreamProcess;
 use crate::net::{run, until, within};

@@ -97,19 +97,37 @@ fn plan() -> impl Strategy<Value = Plan> {
 fn errors(api: Api) -> [&'static str; 3] {
     match api {
         Api::Chat => [
-            include_str!("../fixtures/upstream/openai/stream_error.json"),
-            include_str!("../fixtures/upstream/openrouter/stream_provider.json"),
-            include_str!("../fixtures/upstream/vllm/stream_error.json"),
+            include_str!(
+                "../../crates/tower-agent-llm/tests/fixtures/upstream/openai/stream_error.json"
+            ),
+            include_str!(
+                "../../crates/tower-agent-llm/tests/fixtures/upstream/openrouter/stream_provider.json"
+            ),
+            include_str!(
+                "../../crates/tower-agent-llm/tests/fixtures/upstream/vllm/stream_error.json"
+            ),
         ],
         Api::Messages => [
-            include_str!("../fixtures/upstream/anthropic/stream_overloaded.json"),
-            include_str!("../fixtures/upstream/anthropic/stream_api_error.json"),
-            include_str!("../fixtures/upstream/anthropic/stream_timeout.json"),
+            include_str!(
+                "../../crates/tower-agent-llm/tests/fixtures/upstream/anthropic/stream_overloaded.json"
+            ),
+            include_str!(
+                "../../crates/tower-agent-llm/tests/fixtures/upstream/anthropic/stream_api_error.json"
+            ),
+            include_str!(
+                "../../crates/tower-agent-llm/tests/fixtures/upstream/anthropic/stream_timeout.json"
+            ),
         ],
         Api::Responses => [
-            include_str!("../fixtures/upstream/openai/stream_responses_server_error.json"),
-            include_str!("../fixtures/upstream/openai/stream_responses_overloaded.json"),
-            include_str!("../fixtures/upstream/openai/stream_responses_event.json"),
+            include_str!(
+                "../../crates/tower-agent-llm/tests/fixtures/upstream/openai/stream_responses_server_error.json"
+            ),
+            include_str!(
+                "../../crates/tower-agent-llm/tests/fixtures/upstream/openai/stream_responses_overloaded.json"
+            ),
+            include_str!(
+                "../../crates/tower-agent-llm/tests/fixtures/upstream/openai/stream_responses_event.json"
+            ),
         ],
     }
 }

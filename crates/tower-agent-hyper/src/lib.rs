@@ -4,7 +4,7 @@
 //! two tries of a call by the same dead connection. [`HyperService`] repeats a request in two cases
 //! alone, and never after a byte that may belong to its answer; and it takes connections out of its
 //! pool that have been silent for as long as a call waited for them. For programs that have a
-//! reqwest client there is `tower_agent::adapter::reqwest`, which does less.
+//! reqwest client there is `tower-agent-reqwest`, which does less.
 //!
 //! # What is sent again
 //!

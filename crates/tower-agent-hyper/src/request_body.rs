@@ -1,7 +1,6 @@
 //! The body of a request, as the client takes it: of one type for all callers.
 
 use std::{
-    any::Any,
     error::Error,
     fmt,
     pin::Pin,
@@ -37,17 +36,15 @@ pub(crate) struct RequestBodyError {
 }
 
 impl OutgoingBody {
-    pub(crate) fn new<B>(mut body: B) -> Self
+    pub(crate) fn new<B>(body: B) -> Self
     where
         B: Body<Data = Bytes> + Send + 'static,
         B::Error: Into<BoxError>,
     {
-        if let Some(body) = (&mut body as &mut dyn Any).downcast_mut::<ReplayBody>() {
-            return Self::Replayable(std::mem::take(body));
-        }
-        match body.is_end_stream() {
-            true => Self::Replayable(ReplayBody::default()),
-            false => Self::Once {
+        match ReplayBody::try_from_body(body) {
+            Ok(body) => Self::Replayable(body),
+            Err(body) if body.is_end_stream() => Self::Replayable(ReplayBody::default()),
+            Err(body) => Self::Once {
                 inner: body.map_err(Into::into).boxed_unsync(),
                 failure: BodyFailure::default(),
             },

@@ -19,7 +19,8 @@ use crate::{
     headers::X_ATTEMPT,
     llm::{
         Following,
-        failure::{Failure, FailureClass, TryOther, may_be_empty},
+        failure::{Failure, FailureClass, TryOther},
+        may_be_empty,
     },
     run::{Clock, ErrorAllowance, Limits, Run},
 };

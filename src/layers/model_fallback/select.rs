@@ -190,14 +190,10 @@ impl FallbackPolicy {
             let CooldownState::Cooling { left, class } = self.state(stop) else {
                 return None;
             };
-            Some(Cooling {
-                candidate: self.candidate(stop)?.label().to_owned(),
-                left,
-                class,
-            })
+            let candidate = self.candidate(stop)?.label().to_owned();
+            Some(Cooling::new(candidate, left, class))
         });
-        let candidates = cooling.collect();
-        CoolingDown { candidates }
+        CoolingDown::new(cooling.collect())
     }
 
     /// The model for logs, cut to `MAX_LOGGED` characters, as callers choose its length.

@@ -23,7 +23,11 @@ use crate::{
     body::{content_length, has_body, unframe},
     error::BoxError,
     headers::X_RUN_ID,
-    llm::failure::{Failure, FailureClass, NotAStream, stated_code},
+    llm::{
+        NotAStream,
+        failure::{Failure, FailureClass},
+        stated_code,
+    },
     lock::Lock,
     run::{NotCounted, Terminated},
     supervise::{MarkingReader, ResponseMarks},

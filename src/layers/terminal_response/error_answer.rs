@@ -10,9 +10,10 @@ use crate::{
     headers::{X_RUN_ID, X_SHOULD_RETRY, X_TERMINAL_REASON},
     layers::run::CallFailed,
     llm::{
-        dialect::error_body,
-        dialect::{Dialect, Truncated},
-        failure::{CoolingDown, IncompleteJson, NotAStream, Redirected, TransportError, seconds},
+        NotAStream,
+        dialect::{Dialect, Truncated, error_body},
+        failure::{CoolingDown, IncompleteJson, Redirected, TransportError},
+        seconds,
         sse::ErrorInfo,
     },
     run::{InvalidRunId, RunId, TerminalReason, Terminated},

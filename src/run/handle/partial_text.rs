@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Run;
 use crate::{
-    llm::stream::Partial,
+    llm::Partial,
     run::{state::NodeState, tree::Node},
 };
 

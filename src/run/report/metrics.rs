@@ -3,7 +3,7 @@
 use std::{sync::OnceLock, time::Duration};
 
 use crate::{
-    llm::dialect::GenAiOperation,
+    llm::GenAiOperation,
     metrics::{self, ChunkTimes, EndedCall},
     run::{
         handle::Run,

@@ -25,7 +25,7 @@ use tracing::{
 
 use super::{log::guarded, summary::CallSummary};
 use crate::{
-    llm::{cut, dialect::GenAiOperation, failure::FailureClass},
+    llm::{GenAiOperation, cut, failure::FailureClass},
     lock::Lock,
     run::{
         handle::Run,

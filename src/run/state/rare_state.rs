@@ -12,7 +12,7 @@ use tokio::sync::broadcast;
 
 use super::identity::RunGuard;
 use crate::{
-    llm::stream::Partial,
+    llm::Partial,
     lock::Lock,
     run::{
         handle::{StopOnEnd, SubAgentLink},

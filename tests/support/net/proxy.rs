@@ -15,9 +15,10 @@ use tokio::net::TcpListener;
 use tower::{Service, ServiceBuilder, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_agent::{
     BoxError, ClientDisconnectLayer, HardCeilingLayer, PumpLayer, RunLayer, RunRegistry,
-    RunSnapshot, StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
-    adapter::reqwest::ReqwestService, error::RequestCut, llm::failure::TransportError,
+    RunSnapshot, StepTimeoutLayer, TerminalReason, TerminalResponseLayer, error::RequestCut,
+    llm::failure::TransportError,
 };
+use tower_agent_reqwest::ReqwestService;
 
 use super::eventually;
 

@@ -24,7 +24,10 @@ use tokio::time::Instant;
 use crate::{
     attempt::{ApiKey, Candidate, CompletionObserver, Operation, WITHIN_ACCOUNT},
     headers::CREDENTIALS,
-    llm::failure::{Cooling, Failure, FailureClass, Rest},
+    llm::{
+        Rest,
+        failure::{Cooling, Failure, FailureClass},
+    },
     lock::Lock,
     run::TerminalReason,
 };

@@ -1,6 +1,9 @@
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
-use crate::llm::failure::{Concern, Cooldown, Cooling, FailureClass, Rest};
+use crate::llm::{
+    Rest,
+    failure::{Concern, Cooldown, Cooling, FailureClass},
+};
 
 /// The maximum number of stored cooldown windows, running or ended, and suspicions.
 const MAX_WINDOWS: usize = 256;
@@ -277,10 +280,9 @@ impl CooldownWindows {
     /// The running windows, the one that ends first at the front.
     pub(crate) fn list(&self, now: Duration) -> Vec<Cooling> {
         let running = self.entries.values().filter(|entry| entry.until > now);
-        let cooling = running.map(|entry| Cooling {
-            candidate: entry.candidate.to_string(),
-            left: entry.until - now,
-            class: entry.class,
+        let cooling = running.map(|entry| {
+            let left = entry.until - now;
+            Cooling::new(entry.candidate.to_string(), left, entry.class)
         });
         let mut list: Vec<_> = cooling.collect();
         list.sort_by(|a, b| (a.left, &a.candidate).cmp(&(b.left, &b.candidate)));
@@ -361,11 +363,11 @@ impl Keys {
     /// The key under which a failure with this concern begins a window; `None` if it begins none.
     pub(super) const fn of(&self, concern: Concern) -> Option<CooldownKey> {
         Some(match concern {
-            Concern::Request => return None,
             Concern::Model => self.model,
             Concern::ModelOfAccount => self.model_of_account,
             Concern::Account => self.account,
             Concern::Host => self.provider,
+            _ => return None,
         })
     }
 
@@ -424,12 +426,12 @@ impl CooldownBackoff {
         };
         let stated = stated.map(|stated| stated.min(self.most));
         Some(match (cool, stated) {
-            (Cooldown::No, _) => return None,
             (Cooldown::Short | Cooldown::Quota, Some(stated)) => stated,
             (Cooldown::Short, None) if is_sole => self.short_of_sole(strikes),
             (Cooldown::Short, None) => self.short[strikes.min(2) as usize],
             (Cooldown::Long, stated) => doubled(self.long).max(stated.unwrap_or_default()),
             (Cooldown::Quota, None) => doubled(self.quota),
+            _ => return None,
         })
     }
 

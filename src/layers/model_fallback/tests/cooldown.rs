@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::super::cooldown::{
     CooldownBackoff, CooldownKey, CooldownProbe, CooldownState, CooldownWindows, Keys,
 };
-use crate::llm::failure::{FailureClass, Rest};
+use crate::llm::{Rest, failure::FailureClass};
 
 const LADDER: CooldownBackoff = CooldownBackoff::new();
 const PROBING: CooldownProbe = CooldownProbe {

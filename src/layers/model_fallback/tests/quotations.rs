@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 use tower::{Layer, ServiceExt, service_fn};
 
 use crate::{
-    Candidate, Cooldowns, ModelFallbackLayer, body::ReplayBody, error::BoxError,
-    llm::failure::phrases,
+    Candidate, Cooldowns, ModelFallbackLayer, body::ReplayBody, error::BoxError, llm::phrases,
 };
 
 /// What the first candidate answers.

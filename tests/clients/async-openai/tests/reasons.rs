@@ -20,8 +20,8 @@ use tokio::{
 use tower::ServiceBuilder;
 use tower_agent::{
     Run, StepTimeoutLayer, TerminalReason, TerminalResponseLayer, TurnCapLayer,
-    adapter::reqwest::ReqwestService,
 };
+use tower_agent_reqwest::ReqwestService;
 use tower_agent_async_openai::{client, reason_of};
 
 const WINDOW: Duration = Duration::from_millis(500);
