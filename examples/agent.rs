@@ -21,8 +21,6 @@ mod gateway;
 mod model;
 #[path = "agent/tools.rs"]
 mod tools;
-#[path = "agent/upstream.rs"]
-mod upstream;
 
 use std::{process::ExitCode, time::Duration};
 
@@ -30,6 +28,10 @@ use serde_json::json;
 use tower_agent::{BoxError, Run};
 
 use self::model::{ChatModel, GatewayRefusal, Reply};
+
+/// The simulated model that asks for each tool once, and the one that polls for ever.
+const AGENT: &str = "sim-agent";
+const POLLING: &str = "sim-polling";
 
 /// The longest that anything may be silent.
 const SILENCE: Duration = Duration::from_secs(10);
@@ -75,8 +77,8 @@ async fn start() -> Result<Option<GatewayRefusal>, BoxError> {
         None => gateway::start().await?,
     };
     let model = match stuck {
-        true => ChatModel::new(&gateway, upstream::POLLING)?,
-        false => ChatModel::new(&gateway, upstream::AGENT)?,
+        true => ChatModel::new(&gateway, POLLING)?,
+        false => ChatModel::new(&gateway, AGENT)?,
     };
     let tools = match stuck {
         true => tools::declared(&["poll_job"]),

@@ -13,16 +13,16 @@ use tower_agent::{
 };
 use tower_agent_reqwest::ReqwestService;
 
-use crate::{SILENCE, upstream};
+use crate::{AGENT, POLLING, SILENCE};
 
 /// How many turns a run may have.
 const MAX_TURNS: u32 = 12;
 
 /// Serves on a free port, until the process ends; answers where.
 pub(crate) async fn start() -> Result<String, BoxError> {
-    let behind = upstream::spawn().await?;
+    let behind = tower_agent_simulator::spawn().await?;
     let base_url: Uri = format!("http://{behind}/v1").parse()?;
-    let candidates = [upstream::AGENT, upstream::POLLING]
+    let candidates = [AGENT, POLLING]
         .into_iter()
         .map(|model| Candidate::new(model).base_url(base_url.clone()))
         .collect::<Result<Vec<_>, _>>()?;

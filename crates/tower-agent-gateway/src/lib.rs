@@ -4,7 +4,7 @@
 //! [`app`] makes the gateway's router for a [`Config`] and [`Runs`]. [`serve`] serves the router:
 //! it limits each connection, and at a signal ends the runs, with `control.drain` after a time in
 //! which they may finish. Without a configuration the program starts a simulated upstream
-//! ([`embedded_upstream`]), so that any SDK can call the gateway without a network or a key.
+//! ([`demo`]), so that any SDK can call the gateway without a network or a key.
 //!
 //! # Examples
 //!
@@ -12,13 +12,13 @@
 //! use axum::body::Body;
 //! use http::Request;
 //! use tower::ServiceExt;
-//! use tower_agent_gateway::{Runs, app, embedded_upstream};
+//! use tower_agent_gateway::{Runs, app, demo};
 //!
 //! # #[tokio::main]
 //! # async fn main() -> Result<(), tower_agent::BoxError> {
-//! let upstream = embedded_upstream::spawn().await?;
+//! let upstream = demo::spawn().await?;
 //! let runs = Runs::new();
-//! let app = app(&embedded_upstream::config(upstream)?, &runs)?;
+//! let app = app(&demo::config(upstream)?, &runs)?;
 //!
 //! // Each attempt at this model fails, so another model serves.
 //! let body = r#"{"model":"sim-failing","messages":[{"role":"user","content":"hi"}]}"#;
@@ -41,7 +41,7 @@ mod buffered_uploads;
 mod check_layer;
 mod config;
 mod control;
-pub mod embedded_upstream;
+pub mod demo;
 mod events;
 mod host_check;
 mod http_client;
@@ -55,7 +55,6 @@ mod run_assignment;
 mod runs;
 mod server;
 mod shutdown;
-mod simulated_upstream;
 
 mod stack_generations;
 mod telemetry;

@@ -30,7 +30,7 @@ use tokio::{
 };
 use tower_agent::BoxError;
 use tower_agent_gateway::{
-    App, Config, ConfigError, LineWriter, Runs, Telemetry, embedded_upstream, probe, serve,
+    App, Config, ConfigError, LineWriter, Runs, Telemetry, demo, probe, serve,
 };
 use tracing::{Dispatch, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
@@ -121,8 +121,8 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     let (config, embedded) = match &args.config {
         Some(path) => (load(path).await?, None),
         None => {
-            let upstream = embedded_upstream::spawn().await?;
-            (embedded_upstream::config(upstream)?, Some(upstream))
+            let upstream = demo::spawn().await?;
+            (demo::config(upstream)?, Some(upstream))
         }
     };
     let telemetry = Telemetry::new(&config)?;
@@ -143,11 +143,7 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     // The gateway serves even if the reader of its output has left.
     let _ = writeln!(io::stdout(), "listening on http://{address}");
     if let Some(upstream) = embedded {
-        let _ = writeln!(
-            io::stdout(),
-            "{}",
-            embedded_upstream::greeting(address, upstream)
-        );
+        let _ = writeln!(io::stdout(), "{}", demo::greeting(address, upstream));
     }
     let served = serve(listener, app.router(), &config, &runs, async || {
         select(pin!(term.recv()), pin!(interrupt.recv())).await;

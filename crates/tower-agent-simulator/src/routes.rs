@@ -33,8 +33,8 @@ struct SimulatedUpstream {
     stats: Stats,
 }
 
-/// The upstream as a router, to be served by the caller.
-pub(super) fn router() -> Router {
+/// The upstream as a router with counts of its own, to be served or called by the program.
+pub fn router() -> Router {
     let operation = |operation| {
         post(
             move |State(upstream): State<SimulatedUpstream>, body: Bytes| {

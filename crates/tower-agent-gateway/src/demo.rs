@@ -3,11 +3,9 @@
 use std::{fmt::Write as _, io, net::SocketAddr};
 
 use tower_agent::config::ConfigError;
+use tower_agent_simulator::MODELS;
 
-use crate::{
-    config::Config,
-    simulated_upstream::{self, behaviour::MODELS},
-};
+use crate::config::Config;
 
 /// Starts the simulated upstream on a free loopback port, and returns its address.
 ///
@@ -17,7 +15,7 @@ use crate::{
 ///
 /// If no port can be bound.
 pub async fn spawn() -> io::Result<SocketAddr> {
-    simulated_upstream::spawn().await
+    tower_agent_simulator::spawn().await
 }
 
 /// The configuration of a gateway in front of the simulated upstream.
@@ -39,7 +37,7 @@ pub fn config(upstream: SocketAddr) -> Result<Config, ConfigError> {
          base_delay = \"100ms\"\n\
          max_delay = \"1s\"\n",
     );
-    for (model, _) in MODELS {
+    for model in MODELS {
         // Writing to a string does not fail.
         let _ = write!(
             text,
@@ -52,7 +50,7 @@ pub fn config(upstream: SocketAddr) -> Result<Config, ConfigError> {
 /// Commands that show a gateway at `address` at work, for a user to paste.
 #[must_use]
 pub fn greeting(address: SocketAddr, upstream: SocketAddr) -> String {
-    let models = MODELS.map(|(model, _)| model).join(", ");
+    let models = MODELS.join(", ");
     let ask = |why: &str, flags: &str, model: &str, stream: bool| {
         format!(
             "  # {why}\n  \

@@ -30,6 +30,17 @@ pub(crate) const MODELS: [(&str, Behaviour); 15] = [
     ("sim-polling", Behaviour::Polling),
 ];
 
+/// The names of all models.
+pub(crate) const fn names() -> [&'static str; MODELS.len()] {
+    let mut names = [""; MODELS.len()];
+    let mut at = 0;
+    while at < names.len() {
+        names[at] = MODELS[at].0;
+        at += 1;
+    }
+    names
+}
+
 /// The way in which a simulated model answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Behaviour {
