@@ -406,7 +406,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             mut parts, content, ..
         } = answer;
         // An attempt's share of the time limits the attempt only until the commit.
-        attempt.node().clocks.lapse();
+        attempt.node().lapse_share();
         let completion = match failed {
             Some(_) => None,
             None => self.note_served(attempt, &parts),

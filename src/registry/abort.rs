@@ -93,7 +93,7 @@ impl RunRegistry {
     /// Ends the other live runs of this run's session as aborted, and returns their ids.
     pub(crate) fn abort_others(&self, run: &Run) -> Vec<RunId> {
         let node = run.nearest();
-        let identity = node.payload.identity();
+        let identity = node.identity();
         let session = identity.and_then(|known| Some((known.owner, known.session.as_ref()?)));
         session.map_or_else(Vec::new, |(owner, session)| {
             self.abort_but(Owner(owner), session, Some(node.number()))

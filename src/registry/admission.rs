@@ -119,7 +119,7 @@ impl RunRegistry {
 
     /// The run's identity, if this registry gave it.
     fn identity_of<'a>(&self, run: &'a Run) -> Option<&'a Identity> {
-        let identity = run.node().payload.identity()?;
+        let identity = run.node().identity()?;
         let registry = identity.registration.as_ptr();
         std::ptr::addr_eq(registry, Arc::as_ptr(&self.state)).then_some(identity)
     }

@@ -385,6 +385,6 @@ impl RunEntry {
     }
 
     fn identity(&self) -> Option<&Identity> {
-        self.run.node().payload.identity()
+        self.run.node().identity()
     }
 }

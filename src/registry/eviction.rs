@@ -31,7 +31,7 @@ pub(super) fn rank(end: Option<&End>, named: bool) -> usize {
 /// or in a pause, the result is `now` plus `limit`, when the caller looks again. If the sum is
 /// beyond the range of `Instant`, the result is `now` plus [`RunRegistry::IDLE`].
 pub(super) fn idle_until(node: &Node<NodeState>, limit: Duration, now: Instant) -> Instant {
-    let epoch = node.payload.epoch;
+    let epoch = node.started();
     let before = now.saturating_duration_since(epoch);
     let before = before.saturating_sub(RunRegistry::SAFETY);
     let last = node.last(ResetOn::AnyByte).max(node.last_pause());

@@ -217,7 +217,7 @@ impl RunRegistry {
     pub fn live_runs(&self) -> Vec<(Owner, Run)> {
         let runs = self.find_checked(Self::runs).into_iter();
         let live = runs.filter(|run| run.terminal_reason().is_none());
-        live.filter_map(|run| Some((Owner(run.node().payload.identity()?.owner), run)))
+        live.filter_map(|run| Some((Owner(run.node().identity()?.owner), run)))
             .collect()
     }
 

@@ -204,7 +204,7 @@ impl RunRegistry {
             if self.state.is_closed() || entries.reusable(&key, now).is_some() {
                 return false;
             }
-            let settlement = &run.node().payload.settlement;
+            let settlement = &run.node().settlement();
             let enrolment = Enrolment {
                 key: &key,
                 session,
@@ -283,7 +283,7 @@ impl RunRegistry {
         if !is_first || self.state.is_closed() {
             return false;
         }
-        let identity = run.node().payload.identity();
+        let identity = run.node().identity();
         if let (Some(name), Some(identity)) = (with.session, identity) {
             // The run joins its session under the shard's lock, so that no end comes in between.
             let mut sessions = self.state.sessions.lock();
@@ -297,7 +297,7 @@ impl RunRegistry {
 
     /// Sends `Opened` for the run to observers, unless the owner's caps have yet to admit the run.
     fn announce(&self, run: &Run) {
-        let identity = run.node().payload.identity();
+        let identity = run.node().identity();
         if identity.is_some_and(|known| known.admission.is_admitted()) {
             run.notify(&RunNotice::Opened);
         }
@@ -306,7 +306,7 @@ impl RunRegistry {
     /// The parameters of a run that the program opens after the run `before`. The new run gets the
     /// session and the idle limit of that run, if there is one.
     fn successor<'a>(&self, key: &'a EntryKey, before: Option<&Run>) -> Enrolment<'a> {
-        let known = before.and_then(|run| run.node().payload.identity());
+        let known = before.and_then(|run| run.node().identity());
         let idle = known.and_then(|known| self.state.idle_limit(known));
         Enrolment {
             key,

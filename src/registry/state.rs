@@ -194,7 +194,7 @@ impl RegistryState {
 
     /// Lets the session forget this run, which the registry no longer knows.
     pub(super) fn forget_in_session(&self, run: &Run) {
-        let Some(identity) = run.node().payload.identity() else {
+        let Some(identity) = run.node().identity() else {
             return;
         };
         if let (Some(name), Some(_)) = (&identity.session, identity.id.prefix()) {
@@ -266,7 +266,7 @@ impl RegistryState {
         notice: &RunNotice,
         own: Option<&EventChannel>,
     ) {
-        let Some(number) = node.payload.next_event() else {
+        let Some(number) = node.next_event() else {
             return;
         };
         *last += 1;
@@ -283,7 +283,7 @@ impl RegistryState {
 
 impl Registration for RegistryState {
     fn ended(&self, node: &Node<NodeState>, own: Option<&EventChannel>) {
-        let Some(identity) = node.payload.identity() else {
+        let Some(identity) = node.identity() else {
             return;
         };
         let (place, now) = (identity.place, Instant::now());
@@ -306,7 +306,7 @@ impl Registration for RegistryState {
         // Stored before `last_event` marks the run's end as numbered: a late observer that sees the
         // mark reads this number, too.
         identity.end_event.store(*sequence, Ordering::Release);
-        node.payload.last_event();
+        node.last_event();
         if self.events.receiver_count() > 0 {
             let event = event.unwrap_or_else(|| RunEvent::ended(node));
             // `send` fails only if no receiver is left.
@@ -321,14 +321,14 @@ impl Registration for RegistryState {
         last: bool,
         own: Option<&EventChannel>,
     ) -> bool {
-        let Some(identity) = node.payload.identity() else {
+        let Some(identity) = node.identity() else {
             return true;
         };
         let mut sequence = self.sequence.lock();
         if !last && node.nearest_end().is_some() {
             return true;
         }
-        if own.is_none() && node.payload.rare_if_any().is_some() {
+        if own.is_none() && node.has_rare_state() {
             return false;
         }
         match notice {
@@ -352,19 +352,19 @@ impl Registration for RegistryState {
     }
 
     fn idle(&self, node: &Node<NodeState>, now: Instant) -> Option<Instant> {
-        let place = node.payload.identity()?.place;
+        let place = node.identity()?.place;
         let retirement = self.with_entry(place, |entries| entries.retire(place, now))?;
         if let Err(at) = retirement {
             return Some(at);
         }
         // `settle` and not `end`: the run has no work left, so no task above has to wake.
-        let now = now.saturating_duration_since(node.payload.epoch);
+        let now = now.saturating_duration_since(node.started());
         drop(node.settle(TerminalReason::Completed, now));
         None
     }
 
     fn complete(&self, node: &Node<NodeState>, now: Instant) {
-        let Some(place) = node.payload.identity().map(|known| known.place) else {
+        let Some(place) = node.identity().map(|known| known.place) else {
             return;
         };
         self.with_entry(place, |entries| entries.complete_when_idle(place, now));
@@ -375,21 +375,21 @@ impl Registration for RegistryState {
     }
 
     fn completes_when_idle(&self, node: &Node<NodeState>) -> bool {
-        let limit = node.payload.identity().and_then(|own| self.idle_limit(own));
+        let limit = node.identity().and_then(|own| self.idle_limit(own));
         limit.is_some_and(|limit| limit < RunRegistry::NEVER_IDLE)
     }
 
     fn refused(&self, node: &Node<NodeState>) {
-        let Some(place) = node.payload.identity().map(|known| known.place) else {
+        let Some(place) = node.identity().map(|known| known.place) else {
             return;
         };
         if self.with_entry(place, |entries| entries.retire_unused(place)) {
-            drop(node.settle(TerminalReason::Completed, node.payload.now()));
+            drop(node.settle(TerminalReason::Completed, node.now()));
         }
     }
 
     fn enrol_sub_agent(self: Arc<Self>, node: &Node<NodeState>, child: &Run) {
-        let Some(identity) = node.payload.identity() else {
+        let Some(identity) = node.identity() else {
             return;
         };
         let owner = Owner(identity.owner);

@@ -25,7 +25,7 @@ impl Claim {
     pub(crate) fn of<B>(request: &mut Request<B>) -> Self {
         if let Some(run) = request.extensions().get::<Run>() {
             let run = run.clone();
-            let owns = run.node().payload.settlement.claim();
+            let owns = run.node().settlement().claim();
             if owns {
                 CallSlot::fill(request.extensions(), &run);
                 Self::trace(&run, request, None);
@@ -33,7 +33,7 @@ impl Claim {
             return Self::new(run, owns);
         }
         let run = Run::open_single();
-        run.node().payload.settlement.set(Settlement::Layer);
+        run.node().settlement().set(Settlement::Layer);
         run.node().enter();
         CallSlot::fill(request.extensions(), &run);
         Self::trace(&run, request, None);

@@ -170,11 +170,11 @@ where
         let this = self.project();
         let Poll::Ready(body) = this.body.poll(cx) else {
             this.pause.get_or_insert_with(|| run.pause());
-            run.node().payload.set_refused(true);
+            run.node().set_refused(true);
             return Poll::Pending;
         };
         *this.pause = None;
-        run.node().payload.set_refused(body.is_err());
+        run.node().set_refused(body.is_err());
         let Some(head) = this.head.take() else {
             panic!("a body was read twice");
         };

@@ -400,7 +400,7 @@ impl SupervisedCall {
         self.count_outcome(|_| TerminalReason::outcome_of(&error));
         self.report();
         if self.observer().is_none() && is_refusal(&error) {
-            self.run.node().payload.set_refused(true);
+            self.run.node().set_refused(true);
         }
         let now = self.run.now();
         if !self.is_over() {

@@ -73,14 +73,14 @@ impl CallerDeadline {
     /// Replaces the announced deadline on the call's clocks by `limit` after the call's opening;
     /// `None` only removes the deadline.
     fn set_deadline(&mut self, limit: Option<Duration>) {
-        let clocks = &self.call.node().clocks;
+        let node = self.call.node();
         if let Some(deadline) = self.deadline.take() {
-            clocks.withdraw(deadline);
+            node.withdraw(deadline);
         }
-        let at = limit.map(|limit| self.call.node().opened().saturating_add(limit));
-        self.deadline = at.map(|at| clocks.announce(at));
+        let at = limit.map(|limit| node.opened().saturating_add(limit));
+        self.deadline = at.map(|at| node.announce(at));
         if self.deadline.is_some() {
-            self.call.node().tightened();
+            node.tightened();
         }
     }
 

@@ -207,7 +207,7 @@ impl LayerHooks for ObservedCeiling {
         let mut next: Option<Nanos> = None;
         for (reason, slot) in &mut self.limits {
             let Some(limit) = *slot else { continue };
-            let moved = found.in_scope(self.scope).clocks.extension();
+            let moved = found.in_scope(self.scope).extension();
             let at = self.opened.saturating_add(limit);
             let at = at.saturating_add(Duration::from_nanos(moved));
             if at <= now {
@@ -237,7 +237,7 @@ impl CeilingLimits {
     #[inline]
     fn tighten(self, found: &Run, scope: Scope) {
         let node = found.in_scope(scope);
-        let before = node.clocks.next();
+        let before = node.own_deadline();
         for (clock, limit) in [
             (Clock::Ceiling, self.ceiling),
             (Clock::Timeout, self.timeout),
@@ -246,8 +246,8 @@ impl CeilingLimits {
                 node.tighten(clock, node.opened().saturating_add(limit));
             }
         }
-        let is_shared = node.kind() == NodeKind::Run && !node.payload.settlement.ends_with_call();
-        if is_shared && node.clocks.next() != before {
+        let is_shared = node.kind() == NodeKind::Run && !node.settlement().ends_with_call();
+        if is_shared && node.own_deadline() != before {
             // The timers of the run's other calls are still set to the old deadline.
             node.wake_near();
         }

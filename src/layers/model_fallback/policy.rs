@@ -22,7 +22,7 @@ use crate::{
         failure::{Failure, FailureClass, TryOther},
         may_be_empty,
     },
-    run::{Clock, ErrorAllowance, Limits, Run},
+    run::{ErrorAllowance, Limits, Run},
 };
 
 /// The headers that name the model and the candidate that served.
@@ -207,7 +207,7 @@ impl AttemptPolicy for FallbackPolicy {
             let opened = attempt.node().opened();
             let left = Duration::from_nanos(until).saturating_sub(opened);
             let share = left / u32::try_from(others + 1).unwrap_or(u32::MAX);
-            attempt.node().clocks.tighten(Clock::Share, opened + share);
+            attempt.node().limit_share(opened + share);
         }
     }
 

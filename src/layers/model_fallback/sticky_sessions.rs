@@ -34,8 +34,7 @@ impl StickySessions {
     ///
     /// A session that asks for another model has another digest, and so no candidate yet.
     pub(super) fn of(&self, own: &Run, model: Option<&str>) -> Option<u64> {
-        let run = &own.nearest().payload;
-        let identity = run.identity()?;
+        let identity = own.nearest().identity()?;
         let session = identity.session.as_ref()?;
         Some(self.hasher.hash_one((identity.owner, session, model)))
     }

@@ -95,7 +95,7 @@ impl RunLayer {
         }
         match outer {
             Some(outer) => call.end_with(outer),
-            None if is_unnamed => call.node().payload.settlement.set(Settlement::OnlyCall),
+            None if is_unnamed => call.node().settlement().set(Settlement::OnlyCall),
             None => {}
         }
         call
@@ -143,7 +143,7 @@ impl RunLayer {
             entered: false,
         };
         match (found, id) {
-            (Some(found), id) if found.node().payload.identity().is_none() => {
+            (Some(found), id) if found.node().identity().is_none() => {
                 if adopt(found, id.clone()) {
                     return here(found.clone());
                 }
@@ -220,7 +220,7 @@ impl SupervisesCalls for RunLayer {
         let (call, owns) = match found {
             // The program, or a layer further out, has opened this node below a run: open no call.
             Some(call) if call.kind() != NodeKind::Run => {
-                let owns = call.node().payload.settlement.claim();
+                let owns = call.node().settlement().claim();
                 if owns {
                     Claim::trace(&call, &request, None);
                 }

@@ -44,7 +44,7 @@ fn keys_of_the_same_hash_are_kept_apart() {
             entries.insert(&key, place, run.clone(), true, None, now);
             known.push((key, run));
         }
-        let place = known[forgotten].1.node().payload.identity().unwrap().place;
+        let place = known[forgotten].1.node().identity().unwrap().place;
         let gone = entries.forget(place);
         assert_eq!(
             gone.map(|run| run.number()),
@@ -79,7 +79,7 @@ async fn whoever_is_due_first_comes_first_whenever_it_was_said() {
     let mut order = Vec::new();
     for seconds in 0..10 {
         for run in entries.due(at(seconds)) {
-            let place = run.node().payload.identity().unwrap().place;
+            let place = run.node().identity().unwrap().place;
             order.push((seconds, place.serial));
             // Else it would be due again.
             entries.forget(place);

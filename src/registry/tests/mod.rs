@@ -78,7 +78,7 @@ async fn a_run_that_is_about_to_complete_is_not_found_any_more() {
     advance(second).await;
     // As if another thread was between its look and the end.
     let key = registry.state.key(Owner::default(), old.id());
-    let place = old.node().payload.identity().unwrap().place;
+    let place = old.node().identity().unwrap().place;
     let retire = |entries: &mut Entries| entries.retire(place, Instant::now());
     assert_eq!(registry.state.with(&key, retire), Some(Ok(())));
 
@@ -106,7 +106,7 @@ async fn a_run_that_is_about_to_complete_is_no_longer_open_for_its_owner() {
         advance(second).await;
         // As if another thread was between its look and the end.
         let key = registry.state.key(Owner::default(), old.id());
-        let place = old.node().payload.identity().unwrap().place;
+        let place = old.node().identity().unwrap().place;
         let now = Instant::now();
         let look = |entries: &mut Entries| (entries.due(now).len(), entries.retire(place, now));
         assert_eq!(registry.state.with(&key, look), (1, Some(Ok(()))));

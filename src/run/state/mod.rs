@@ -244,7 +244,51 @@ impl NodeState {
     }
 }
 
+/// What the rooms outside of `run/` ask of a node, and tell it.
 impl Node<NodeState> {
+    /// The time since the tree's root opened.
+    #[inline]
+    pub(crate) fn now(&self) -> Duration {
+        self.payload.now()
+    }
+
+    /// The instant at which the tree's root opened.
+    pub(crate) const fn started(&self) -> Instant {
+        self.payload.epoch
+    }
+
+    /// Which layer or task settles this node.
+    #[inline]
+    pub(crate) const fn settlement(&self) -> &AtomicSettlement {
+        &self.payload.settlement
+    }
+
+    /// The place of this very node in a registry; `None` if it is no run of one.
+    #[inline]
+    pub(crate) fn identity(&self) -> Option<&Identity> {
+        self.payload.identity()
+    }
+
+    /// Records whether a layer refused the request of this node.
+    pub(crate) fn set_refused(&self, is_refused: bool) {
+        self.payload.set_refused(is_refused);
+    }
+
+    /// Takes the number of the run's next event; `None` after the last one.
+    pub(crate) fn next_event(&self) -> Option<u64> {
+        self.payload.next_event()
+    }
+
+    /// Takes the number of the run's last event.
+    pub(crate) fn last_event(&self) -> u64 {
+        self.payload.last_event()
+    }
+
+    /// Whether the run has the state that few runs need, such as that of observers.
+    pub(crate) fn has_rare_state(&self) -> bool {
+        self.payload.rare_if_any().is_some()
+    }
+
     /// The nearest node of kind Run, at or above this node.
     pub(crate) fn nearest_run(&self) -> &Self {
         let mut nodes = self.path();

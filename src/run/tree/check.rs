@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    clocks::Clock,
+    clocks::{Announcement, Clock},
     end::End,
     idle_window::{IdleWindow, TaskId},
     nanos::Nanos,
@@ -225,6 +225,40 @@ impl<P: EndHook> Node<P> {
     pub(crate) fn tool_window(&self) -> Option<Duration> {
         let window = self.path().find_map(|node| node.clocks.tool_window());
         window.filter(|window| !window.is_zero())
+    }
+}
+
+/// The clocks of a node, for the layers that set them.
+impl<P> Node<P> {
+    /// Lowers the deadline of an attempt's share to `at`, before anyone waits for it.
+    pub(crate) fn limit_share(&self, at: Duration) {
+        self.clocks.tighten(Clock::Share, at);
+    }
+
+    /// Ends the limit of an attempt's share: its answer is committed.
+    pub(crate) fn lapse_share(&self) {
+        self.clocks.lapse();
+    }
+
+    /// The next absolute deadline of this very node.
+    #[inline]
+    pub(crate) fn own_deadline(&self) -> Option<Nanos> {
+        self.clocks.next()
+    }
+
+    /// The time by which the program has moved the ceiling and the timeout.
+    pub(crate) fn extension(&self) -> Nanos {
+        self.clocks.extension()
+    }
+
+    /// Adds a deadline that the caller announced.
+    pub(crate) fn announce(&self, at: Duration) -> Announcement {
+        self.clocks.announce(at)
+    }
+
+    /// Removes a deadline that the caller announced.
+    pub(crate) fn withdraw(&self, announcement: Announcement) {
+        self.clocks.withdraw(announcement);
     }
 }
 

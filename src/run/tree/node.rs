@@ -38,14 +38,14 @@ pub(crate) struct Node<P> {
     parent: Option<Parent<P>>,
     opened: Nanos,
     inner: Lock<LockedNode<P>>,
-    pub(crate) clocks: Clocks,
+    pub(in crate::run) clocks: Clocks,
     pub(super) end: OnceLock<End>,
     pub(super) kind: NodeKind,
     /// Whether this node is a closing run's last call, or a node below that call.
     pub(super) last: bool,
     /// Whether this very node was closed.
     pub(super) closed: AtomicBool,
-    pub(crate) payload: P,
+    pub(in crate::run) payload: P,
     /// The number of pieces of work and tasks at or below this node.
     pub(super) active: AtomicU32,
     /// The part of `active` that counts tasks, such as a task that drains a call. Tasks are no
