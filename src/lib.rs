@@ -210,6 +210,7 @@ pub mod body;
 #[cfg(feature = "config")]
 pub mod config;
 pub mod error;
+mod guarded;
 mod headers;
 pub mod layers;
 pub mod llm;

@@ -48,16 +48,12 @@
 //! assert_eq!(name.key().to_string(), "Key(agent_runs_ended_total, [reason = turn_cap_reached])");
 //! ```
 
-use std::{
-    cell::Cell,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Duration,
-};
+use std::{cell::Cell, sync::Arc, time::Duration};
 
 use ::metrics::{Key, KeyName, Label, Level, Metadata, Recorder, Unit, with_recorder};
 use http::StatusCode;
 
+use crate::guarded::guarded;
 use crate::llm::{GenAiOperation, dialect::Usage};
 
 /// The value of a label in place of a text that this crate and the configuration do not know.
@@ -225,8 +221,7 @@ impl Metric {
             with_recorder(|recorder| act(recorder, &keys[at]));
             KEYS.set(keys);
         };
-        // A panic here is a fault of the recorder, not of the call.
-        let _panicked = catch_unwind(AssertUnwindSafe(record));
+        guarded(record);
     }
 
     fn is_key(&self, key: &Key, labels: &[MaybeLabel<'_>]) -> bool {

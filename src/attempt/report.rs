@@ -1,17 +1,14 @@
 //! The report of an attempt: it closes the attempt's span, and calls the program's hook.
 
-use std::{
-    fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-};
+use std::{fmt, sync::Arc};
 
 use http::response::Parts;
 
 use super::failed_attempts::{Tried, request_id};
 use crate::{
+    guarded::guarded,
     llm::failure::{Failure, FailureClass},
-    run::{Run, TerminalReason, guarded, is_traced},
+    run::{Run, TerminalReason, is_traced},
 };
 
 /// The program's hook after each attempt.
@@ -84,8 +81,7 @@ impl Drop for AttemptReport {
         let Some(hook) = hook else { return };
         tried.duration = attempt.elapsed();
         tried.usage = attempt.usage().or(tried.usage);
-        let hook = || hook(tried);
-        if catch_unwind(AssertUnwindSafe(hook)).is_err() {
+        if guarded(|| hook(tried)).is_none() {
             guarded(|| {
                 tracing::error!(target: "tower_agent", run = %attempt.id(), "after_attempt panicked");
             });

@@ -1,12 +1,10 @@
 //! Settles the layer's node after the attempt's answer, and reports the attempt's end.
 
-use std::{
-    fmt::Debug,
-    panic::{AssertUnwindSafe, catch_unwind},
-};
+use std::fmt::Debug;
 
 use super::report::AttemptReport;
 use crate::{
+    guarded::guarded,
     llm::failure::{Classifier, Failure},
     run::{End, Run, TerminalReason, Terminated},
     supervise::ResponseMarks,
@@ -97,9 +95,7 @@ impl Completion {
     /// The supervised body settled the attempt's node without the program's rules.
     fn failure_of_event(&self) -> Option<Failure> {
         let event = self.marks.as_ref()?.failure()?;
-        // A rule that panics must not abort the process: this may run in a drop.
-        let judged = || self.classifier.of_stream(event, wall_clock());
-        catch_unwind(AssertUnwindSafe(judged)).ok()
+        guarded(|| self.classifier.of_stream(event, wall_clock()))
     }
 }
 

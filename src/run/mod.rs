@@ -85,7 +85,7 @@ pub(crate) use self::{
         WorkingNotices,
     },
     poll_scope::{PollScope, Role, TaskGuard},
-    report::{OnEnd, guarded, is_traced},
+    report::{OnEnd, is_traced},
     state::{
         Admission, AttemptTarget, EventChannel, FailedAttemptList, Failing, HEARTBEAT, Identity,
         NodeState, Place, Registration, RunGuard, Settlement,

@@ -3,7 +3,6 @@
 use std::{
     fmt,
     future::{Future, poll_fn},
-    panic::{AssertUnwindSafe, catch_unwind},
     pin::Pin,
     sync::Arc,
     task::Poll,
@@ -16,6 +15,7 @@ use tower_service::Service;
 use super::open_questions::OpenQuestions;
 use crate::{
     error::BoxError,
+    guarded::guarded,
     lock::Lock,
     run::{Answer, Run, RunNotice, RunSnapshot, Scope, Status, TerminalReason, Verdict, WeakRun},
 };
@@ -215,16 +215,16 @@ impl<Q: Send + 'static, A: 'static> InquiryStage<Q, A> {
     /// A panic of the service becomes an error, because the watchdog serves other runs
     /// too.
     pub(super) async fn ask(&self, question: Q) -> Result<A, BoxError> {
-        let asked = catch_unwind(AssertUnwindSafe(|| {
+        let asked = guarded(|| {
             let mut ask = self.0.lock();
             ask(question)
-        }));
-        let Ok(mut asked) = asked else {
+        });
+        let Some(mut asked) = asked else {
             return Err(panicked());
         };
         poll_fn(|cx| {
-            let polled = catch_unwind(AssertUnwindSafe(|| asked.as_mut().poll(cx)));
-            polled.unwrap_or_else(|_| Poll::Ready(Err(panicked())))
+            let polled = guarded(|| asked.as_mut().poll(cx));
+            polled.unwrap_or_else(|| Poll::Ready(Err(panicked())))
         })
         .await
     }

@@ -7,15 +7,13 @@
 //!
 //! One more line warns of a step window that was too short for a retry.
 
-use std::{
-    panic::{AssertUnwindSafe, catch_unwind},
-    time::Duration,
-};
+use std::time::Duration;
 
 use tracing::Level;
 
 use super::summary::CallSummary;
 use crate::{
+    guarded::guarded,
     lock::Lock,
     run::{
         reason::{ReasonClass, TerminalReason},
@@ -117,7 +115,9 @@ impl Node<NodeState> {
             return;
         }
         if let Some(line) = self.line_of_run(end) {
-            later.defer(Box::new(move || guarded(|| line.log())));
+            later.defer(Box::new(move || {
+                guarded(|| line.log());
+            }));
         }
     }
 
@@ -217,12 +217,4 @@ fn is_wanted(level: Level) -> bool {
         Level::INFO => tracing::enabled!(target: "tower_agent", Level::INFO),
         _ => tracing::enabled!(target: "tower_agent", Level::DEBUG),
     }
-}
-
-/// Calls `log` without letting a panic out of the program's subscriber.
-///
-/// Calls end where bodies are dropped: a panic there would take unrelated work down.
-pub(crate) fn guarded(log: impl FnOnce()) {
-    // A panic here is a fault of the subscriber, not of the call.
-    let _panicked = catch_unwind(AssertUnwindSafe(log));
 }

@@ -23,7 +23,6 @@ pub use self::{
 #[cfg(feature = "metrics")]
 pub(crate) use self::metrics::{CallMetrics, StreamChunks};
 pub(crate) use self::{
-    log::guarded,
     span::is_traced,
     summary::{Hooks, OnEnd, ReportedUsage},
 };

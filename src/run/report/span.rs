@@ -23,8 +23,9 @@ use tracing::{
     level_filters::LevelFilter,
 };
 
-use super::{log::guarded, summary::CallSummary};
+use super::summary::CallSummary;
 use crate::{
+    guarded::guarded,
     llm::{GenAiOperation, cut, failure::FailureClass},
     lock::Lock,
     run::{

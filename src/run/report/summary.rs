@@ -1,14 +1,10 @@
 //! The summary of a call, and the usage and stop reason that answers report about themselves.
 
-use std::{
-    fmt,
-    panic::{AssertUnwindSafe, catch_unwind},
-    sync::Arc,
-    time::Duration,
-};
+use std::{fmt, sync::Arc, time::Duration};
 
-use super::{log::guarded, snapshot::millis};
+use super::snapshot::millis;
 use crate::{
+    guarded::guarded,
     llm::dialect::Usage,
     lock::Lock,
     run::{
@@ -134,8 +130,7 @@ impl CallSummary {
         };
         let summary = Self::of(node, end);
         for hook in hooks {
-            // A hook runs where bodies are dropped: a panic there would take unrelated work down.
-            if catch_unwind(AssertUnwindSafe(|| (hook.0)(&summary))).is_err() {
+            if guarded(|| (hook.0)(&summary)).is_none() {
                 guarded(|| {
                     tracing::error!(target: "tower_agent", run = %summary.run, "on_end panicked");
                 });

@@ -4,7 +4,6 @@ use std::{
     collections::VecDeque,
     fmt,
     io::{self, Write},
-    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, atomic::Ordering},
     thread::{self, ThreadId},
     time::Duration,
@@ -12,6 +11,7 @@ use std::{
 
 use super::{snapshot::millis, terminated::Terminated};
 use crate::{
+    guarded::guarded,
     lock::Lock,
     run::{
         handle::Run,
@@ -269,15 +269,15 @@ impl<W: Write + ?Sized> SharedLineWriter<W> {
 }
 
 fn write<W: Write + ?Sized>(writer: &mut W, line: &[u8]) {
-    let written = catch_unwind(AssertUnwindSafe(|| -> io::Result<()> {
+    let written = guarded(|| -> io::Result<()> {
         writer.write_all(line)?;
         writer.flush()
-    }));
+    });
     match written {
-        Ok(Ok(())) => {}
-        Ok(Err(error)) => {
+        Some(Ok(())) => {}
+        Some(Err(error)) => {
             tracing::error!(target: "tower_agent", %error, "trajectory not written");
         }
-        Err(_) => tracing::error!(target: "tower_agent", "trajectory panicked"),
+        None => tracing::error!(target: "tower_agent", "trajectory panicked"),
     }
 }
