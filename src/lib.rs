@@ -213,6 +213,7 @@ pub mod error;
 mod guarded;
 mod headers;
 pub mod layers;
+mod lazy_sleep;
 pub mod llm;
 mod lock;
 #[cfg(feature = "metrics")]

@@ -18,7 +18,10 @@ use pin_project_lite::pin_project;
 use tokio::time::Sleep;
 
 use super::step_window::StepWindow;
-use crate::run::{NEVER, Nanos, PollScope, Run, TaskId, Terminated, nanos};
+use crate::{
+    lazy_sleep::poll_sleep,
+    run::{NEVER, Nanos, PollScope, Run, TaskId, Terminated, nanos},
+};
 
 /// The timer and the waiter of one wrapper, both made at its first `Pending` that needs them.
 ///
@@ -149,10 +152,7 @@ fn arm(
         }
     };
     if let (true, Some(timer)) = (touched, timer.as_pin_mut()) {
-        // The timer is polled outside of tokio's coop budget: a `Sleep` that is `Pending` for lack
-        // of budget has not registered its waker.
-        let mut timer = tokio::task::unconstrained(timer);
-        if Pin::new(&mut timer).poll(cx).is_ready() {
+        if poll_sleep(timer, cx).is_ready() {
             cx.waker().wake_by_ref();
         }
     }

@@ -12,18 +12,19 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Body;
 use pin_project_lite::pin_project;
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::Instant;
 use tower_service::Service;
 
 use super::{
     body::ProbedBody,
     gate::{Gate, Probing},
-    silence::{Silence, poll_timer},
+    silence::Silence,
 };
 use crate::{
     attempt::{ERROR_TIME, HeldBody, PeekedAnswer},
     body::ReplayBody,
     error::BoxError,
+    lazy_sleep::LazySleep,
     llm::failure::{FailureClass, TransportError},
     run::{PauseGuard, Role, Run, TaskId, Terminated},
     supervise::Upload,
@@ -63,7 +64,8 @@ pin_project! {
         // The body of a failed answer is being read, to classify the answer.
         Reading {
             answer: Option<Peeked<B>>,
-            timer: Option<Pin<Box<Sleep>>>,
+            timer: LazySleep,
+            since: Instant,
         },
         // The call waits for a healthy probe.
         Waiting {
@@ -209,14 +211,14 @@ where
                 HeldStageProj::Reading {
                     answer: slot,
                     timer,
+                    since,
                 } => {
                     let mut answer = slot.take().expect("an answer is read once");
                     if answer.poll(cx).is_pending() {
-                        let timer = timer.get_or_insert_with(|| Box::pin(sleep(ERROR_TIME)));
                         // If a deadline passes now, the layer that checks it would drop the held
                         // head, which tells a retry how long to wait.
                         let passed = state.run.node().has_passed(state.run.now(), task);
-                        if !passed && poll_timer(timer, cx).is_pending() {
+                        if !passed && timer.poll_at(*since + ERROR_TIME, cx).is_pending() {
                             *slot = Some(answer);
                             return Poll::Pending;
                         }
@@ -244,7 +246,8 @@ where
                 },
                 GateStep::Read(answer) => this.stage.set(HeldStage::Reading {
                     answer: Some(answer),
-                    timer: None,
+                    timer: LazySleep::new(),
+                    since: Instant::now(),
                 }),
                 GateStep::Wait => {
                     // Drop the inner future before the wait: it may hold a permit that

@@ -2,19 +2,15 @@
 
 use std::{
     fmt,
-    pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
     time::Duration,
 };
 
-use tokio::{
-    task::unconstrained,
-    time::{Instant, Sleep, sleep_until},
-};
+use tokio::time::Instant;
 
 use super::gate::{Gate, Probing};
-use crate::{lock::Lock, run::Run};
+use crate::{lazy_sleep::LazySleep, lock::Lock, run::Run};
 
 /// Probes the upstream of a silent call, in the polls of that call.
 ///
@@ -25,7 +21,7 @@ pub(super) struct Silence {
     after: Duration,
     since: Option<Instant>,
     /// The timer for the start of the probes, made at the first silence.
-    timer: Option<Pin<Box<Sleep>>>,
+    timer: LazySleep,
     /// The probes of this silence, behind a lock to keep the body `Sync`.
     probes: Option<Lock<Probing<()>>>,
 }
@@ -37,7 +33,7 @@ impl Silence {
             run,
             after,
             since: None,
-            timer: None,
+            timer: LazySleep::new(),
             probes: None,
         }
     }
@@ -69,13 +65,7 @@ impl Silence {
 
     /// Waits for the start of the probes, at `at`.
     fn poll_start(&mut self, at: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
-        // Do not reset the timer with every frame: a timer that fires too early costs less.
-        while timer.deadline() < at {
-            ready!(poll_timer(timer, cx));
-            timer.as_mut().reset(at);
-        }
-        poll_timer(timer, cx)
+        self.timer.poll_passed(at, cx)
     }
 }
 
@@ -86,11 +76,4 @@ impl fmt::Debug for Silence {
             .field("since", &self.since)
             .finish_non_exhaustive()
     }
-}
-
-/// Polls a timer outside of tokio's coop budget.
-///
-/// A `Sleep` that is `Pending` for lack of budget has not registered its waker.
-pub(super) fn poll_timer(timer: &mut Pin<Box<Sleep>>, cx: &mut Context<'_>) -> Poll<()> {
-    Pin::new(&mut unconstrained(timer)).poll(cx)
 }

@@ -1,18 +1,14 @@
 //! Decides when a caller that waits gets an early head or a comment, and observers a notice.
 
-use std::{
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{task::Context, time::Duration};
 
 use bytes::Bytes;
 use http::{Extensions, Method, Request, request::Parts};
-use tokio::time::{Instant, Sleep, sleep_until};
+use tokio::time::Instant;
 
 use super::wants_stream::{StreamWish, wants_stream};
 use crate::{
+    lazy_sleep::LazySleep,
     llm::failure::FailureClass,
     run::{
         CallSlot, NodeKind, ProgressNotices, Run, RunNotice, Step, StepKind, TaskId,
@@ -70,7 +66,7 @@ pub(super) struct KeepAlive {
     since: Option<Duration>,
     /// Whether the task has yielded at the instant in which something is due.
     has_yielded: bool,
-    timer: Option<Pin<Box<Sleep>>>,
+    timer: LazySleep,
 }
 
 /// The next write to a caller that waits.
@@ -123,7 +119,7 @@ impl KeepAlive {
             working: settings.notices.and_then(WorkingNotices::new),
             since: None,
             has_yielded: false,
-            timer: None,
+            timer: LazySleep::new(),
         });
         if let (Some(found), None) = (found, keep_alive.call()) {
             keep_alive.slot.set(found);
@@ -303,16 +299,7 @@ impl KeepAlive {
         let Some(at) = self.began.checked_add(at) else {
             return;
         };
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(at)));
-        // Never postpone an armed timer: a poll that is too early costs less than a reset with
-        // every frame.
-        if timer.is_elapsed() || timer.deadline() > at {
-            timer.as_mut().reset(at);
-        }
-        // Outside of tokio's coop budget: a `Sleep` that is `Pending` for lack of budget has not
-        // registered its waker.
-        let mut timer = tokio::task::unconstrained(timer);
-        if let Poll::Ready(()) = Pin::new(&mut timer).poll(cx) {
+        if self.timer.poll_at_latest(at, cx).is_ready() {
             cx.waker().wake_by_ref();
         }
     }

@@ -4,18 +4,21 @@ use std::{
     future::Future,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
-use tokio::time::{Instant, Sleep};
+use tokio::time::Instant;
 
 use super::Run;
-use crate::run::{
-    reason::TerminalReason,
-    report::RunSnapshot,
-    state::{NodeState, Settlement},
-    tree::Node,
+use crate::{
+    lazy_sleep::LazySleep,
+    run::{
+        reason::TerminalReason,
+        report::RunSnapshot,
+        state::{NodeState, Settlement},
+        tree::Node,
+    },
 };
 
 /// A future that resolves with the snapshot of an ended run: see [`Run::wait`].
@@ -33,7 +36,7 @@ pub struct RunWait {
     /// The instant at which the limit passes; `None` (never) if no instant can hold it.
     until: Option<Instant>,
     key: Option<usize>,
-    timer: Option<Pin<Box<Sleep>>>,
+    timer: LazySleep,
 }
 
 impl Run {
@@ -55,7 +58,7 @@ impl Run {
             run: self.clone(),
             until: Instant::now().checked_add(limit),
             key: None,
-            timer: None,
+            timer: LazySleep::new(),
         }
     }
 
@@ -112,31 +115,17 @@ impl Future for RunWait {
                 return Poll::Ready(None);
             }
             let Some(at) = next.into_iter().chain(this.until).min() else {
-                this.timer = None;
+                this.timer.clear();
                 return Poll::Pending;
             };
-            let timer = match &mut this.timer {
-                Some(timer) => {
-                    if timer.deadline() != at || timer.is_elapsed() {
-                        timer.as_mut().reset(at);
-                    }
-                    timer
-                }
-                empty => empty.insert(Box::pin(tokio::time::sleep_until(at))),
-            };
-            // The timer is polled outside tokio's coop budget: a `Sleep` that is `Pending` for lack
-            // of budget has not registered its waker.
-            let mut timer = tokio::task::unconstrained(timer);
-            if Pin::new(&mut timer).poll(cx).is_pending() {
-                return Poll::Pending;
-            }
+            ready!(this.timer.poll_at(at, cx));
         }
     }
 }
 
 impl RunWait {
     fn release(&mut self) {
-        self.timer = None;
+        self.timer.clear();
         if let Some(key) = self.key.take() {
             self.run.node().unwait(key);
             self.run.node().unwatch();
