@@ -4,7 +4,8 @@
 use serde::de::DeserializeOwned;
 
 use super::{
-    error::{ConfigError, KeyPart, MISSING},
+    error::{ConfigError, MISSING},
+    key::KeyPart,
     place,
 };
 

@@ -5,7 +5,7 @@ use std::{error::Error, fmt};
 use serde_path_to_error::{Path, Segment};
 use toml::de::DeTable;
 
-use super::place;
+use super::{key::KeyPart, place};
 
 /// The beginning of the message about an unknown key.
 pub(super) const UNKNOWN: &str = "unknown key";
@@ -30,15 +30,6 @@ struct Mistake {
     position: Option<(usize, usize)>,
     key: Vec<KeyPart>,
     message: String,
-}
-
-/// A part of a key's dotted path.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum KeyPart {
-    /// A key of a table.
-    Name(String),
-    /// The index of an entry, from 0.
-    Index(usize),
 }
 
 impl ConfigError {
@@ -227,18 +218,6 @@ impl Mistake {
     }
 }
 
-impl From<&str> for KeyPart {
-    fn from(name: &str) -> Self {
-        Self::Name(name.to_owned())
-    }
-}
-
-impl From<usize> for KeyPart {
-    fn from(index: usize) -> Self {
-        Self::Index(index)
-    }
-}
-
 impl fmt::Display for ConfigError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, mistake) in self.mistakes().enumerate() {
@@ -264,3 +243,11 @@ impl fmt::Display for ConfigError {
 }
 
 impl Error for ConfigError {}
+
+/// The mistakes that were found so far.
+pub(super) type Mistakes = Vec<ConfigError>;
+
+/// The error about a key of a table.
+pub(super) fn error(table: &[&str], key: &str, message: impl Into<String>) -> ConfigError {
+    ConfigError::new(table.iter().copied().chain([key]), message)
+}

@@ -8,9 +8,10 @@ use serde::Serialize;
 use super::{
     ConfigError,
     document::Removed,
+    error::{Mistakes, error},
+    presets::{FLOOR, RATIO, absent},
     tables::{AgentTable, AttemptTable, File, Profile, RetryTable, RunTable},
-    validation::{Mistakes, error, limits_anything, secs},
-    values::{Amount, BoundedCount, BoundedNumber, Time},
+    values::{Amount, BoundedCount, Time, limits_anything},
 };
 use crate::registry::RunRegistry;
 
@@ -73,14 +74,6 @@ impl AgentLimits {
 
 /// The name under `agents` that stands for all agents.
 pub(super) const DEFAULTS: &str = "defaults";
-
-/// The default values of absent keys.
-const RATIO: BoundedNumber<10> = BoundedNumber(0.2);
-const FLOOR: BoundedCount<0, 1_000_000> = BoundedCount(10);
-
-const fn millis(millis: u64) -> Time {
-    Time(Duration::from_millis(millis))
-}
 
 /// The limits of all agents, and of each that has a table.
 pub(super) struct FileLimits {
@@ -165,7 +158,12 @@ impl FileLimits {
             }
             set.retry.consecutive_errors = Some(failures);
         }
-        let absent = absent(repeats, recommended);
+        let (run, retry) = absent(repeats, recommended);
+        let absent = AgentLimits {
+            run,
+            retry,
+            notify_after: None,
+        };
         let mut found = Mistakes::new();
         set.check(&absent, [&["run"], &["retry"]], &mut found);
         let found = found.into_iter();
@@ -277,38 +275,6 @@ fn below_defaults(
     match (sets(of_defaults), sets(of_file)) {
         (Some(key), None) => ConfigError::new(["agents", DEFAULTS, key], error.message()),
         _ => error,
-    }
-}
-
-/// The limits where the configuration sets none.
-///
-/// The values of absent retry keys. Without a table and a preset, nothing is repeated or counted.
-fn absent(repeats: bool, recommended: bool) -> AgentLimits {
-    let attempts = if repeats || recommended { 2 } else { 1 };
-    let mut run = RunTable::default();
-    let mut retry = RetryTable {
-        max_attempts_per_candidate: Some(BoundedCount(attempts)),
-        base_delay: Some(millis(500)),
-        max_delay: Some(secs(8)),
-        max_retry_after: Some(secs(60)),
-        ..RetryTable::default()
-    };
-    if recommended {
-        run.step_timeout = Some(secs(300));
-        // Users ask for five minutes to an hour. The preset has the longest of these, so that every
-        // run has an end.
-        run.max_turn_time = Some(secs(3600));
-        run.max_turns = Some(BoundedCount(30));
-        run.idle_breaker = Some(BoundedCount(5));
-        retry.per_error_key = Some(BoundedCount(3));
-        retry.per_run = Some(BoundedCount(10));
-        retry.shared_ratio = Some(RATIO);
-        retry.shared_floor = Some(FLOOR);
-    }
-    AgentLimits {
-        run,
-        retry,
-        notify_after: None,
     }
 }
 

@@ -36,11 +36,13 @@
 mod base_url;
 mod document;
 mod error;
+mod key;
 mod limits;
 mod place;
+mod presets;
+mod resolve;
 mod stack;
 mod tables;
-mod validation;
 mod values;
 
 use std::collections::BTreeMap;
@@ -57,7 +59,8 @@ use self::{
 };
 
 pub use self::{
-    error::{ConfigError, KeyPart},
+    error::ConfigError,
+    key::KeyPart,
     tables::CandidateTable,
     values::{Amount, BoundedCount, BoundedNumber, Time, Url},
 };

@@ -7,7 +7,7 @@ use toml::{
     de::{DeArray, DeTable, DeValue},
 };
 
-use super::{error::KeyPart, tables::ALIASES};
+use super::{key::KeyPart, tables::ALIASES};
 use crate::llm::{Malformed, Scan, Scanner};
 
 /// The byte range of the key's value, or of the innermost table or entry on its path that exists.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 use super::{
-    error::KeyPart,
+    key::KeyPart,
     values::{Amount, BoundedCount, BoundedNumber, Time, Url},
 };
 use crate::{

@@ -228,3 +228,8 @@ impl fmt::Display for Raw {
         }
     }
 }
+
+/// Whether one of these times limits anything: zero disables a limit.
+pub(super) fn limits_anything(times: &[Option<Time>]) -> bool {
+    times.iter().flatten().any(|time| time.limit().is_some())
+}

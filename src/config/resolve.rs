@@ -7,31 +7,22 @@ use http::HeaderName;
 use super::{
     AgentConfig, ConfigError, KeyPart, base_url,
     document::Reading,
+    error::{Mistakes, error},
     limits::{AgentLimits, DEFAULTS, FileLimits, check_costs},
+    presets::{
+        DRAIN_LIMIT, EARLY_HEAD, FIRST_TOKEN_TIMEOUT, HEARTBEAT, KEEP_ALIVE, NOTIFY_AFTER,
+        STEP_TIMEOUT,
+    },
     tables::{
         AttemptTable, CandidateTable, DisconnectPolicy, DisconnectTable, FallbackTable, File,
         LoopsTable, Profile, ProgressTable, SignalTable, StopTable,
     },
-    values::{BoundedCount, Time},
+    values::{BoundedCount, Time, limits_anything},
 };
 use crate::{
     llm::{FIELDS, failure::SignalPlace},
     run::LoopLimits,
 };
-
-/// The default values of absent keys.
-const HEARTBEAT: Time = secs(10);
-const DRAIN_LIMIT: Time = secs(30);
-const NOTIFY_AFTER: Time = secs(30);
-const KEEP_ALIVE: Time = secs(15);
-const EARLY_HEAD: Time = secs(20);
-
-pub(super) const fn secs(seconds: u64) -> Time {
-    Time(Duration::from_secs(seconds))
-}
-
-/// The mistakes that were found so far.
-pub(super) type Mistakes = Vec<ConfigError>;
 
 impl AgentConfig {
     /// Makes the configuration of what was read, and returns all mistakes with it.
@@ -137,14 +128,6 @@ impl AgentConfig {
     }
 }
 
-pub(super) fn error(table: &[&str], key: &str, message: impl Into<String>) -> ConfigError {
-    ConfigError::new(table.iter().copied().chain([key]), message)
-}
-
-pub(super) fn limits_anything(times: &[Option<Time>]) -> bool {
-    times.iter().flatten().any(|time| time.limit().is_some())
-}
-
 /// Fills in the preset's windows: each is at most the `longest` of the runs'.
 fn attempt(
     mut table: AttemptTable,
@@ -169,9 +152,9 @@ fn attempt(
         wrong("heartbeat", "is of no use without profile = \"local\"");
     } else if recommended {
         let fitting = |preset: Time| Time(longest.map_or(preset.0, |most| most.min(preset.0)));
-        table.step_timeout = table.step_timeout.or(Some(fitting(secs(120))));
+        table.step_timeout = table.step_timeout.or(Some(fitting(STEP_TIMEOUT)));
         let first = table.first_token_timeout;
-        table.first_token_timeout = first.or(Some(fitting(secs(240))));
+        table.first_token_timeout = first.or(Some(fitting(FIRST_TOKEN_TIMEOUT)));
     }
     let windows = [table.step_timeout, table.first_token_timeout];
     let others = [table.max_time, table.heartbeat];
