@@ -11,7 +11,7 @@ use http::response::Parts;
 use http_body::Body;
 
 use super::{
-    peek::{FailedAttempt, PeekedAnswer},
+    peek::{FailedAttempt, PeekedAnswer, WholeBody},
     policy::AttemptPolicy,
 };
 use crate::{
@@ -40,10 +40,6 @@ pub(super) struct KeptAnswer {
     pub(super) key: ErrorKey,
     pub(super) counted: Option<ErrorAllowance>,
 }
-
-/// An extension of a failed answer that was read to its end: its body, also for layers further out.
-#[derive(Clone, Debug)]
-pub(super) struct WholeBody(pub(super) Bytes);
 
 impl KeptAnswer {
     /// Copies a failed answer that a later failure may hide; `None` for any other failure, and for

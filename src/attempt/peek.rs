@@ -12,9 +12,7 @@ use http::{HeaderValue, Response, StatusCode, header, response::Parts};
 use http_body::{Body, Frame};
 use pin_project_lite::pin_project;
 
-use super::{
-    Committed, MAX_ERROR, candidate::Candidate, hidden_failures::WholeBody, policy::AttemptPolicy,
-};
+use super::{Committed, MAX_ERROR, candidate::Candidate, policy::AttemptPolicy};
 use crate::{
     body::HeldPrefix,
     error::{BoxError, chain},
@@ -32,6 +30,10 @@ use crate::{
     },
     wall_clock::wall_clock,
 };
+
+/// An extension of a failed answer that was read to its end: its body, also for layers further out.
+#[derive(Clone, Debug)]
+pub(super) struct WholeBody(pub(super) Bytes);
 
 /// The most frames that one poll reads.
 const MAX_FRAMES: usize = 128;

@@ -26,6 +26,22 @@ pub struct HyperServiceBuilder {
     resends: bool,
 }
 
+impl HyperService {
+    /// Creates the service with the settings of [`builder`](Self::builder) as they are.
+    ///
+    /// # Errors
+    ///
+    /// The constructor returns the errors of [`HyperServiceBuilder::build`].
+    pub fn new() -> Result<Self, rustls::Error> {
+        Self::builder().build()
+    }
+
+    /// Returns a builder of the service.
+    pub fn builder() -> HyperServiceBuilder {
+        HyperServiceBuilder::new()
+    }
+}
+
 impl HyperServiceBuilder {
     pub(crate) const fn new() -> Self {
         Self {

@@ -18,7 +18,7 @@ use crate::{
     exchange::Exchange,
     request_body::BodyFailure,
     resend::{Resend, ResendCause, is_stream_only},
-    service::UnsupportedUri,
+    uri::UnsupportedUri,
 };
 
 /// The response future of [`HyperService`](crate::HyperService).

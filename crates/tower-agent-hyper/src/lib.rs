@@ -130,6 +130,7 @@ mod proxy;
 mod request_body;
 mod resend;
 mod service;
+mod uri;
 
 /// Compiles the example of the README as a doc test.
 #[cfg(doctest)]
@@ -144,5 +145,6 @@ pub use self::{
     future::HyperFuture,
     proxy::{InvalidProxyUrl, UpstreamProxy},
     resend::RESEND_WITHIN,
-    service::{HyperService, UnsupportedUri},
+    service::HyperService,
+    uri::UnsupportedUri,
 };

@@ -1,20 +1,19 @@
 use std::{
-    error::Error,
     fmt,
     sync::Arc,
     task::{Context, Poll},
 };
 
 use bytes::Bytes;
-use http::{Request, Response, Uri, Version, header};
+use http::{Request, Response, Version, header};
 use http_body::Body;
 use hyper_util::client::legacy::connect::capture_connection;
 use tower_agent::{BoxError, Run};
 use tower_service::Service;
 
 use crate::{
-    body::HyperBody, builder::HyperServiceBuilder, clients::Clients, exchange::Exchange,
-    future::HyperFuture, request_body::OutgoingBody, resend::Resend,
+    body::HyperBody, clients::Clients, exchange::Exchange, future::HyperFuture,
+    request_body::OutgoingBody, resend::Resend, uri::is_supported,
 };
 
 /// A hyper client as a service of `http` requests: see the [crate](crate).
@@ -25,30 +24,7 @@ pub struct HyperService {
     clients: Arc<Clients>,
 }
 
-/// The error of a request whose URI is not an absolute `http` or `https` one, or has userinfo.
-///
-/// hyper would drop the userinfo, or show it to a proxy. A credential belongs in a header.
-///
-/// Nothing was sent. The message leaves out the URI, which may hold a secret.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct UnsupportedUri;
-
 impl HyperService {
-    /// Creates the service with the settings of [`builder`](Self::builder) as they are.
-    ///
-    /// # Errors
-    ///
-    /// The constructor returns the errors of [`HyperServiceBuilder::build`].
-    pub fn new() -> Result<Self, rustls::Error> {
-        Self::builder().build()
-    }
-
-    /// Returns a builder of the service.
-    pub fn builder() -> HyperServiceBuilder {
-        HyperServiceBuilder::new()
-    }
-
     pub(crate) fn from_clients(clients: Clients) -> Self {
         Self {
             clients: Arc::new(clients),
@@ -107,17 +83,3 @@ where
         HyperFuture::new(response, exchange, resend, body_failure)
     }
 }
-
-fn is_supported(uri: &Uri) -> bool {
-    let is_http = matches!(uri.scheme_str(), Some("http" | "https"));
-    let authority = uri.authority();
-    is_http && authority.is_some_and(|authority| !authority.as_str().contains('@'))
-}
-
-impl fmt::Display for UnsupportedUri {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the request's URI is not an absolute http or https URI without userinfo")
-    }
-}
-
-impl Error for UnsupportedUri {}

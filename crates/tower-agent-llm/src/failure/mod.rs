@@ -73,6 +73,7 @@ pub(crate) mod error_body;
 pub(crate) mod error_status;
 pub(crate) mod errors;
 pub(crate) mod evidence;
+pub(crate) mod instants;
 pub(crate) mod judgement;
 pub(crate) mod prose;
 pub(crate) mod retry_after;

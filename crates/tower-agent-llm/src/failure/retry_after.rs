@@ -4,7 +4,10 @@ use std::time::{Duration, SystemTime};
 
 use http::{HeaderMap, HeaderName, header};
 
-use super::{prose, times};
+use super::{
+    instants::{self, decimal},
+    prose,
+};
 
 /// The longest delay that an upstream can ask for, 30 days; a longer one is cut to it.
 pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
@@ -31,7 +34,7 @@ pub(super) fn read(headers: &HeaderMap, now: SystemTime) -> Option<Duration> {
 
 /// Parses the value of a `retry-after`: seconds, a date, or a time of Unix.
 pub(super) fn seconds_or_date(text: &str, now: SystemTime) -> Option<Duration> {
-    times::unix(text, now)
+    instants::unix(text, now)
         .or_else(|| decimal(text, 9))
         .or_else(|| until(text, now))
 }
@@ -44,28 +47,6 @@ pub(super) fn capped(delay: Duration) -> Duration {
 fn values<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
     let values = headers.get_all(name).into_iter();
     values.filter_map(|value| value.to_str().ok().map(str::trim))
-}
-
-/// Parses a decimal number of units of 10^`exponent` nanoseconds; rounds up to a nanosecond.
-///
-/// The parser reads digits, because a float would round some delays down.
-pub(super) fn decimal(text: &str, exponent: usize) -> Option<Duration> {
-    let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
-    let mut digits = whole.bytes().chain(fraction.bytes());
-    if whole.is_empty() || !digits.all(|digit| digit.is_ascii_digit()) {
-        return None;
-    }
-    let push = |sum: u64, digit: u8| {
-        let digit = u64::from(digit - b'0');
-        sum.saturating_mul(10).saturating_add(digit)
-    };
-    let zeros = std::iter::repeat(b'0');
-    let nanos = whole
-        .bytes()
-        .chain(fraction.bytes().chain(zeros).take(exponent))
-        .fold(0, push);
-    let rest = fraction.bytes().skip(exponent).any(|digit| digit != b'0');
-    Some(Duration::from_nanos(nanos.saturating_add(rest.into())))
 }
 
 fn until(text: &str, now: SystemTime) -> Option<Duration> {
