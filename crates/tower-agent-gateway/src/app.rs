@@ -1,6 +1,7 @@
 //! The gateway's routes as one service, and the exchange of its configuration.
 
 use std::{
+    future::Future,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
@@ -8,16 +9,15 @@ use std::{
 use arc_swap::ArcSwap;
 use axum::{Router, extract::Request};
 use futures_util::stream;
-use tokio::sync::mpsc;
+use tokio::{sync::mpsc, task::JoinHandle};
 use tower::{Service, service_fn};
 use tower_agent::{BoxError, Watchdog};
 
 use crate::{
-    agent_stacks::{Gateway, Stacks},
     config::{Config, ServerLimits},
     routes::{self, Watched},
     runs::Runs,
-    watchdog_client,
+    stacks::{Gateway, Stacks, watchdog_client},
 };
 
 /// The gateway's routes, with a configuration that can be replaced while they serve.
@@ -139,7 +139,7 @@ impl App {
         // With other owners, a request under the id of an open run belongs to another run.
         let has_same_owners = generations.present().has_keys == stacks.has_keys;
         if let Some(kept) = generations.replace(stacks, has_same_owners) {
-            drop(routes::spawn_background(kept));
+            drop(spawn_background(kept));
         }
         let router = routes::routes(self.gateway.clone(), self.watched.clone(), config);
         self.router.store(Arc::new(router));
@@ -173,8 +173,14 @@ impl RunningWatchdog {
 fn watch(watchdog: Watchdog) -> RunningWatchdog {
     let (sender, mut receiver) = mpsc::unbounded_channel();
     let replacements = stream::poll_fn(move |cx| receiver.poll_recv(cx));
-    drop(routes::spawn_background(watchdog.run_with(replacements)));
+    drop(spawn_background(watchdog.run_with(replacements)));
     RunningWatchdog(sender)
+}
+
+/// Spawns a task that belongs to no request: a watchdog, or one that keeps replaced stacks.
+#[allow(clippy::disallowed_methods, reason = "it lives beside all requests")]
+fn spawn_background(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
+    tokio::spawn(task)
 }
 
 /// The limits of connections, and the drain, of the first configuration.

@@ -6,6 +6,14 @@
 //! which they may finish. Without a configuration the program starts a simulated upstream
 //! ([`demo`]), so that any SDK can call the gateway without a network or a key.
 //!
+//! # The way of a request
+//!
+//! In > check > route > stack > out. `http` accepts the connection, and checks the request's host,
+//! origin and credential, and what it uploads. `routes` chooses by its path what answers. A request
+//! for a model goes on to `stacks`, where the layers of [`tower_agent`] supervise the run and call
+//! the upstream by a client of `http_client`. `telemetry` tells what happened. [`app`] puts these
+//! together from a [`Config`]; [`serve`] runs them until a signal.
+//!
 //! # Examples
 //!
 //! ```
@@ -33,41 +41,24 @@
 //! # }
 //! ```
 
-mod access;
-mod agent_stacks;
-mod api;
 mod app;
-mod buffered_uploads;
-mod check_layer;
 mod config;
-mod control;
 pub mod demo;
-mod events;
-mod host_check;
+mod http;
 mod http_client;
-mod line_writer;
-mod metrics;
-mod missing_path;
 mod probe;
-mod request_body;
 mod routes;
-mod run_assignment;
 mod runs;
-mod server;
-mod shutdown;
-
-mod stack_generations;
+mod serve;
+mod stacks;
 mod telemetry;
-mod unknown_route;
-mod watchdog_client;
 
 pub use self::{
     app::{App, app},
     config::Config,
-    line_writer::LineWriter,
     probe::{Probe, probe},
     runs::Runs,
-    shutdown::serve,
-    telemetry::Telemetry,
+    serve::serve,
+    telemetry::{LineWriter, Telemetry},
 };
 pub use tower_agent::config::ConfigError;

@@ -6,7 +6,7 @@ use std::{
 use tokio::sync::watch;
 use tower_agent::{RunRegistry, Trajectory};
 
-use crate::line_writer::LineWriter;
+use crate::telemetry::LineWriter;
 
 /// The time that a slow reader has for the last records.
 const LAST_LINES: Duration = Duration::from_secs(1);

@@ -8,7 +8,9 @@ use tower_agent::config::{BoundedCount, ConfigError, Time};
 use tower_agent_hyper::UpstreamProxy;
 
 use super::{byte_size::ByteSize, memory};
-use crate::buffered_uploads::MAX_BODY;
+
+/// The longest body that the stack takes, in bytes.
+pub(crate) const MAX_BODY: usize = 32 * 1024 * 1024;
 
 /// The least of `max_buffered`, in MiB: one request.
 const LEAST_BUFFERED: usize = MAX_BODY >> 20;

@@ -1,0 +1,144 @@
+//! The listener: accepts connections, and closes those that are idle or stuck in a head.
+//!
+//! hyper's own timeout for heads is not enough: it starts when a connection becomes idle, and
+//! does not run while hyper detects the version of a new one. So one clock for each connection
+//! covers all the time without a request in flight.
+
+mod activity;
+mod connection;
+
+use std::{future::Future, io, net::SocketAddr, pin::pin, task::Poll, time::Duration};
+
+use axum::Router;
+use futures_util::future::{Either, poll_fn, select};
+use hyper_util::{
+    rt::{TokioExecutor, TokioTimer},
+    server::conn::auto::Builder,
+};
+use socket2::{SockRef, TcpKeepalive};
+use tokio::{
+    net::{TcpListener, TcpStream},
+    sync::watch,
+    task::JoinSet,
+    time::{Instant, sleep},
+};
+
+use crate::config::ServerLimits;
+
+/// The pause after a failed accept, for example for lack of file descriptors. Without it the
+/// loop would use a whole core.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest time that an HTTP/2 peer has to answer a ping; a shorter `keep_alive` shortens it.
+const PING: Duration = Duration::from_secs(20);
+
+/// The least time between two lines of the log that say that connections wait.
+const WARN_EVERY: Duration = Duration::from_secs(60);
+
+enum ServerEvent {
+    Accepted(io::Result<(TcpStream, SocketAddr)>),
+    Full,
+    Stop,
+}
+
+/// Serves until `stop` is ready, and then until the connections are closed.
+///
+/// Connections finish their requests in flight; the others close within 5 s.
+///
+/// At the cap, further connections wait in the kernel's queue, which costs this process
+/// nothing. If they were accepted and closed, their clients would reconnect at once. An idle
+/// connection frees its place within the limits for heads and for idleness.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    app: Router,
+    limits: ServerLimits,
+    stop: impl Future<Output = ()>,
+) {
+    let builder = builder(limits);
+    let (stopping, stopped) = watch::channel(false);
+    let mut open = JoinSet::new();
+    let mut stop = pin!(stop);
+    let mut last_warned: Option<Instant> = None;
+    loop {
+        let is_warned = last_warned.is_some_and(|at| at.elapsed() < WARN_EVERY);
+        let event = poll_fn(|cx| {
+            if stop.as_mut().poll(cx).is_ready() {
+                return Poll::Ready(ServerEvent::Stop);
+            }
+            // Wakes this task when a connection ends.
+            while let Poll::Ready(Some(_)) = open.poll_join_next(cx) {}
+            let most = limits.max_connections.and_then(|most| most.try_into().ok());
+            if most.is_some_and(|most: usize| open.len() >= most) {
+                return match is_warned {
+                    true => Poll::Pending,
+                    false => Poll::Ready(ServerEvent::Full),
+                };
+            }
+            listener.poll_accept(cx).map(ServerEvent::Accepted)
+        });
+        match event.await {
+            ServerEvent::Accepted(Ok((stream, peer))) => {
+                set(&stream, limits.keep_alive);
+                let builder = builder.clone();
+                let connection =
+                    connection::serve(builder, stream, peer, app.clone(), limits, stopped.clone());
+                open.spawn(connection);
+            }
+            ServerEvent::Accepted(Err(error)) if is_of_peer(&error) => {}
+            ServerEvent::Accepted(Err(error)) => {
+                tracing::error!(%error, "cannot accept connections");
+                if let Either::Left(_) = select(stop.as_mut(), pin!(sleep(PAUSE))).await {
+                    break;
+                }
+            }
+            ServerEvent::Full => {
+                last_warned = Some(Instant::now());
+                tracing::warn!(
+                    max_connections = limits.max_connections,
+                    "connections wait to be accepted"
+                );
+            }
+            ServerEvent::Stop => break,
+        }
+    }
+    drop(listener);
+    stopping.send_replace(true);
+    while open.join_next().await.is_some() {}
+}
+
+fn builder(limits: ServerLimits) -> Builder<TokioExecutor> {
+    let mut builder = Builder::new(TokioExecutor::new());
+    builder
+        .http1()
+        .timer(TokioTimer::new())
+        // hyper's own timeout for request heads is off: each connection has a clock instead.
+        // That clock covers all the time without a request in flight: see the module.
+        .header_read_timeout(None);
+    builder
+        .http2()
+        .timer(TokioTimer::new())
+        .keep_alive_interval(limits.keep_alive)
+        .keep_alive_timeout(limits.keep_alive.map_or(PING, |every| every.min(PING)));
+    builder
+}
+
+fn set(stream: &TcpStream, keep_alive: Option<Duration>) {
+    // Nagle's algorithm is off: small frames must not wait for one another.
+    let _ = stream.set_nodelay(true);
+    if let Some(after) = keep_alive {
+        let after = after.max(Duration::from_secs(1));
+        let interval = (after / 6).max(Duration::from_secs(1));
+        let probes = TcpKeepalive::new().with_time(after).with_interval(interval);
+        // The error is ignored: without probes a vanished peer is only noticed later.
+        let _ = SockRef::from(stream).set_tcp_keepalive(&probes);
+    }
+}
+
+/// Whether the error concerns one connection, not the listener.
+fn is_of_peer(error: &io::Error) -> bool {
+    use io::ErrorKind::{ConnectionAborted, ConnectionRefused, ConnectionReset};
+    matches!(
+        error.kind(),
+        ConnectionAborted | ConnectionRefused | ConnectionReset
+    )
+}

@@ -1,0 +1,178 @@
+//! The routes: which path is answered by what, and behind which checks.
+//!
+//! The forwarded operations go to the stacks. What needs no model is answered here: runs, cooldowns,
+//! events, metrics, the list of models, and the errors for unknown paths.
+
+mod cooldowns;
+mod events;
+mod metrics;
+mod page_query;
+mod runs;
+mod unknown_route;
+mod wait_query;
+
+use axum::{
+    Json, Router,
+    routing::{get, post},
+};
+use serde_json::{Value, json};
+use tower_agent::{Cooldowns, RunRegistry, config::CandidateTable};
+
+use self::events::EventFeed;
+use crate::{
+    config::Config,
+    http::{
+        BufferedUploads, Callers, CheckLayer, HeldBytes, HeldLimits, HostCheck, Operator,
+        OriginCheck, UploadLayer, api, cors_layer,
+    },
+    runs::Runs,
+    stacks::{Gateway, RunAssignment},
+    telemetry,
+};
+
+/// The answer at `/`.
+const GREETING: &str = "tower-agent-gateway supervises the runs of agents: clients of the OpenAI and \
+                        Anthropic APIs call it below /v1; docs/gateway.md, \"Endpoints\", lists its \
+                        routes\n";
+
+/// The state that the operator's routes show; a reload of the configuration keeps it.
+#[derive(Clone, Debug)]
+pub(crate) struct Watched {
+    pub(crate) registry: RunRegistry,
+    events: EventFeed,
+    pub(crate) cooldowns: Cooldowns,
+    /// The bytes of the requests that are read.
+    held: HeldBytes,
+    /// Whether spans are sent, as the first configuration says.
+    pub(crate) is_traced: bool,
+}
+
+impl Watched {
+    /// Makes the state, and starts to record metrics.
+    pub(crate) fn new(config: &Config, runs: &Runs) -> Self {
+        let registry = runs.registry().clone();
+        telemetry::record_metrics();
+        Self {
+            events: EventFeed::new(registry.clone(), runs.stopped()),
+            registry,
+            cooldowns: Cooldowns::new(),
+            held: HeldBytes::default(),
+            is_traced: config.telemetry.is_some(),
+        }
+    }
+}
+
+/// Builds the routes of one configuration.
+pub(crate) fn routes(gateway: Gateway, watched: Watched, config: &Config) -> Router {
+    // One call of `layer` for each group of routes, because axum boxes a route once more per call.
+    let open_to = |app: Router, origins: OriginCheck| {
+        app.layer((
+            CheckLayer(HostCheck),
+            UploadLayer::new(config.server.upload_idle),
+            CheckLayer(origins),
+        ))
+    };
+    let operator = Operator::new(config.control_token.clone());
+    let forwarded = caller_routes(gateway, &watched, config);
+    let callers = open_to(forwarded, OriginCheck::Listed(config.cors.clone()));
+    let own = Router::new()
+        .route("/", get(|| async { GREETING }))
+        .route("/healthz", get(|| async { "ok\n" }))
+        .method_not_allowed_fallback(unknown_route::method_not_allowed)
+        .merge(operator_routes(watched, operator));
+    // A path without a route gets the fallback of the callers' routes, behind their checks.
+    open_to(own, OriginCheck::Same).merge(callers)
+}
+
+/// The callers' routes: the forwarded operations, the list of models and, if callers have keys,
+/// each caller's own runs.
+fn caller_routes(gateway: Gateway, watched: &Watched, config: &Config) -> Router {
+    let models = Json(list(config.agent.candidate_tables()));
+    let gateway = RunAssignment::new(config.known_agents.clone(), gateway);
+    let limits = HeldLimits::new(config.server.max_buffered());
+    let gateway = BufferedUploads::new(watched.held.clone(), limits, gateway);
+    let mut app = api::OPERATIONS
+        .into_iter()
+        .fold(Router::new(), |app, path| {
+            app.route(path, axum::routing::post_service(gateway.clone()))
+        })
+        .route(api::MODELS, get(|| async move { models }));
+    if config.auth.is_some() {
+        let own = Router::new()
+            .route("/v1/runs/{id}", get(runs::show_own))
+            .route("/v1/runs/{id}/abort", post(runs::abort_own))
+            .route("/v1/runs/{id}/complete", post(runs::complete_own))
+            .route("/v1/sessions/{id}/abort", post(runs::abort_own_session));
+        app = app.merge(own.with_state(watched.registry.clone()));
+    }
+    // Inside of the check of keys: only a caller with a key is told which routes there are.
+    app = app
+        .fallback(unknown_route::not_found)
+        .method_not_allowed_fallback(unknown_route::method_not_allowed);
+    if let Some(auth) = &config.auth {
+        app = app.layer(CheckLayer(Callers::new(auth)));
+    }
+    // The CORS layer stands outside the check of keys: a browser's preflight carries no key.
+    if let Some(cors) = &config.cors {
+        app = app.layer(cors_layer(cors));
+    }
+    app
+}
+
+/// The operator's routes, which act across owners.
+fn operator_routes(watched: Watched, operator: Operator) -> Router {
+    let Watched {
+        registry,
+        events,
+        cooldowns,
+        held,
+        ..
+    } = watched;
+    Router::new()
+        .route("/runs", get(runs::list))
+        .route("/runs/{id}", get(runs::show))
+        .route("/runs/{id}/wait", get(runs::wait))
+        .route("/runs/{id}/abort", post(runs::abort))
+        .route("/runs/{id}/complete", post(runs::complete))
+        .route("/sessions/{id}/abort", post(runs::abort_session))
+        .with_state(registry.clone())
+        .route("/metrics", get(metrics::show).with_state((registry, held)))
+        .route(
+            "/cooldowns",
+            get(cooldowns::list).with_state(cooldowns.clone()),
+        )
+        .route(
+            "/cooldowns/{candidate}/clear",
+            post(cooldowns::clear).with_state(cooldowns),
+        )
+        .route("/events", get(events::events).with_state(events))
+        .method_not_allowed_fallback(unknown_route::method_not_allowed)
+        .layer(CheckLayer(operator))
+}
+
+/// The list of models, with the fields of both dialects, for every SDK.
+fn list(candidates: &[CandidateTable]) -> Value {
+    let entries: Vec<Value> = candidates
+        .iter()
+        .map(|candidate| {
+            json!({
+                "id": candidate.label(),
+                "root": candidate.model,
+                "object": "model",
+                "type": "model",
+                "display_name": candidate.label(),
+                "created": 0,
+                "created_at": "1970-01-01T00:00:00Z",
+                "owned_by": "tower-agent",
+                "context_window": candidate.context_window,
+            })
+        })
+        .collect();
+    json!({
+        "object": "list",
+        "data": entries,
+        "has_more": false,
+        "first_id": candidates.first().map(CandidateTable::label),
+        "last_id": candidates.last().map(CandidateTable::label),
+    })
+}

@@ -1,0 +1,64 @@
+//! Serves the gateway until a signal, and bounds the time of its shutdown.
+
+use std::{pin::pin, time::Duration};
+
+use axum::Router;
+use futures_util::future::select;
+use tokio::net::TcpListener;
+
+use crate::{config::Config, http::server, runs::Runs};
+
+/// The time that connections have to close after the runs have ended.
+const GRACE: Duration = Duration::from_secs(5);
+
+/// Serves an [`app`](crate::app) until `signal` is ready, and then ends its runs.
+///
+/// `[server]` limits the connections. From the first signal on no run and no call is admitted; with
+/// `control.drain` running work may go on for that long, or until `signal` is ready again. Then all
+/// open runs end as `Shutdown`, and connections have 5 s to close.
+///
+/// # Cancel safety
+///
+/// Dropping the future closes the listener and all connections at once; their answers are cut
+/// without a reason.
+pub async fn serve(
+    listener: TcpListener,
+    app: Router,
+    config: &Config,
+    runs: &Runs,
+    mut signal: impl AsyncFnMut(),
+) {
+    let registry = runs.registry();
+    let mut settled = None;
+    let stop = async {
+        signal().await;
+        if let Some(limit) = config.shutdown_drain {
+            let drained = pin!(registry.drain(limit));
+            // A second signal cuts the drain short.
+            let again = pin!(signal());
+            let _ = select(drained, again).await;
+        }
+        // The runs end before connections close, so that open streams and repeated requests get
+        // the reason.
+        settled = Some(registry.drain(Duration::ZERO));
+        runs.shutdown();
+    };
+    let mut stopped = runs.stopped();
+    let served = server::serve(listener, app, config.server, stop);
+    let grace = async {
+        let _ = stopped.wait_for(|stopping| *stopping).await;
+        tokio::time::sleep(GRACE).await;
+        // The registry shuts down again, for runs that began while connections were closing.
+        registry.shutdown();
+    };
+    {
+        let (served, grace) = (pin!(served), pin!(grace));
+        select(served, grace).await;
+    }
+    if let Some(settled) = settled {
+        // Another task may drop the rest of a cut call, write the log's line about the call and
+        // close its spans. The wait for that ends one second after the runs have ended, at the
+        // latest.
+        settled.await;
+    }
+}

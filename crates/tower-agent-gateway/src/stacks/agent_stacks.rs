@@ -1,0 +1,181 @@
+use std::{
+    collections::HashMap,
+    convert::Infallible,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use axum::body::{Body, Bytes};
+use http::{Request, Response, request::Parts};
+use tower::{
+    BoxError, Layer, Service, ServiceExt,
+    util::{BoxCloneSyncService, Oneshot},
+};
+use tower_agent::{
+    AgentStack, CallSummary, Cooldowns, HealthGateLayer, OwnerCaps, ReplayBody, RunLayer,
+    RunRegistry, TerminalReason, layers::health_gate::HttpProbe, stack::Server,
+};
+use tower_agent_hyper::HyperService;
+use tracing::Level;
+
+use super::{missing_path::MissingPath, stack_generations::StackGenerations};
+use crate::{
+    config::{Config, Health},
+    http::{Caller, owner_of, stall_status},
+    http_client::http_client,
+    telemetry::{TraceParent, name_attempt},
+};
+
+/// The whole gateway as one service: a stack for each agent, and one for other callers.
+///
+/// The caller's key chooses the stack.
+///
+/// Clones share the stacks: a request that reaches this service after a
+/// [`replace`](StackGenerations::replace) gets the new ones, unless its run began with earlier ones.
+#[derive(Clone, Debug)]
+pub(crate) struct Gateway {
+    pub(crate) stacks: Arc<StackGenerations<Stacks>>,
+}
+
+/// The stacks of one configuration.
+#[derive(Debug)]
+pub(crate) struct Stacks {
+    of_agents: HashMap<String, Stack>,
+    of_others: Stack,
+    /// Whether callers have keys, which name the owners of their runs.
+    pub(crate) has_keys: bool,
+}
+
+type Stack = BoxCloneSyncService<Request<Body>, Response<Body>, Infallible>;
+
+type UpstreamGate = HealthGateLayer<HttpProbe<HyperService>>;
+
+impl Stacks {
+    pub(crate) fn new(
+        config: &Config,
+        registry: &RunRegistry,
+        cooldowns: &Cooldowns,
+        is_traced: bool,
+    ) -> Result<Self, BoxError> {
+        let client = http_client(&config.proxy)?;
+        let attempt = move |request: Request<ReplayBody>| match is_traced {
+            true => name_attempt(request),
+            false => request,
+        };
+        let upstream = MissingPath::new(client).map_request(attempt);
+        // A probe does not wait behind the streams of calls.
+        let gate = |health| http_client(&config.proxy).map(|client| health_gate(health, client));
+        let gate = config.health.as_ref().map(gate).transpose()?;
+        let service = |stack: &AgentStack<Server>| match &gate {
+            Some(gate) => boxed(stack.service(gate.layer(upstream.clone())), is_traced),
+            None => boxed(stack.service(upstream.clone()), is_traced),
+        };
+        let fallback = config.agent.fallback(config.candidates.clone(), cooldowns);
+        let stack = AgentStack::server(registry)
+            .fallback(fallback.json_only())
+            .limits(&config.agent)
+            .always_count()
+            .responses(|layer| layer.error_status(stall_status))
+            .runs(|layer| runs(layer, config));
+        let caps = config.auth.as_ref().map(|auth| auth.caps);
+        let stack = match caps.filter(|caps| *caps != OwnerCaps::new()) {
+            Some(caps) => stack.owner_caps(caps),
+            None => stack,
+        };
+        let of_agent = |name: &str| {
+            let stack = stack.clone().for_agent(&config.agent, name);
+            (name.to_owned(), service(&stack))
+        };
+        Ok(Self {
+            of_agents: config.agent.agents().map(of_agent).collect(),
+            of_others: service(&stack),
+            has_keys: config.auth.is_some(),
+        })
+    }
+}
+
+impl Gateway {
+    pub(crate) fn new(stacks: Stacks, registry: &RunRegistry) -> Self {
+        let stacks = Arc::new(StackGenerations::new(stacks, registry.clone()));
+        Self { stacks }
+    }
+}
+
+impl Service<Request<Body>> for Gateway {
+    type Response = Response<Body>;
+    type Error = Infallible;
+    type Future = Oneshot<Stack, Request<Body>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<Body>) -> Self::Future {
+        let stacks = self.stacks.of(&request);
+        let caller = request.extensions().get::<Caller>();
+        let of_agent = caller.and_then(|caller| stacks.of_agents.get(&*caller.name));
+        let stack = of_agent.unwrap_or(&stacks.of_others);
+        stack.clone().oneshot(request)
+    }
+}
+
+fn boxed<S, B>(service: S, is_traced: bool) -> Stack
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = Infallible, Future: Send>
+        + Clone
+        + Send
+        + Sync
+        + 'static,
+    B: http_body::Body<Data = Bytes, Error: Into<BoxError>> + Send + 'static,
+{
+    let service = TraceParent::new(service, is_traced);
+    BoxCloneSyncService::new(service.map_response(|answer| answer.map(Body::new)))
+}
+
+fn runs(layer: RunLayer, config: &Config) -> RunLayer {
+    let excerpts = config.watchdog.as_ref().map_or(0, |it| it.excerpts);
+    let layer = layer.keep_excerpts(excerpts as usize).on_end(log);
+    layer.owner_by(|parts: &Parts| owner_of(&parts.extensions, &parts.headers))
+}
+
+/// Logs each call that completed, for the operator's bill; the library logs the others.
+///
+/// The library logs these at DEBUG. If a subscriber takes that level, the library's line is the one.
+fn log(call: &CallSummary) {
+    let is_logged = || tracing::event_enabled!(target: "tower_agent", Level::DEBUG);
+    if call.reason != TerminalReason::Completed || is_logged() {
+        return;
+    }
+    tracing::info!(
+        target: "tower_agent",
+        reason = call.reason.as_str(),
+        run = %call.run,
+        session = call.session.as_deref(),
+        candidate = call.candidate.as_deref(),
+        attempts = call.attempts,
+        elapsed = ?call.elapsed,
+        input_tokens = call.usage.map(|usage| usage.input_tokens),
+        output_tokens = call.usage.map(|usage| usage.output_tokens),
+        "call ended"
+    );
+}
+
+fn health_gate(health: &Health, client: HyperService) -> UpstreamGate {
+    let mut layer = HealthGateLayer::get(client, health.url.clone());
+    if let Some(authority) = health.url.authority() {
+        layer = layer.upstream(authority.clone());
+    }
+    if let Some(every) = health.every {
+        layer = layer.every(every);
+    }
+    if let Some(timeout) = health.timeout {
+        layer = layer.timeout(timeout);
+    }
+    if let Some(patience) = health.patience {
+        layer = layer.patience(patience);
+    }
+    match health.watch_silence {
+        Some(silent) => layer.watch_silence(silent),
+        None => layer,
+    }
+}

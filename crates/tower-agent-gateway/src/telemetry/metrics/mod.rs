@@ -1,0 +1,127 @@
+//! The recorder of the metrics that the library and the gateway count.
+
+use std::{
+    sync::{LazyLock, Mutex, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+
+#[cfg(test)]
+mod tests;
+
+/// The recorder of the process, which all its gateways share. `None` if it could not be installed,
+/// mostly because the program had installed another recorder before.
+static INSTALLED: LazyLock<Option<PrometheusHandle>> = LazyLock::new(|| match install() {
+    Ok(recorder) => Some(recorder),
+    Err(error) => {
+        tracing::warn!(%error, "/metrics has nothing to show");
+        None
+    }
+});
+
+/// The interval at which the recorder sorts the recorded values into the buckets.
+///
+/// Until a value is sorted, it takes memory of its own. One stream may record more than a thousand
+/// values.
+const UPKEEP: Duration = Duration::from_secs(1);
+
+/// The buckets of durations in OpenTelemetry's convention, in seconds.
+const DURATIONS: [f64; 14] = [
+    0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96, 81.92,
+];
+
+/// The buckets of the time from a disconnect to the release of the upstream, in seconds.
+///
+/// Mostly the release takes as long as one drop, far less than the first bucket of the convention.
+const LATENCIES: [f64; 12] = [
+    0.000_01, 0.000_1, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0,
+];
+
+const OPEN_RUNS: &str = "agent_runs_open";
+
+const HELD_BYTES: &str = "agent_upload_buffer_bytes";
+
+const REFUSED_UPLOADS: &str = "agent_uploads_refused_total";
+
+fn builder() -> Result<PrometheusBuilder, BuildError> {
+    let latency = Matcher::Full("agent_cancel_latency_seconds".to_owned());
+    let tokens = Matcher::Full("gen_ai.client.token.usage".to_owned());
+    let durations = Matcher::Prefix("gen_ai.client.operation.".to_owned());
+    // The buckets of counts of tokens in OpenTelemetry's convention.
+    let powers_of_four: [f64; 14] = std::array::from_fn(|power| 4_u32.pow(power as u32).into());
+    PrometheusBuilder::new()
+        .with_recommended_naming(true)
+        .set_buckets_for_metric(latency, &LATENCIES)?
+        .set_buckets_for_metric(tokens, &powers_of_four)?
+        .set_buckets_for_metric(durations, &DURATIONS)
+}
+
+fn install() -> Result<PrometheusHandle, BuildError> {
+    let recorder = builder()?.install_recorder()?;
+    describe();
+    let upkept = recorder.clone();
+    // The upkeep runs on a thread and not in a task, because the recorder outlives each runtime.
+    let upkeep = move || loop {
+        thread::sleep(UPKEEP);
+        upkept.run_upkeep();
+    };
+    let named = thread::Builder::new().name("metrics".to_owned());
+    if let Err(error) = named.spawn(upkeep) {
+        tracing::warn!(%error, "the recorder of /metrics is tidied at each scrape alone");
+    }
+    Ok(recorder)
+}
+
+fn describe() {
+    tower_agent::metrics::describe();
+    metrics::describe_gauge!(OPEN_RUNS, "Runs that have not ended.");
+    metrics::describe_gauge!(
+        HELD_BYTES,
+        "Bytes of request bodies that are held in memory."
+    );
+    metrics::describe_counter!(
+        REFUSED_UPLOADS,
+        "Uploads that were refused because they exceeded `max_buffered`."
+    );
+}
+
+/// Records metrics from now on, unless the program has installed another recorder.
+pub(crate) fn record_metrics() {
+    LazyLock::force(&INSTALLED);
+}
+
+/// Counts an upload that did not fit into the share of its owner, or else into that of all.
+pub(crate) fn count_refused_upload(is_of_owner: bool) {
+    let limit = if is_of_owner { "owner" } else { "all" };
+    metrics::counter!(REFUSED_UPLOADS, "limit" => limit).increment(1);
+}
+
+/// The numbers of one gateway that are read at a scrape, and not counted as they change.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Gauges {
+    /// Runs that have not ended.
+    pub(crate) open_runs: usize,
+    /// Bytes of request bodies that are held in memory.
+    pub(crate) held_bytes: usize,
+}
+
+/// The metrics of the process with these gauges, as text for Prometheus. `None` if the gateway has
+/// no recorder.
+pub(crate) fn render_metrics(gauges: Gauges) -> Option<String> {
+    let recorder = INSTALLED.as_ref()?;
+    Some(render(recorder, gauges))
+}
+
+fn render(recorder: &PrometheusHandle, gauges: Gauges) -> String {
+    // Two gateways of one process share the gauges: under the lock, each scrape renders the numbers
+    // that it has set.
+    static SCRAPE: Mutex<()> = Mutex::new(());
+    let _alone = SCRAPE.lock().unwrap_or_else(PoisonError::into_inner);
+    #[allow(clippy::cast_precision_loss, reason = "no registry has so many runs")]
+    metrics::gauge!(OPEN_RUNS).set(gauges.open_runs as f64);
+    #[allow(clippy::cast_precision_loss, reason = "no process has so much memory")]
+    metrics::gauge!(HELD_BYTES).set(gauges.held_bytes as f64);
+    recorder.render()
+}

@@ -1,0 +1,18 @@
+//! What the gateway tells about itself: spans, metrics, and lines of the log and of records.
+//!
+//! [`Telemetry`] sends the spans. [`TraceParent`] makes the caller's span the parent of a call's span,
+//! [`name_attempt`] tells the upstream the span of its attempt; both by the headers of W3C's trace
+//! context. [`record_metrics`] starts the recorder that [`render_metrics`] reads. [`LineWriter`]
+//! writes lines for a slow reader.
+
+mod line_writer;
+mod metrics;
+mod otlp_client;
+mod propagation;
+mod spans;
+
+pub use self::{line_writer::LineWriter, spans::Telemetry};
+pub(crate) use self::{
+    metrics::{Gauges, count_refused_upload, record_metrics, render_metrics},
+    propagation::{TraceParent, name_attempt},
+};
