@@ -13,8 +13,6 @@ mod host_check;
 mod operator;
 mod origin_check;
 pub(crate) mod server;
-#[cfg(test)]
-mod tests;
 mod upload;
 
 pub(crate) use self::{
