@@ -6,10 +6,9 @@
 mod cooldowns;
 mod events;
 mod metrics;
-mod page_query;
+mod queries;
 mod runs;
 mod unknown_route;
-mod wait_query;
 
 use axum::{
     Json, Router,

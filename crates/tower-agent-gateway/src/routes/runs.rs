@@ -2,7 +2,7 @@
 
 use axum::{
     Extension, Json,
-    extract::{Path, RawQuery, State},
+    extract::{Path, Query, State, rejection::QueryRejection},
     http::StatusCode,
     response::{IntoResponse, Response},
 };
@@ -13,7 +13,7 @@ use tower_agent::{
     run::RunCompletion,
 };
 
-use super::{page_query, wait_query};
+use super::queries::{PageQuery, WaitQuery};
 use crate::http::Caller;
 
 type ControlResult = Result<Response, Refusal>;
@@ -24,9 +24,9 @@ type Refusal = (StatusCode, Json<Value>);
 /// Lists a page of all runs, newest first; `next` is the next page's cursor.
 pub(crate) async fn list(
     State(registry): State<RunRegistry>,
-    RawQuery(query): RawQuery,
+    page: Result<Query<PageQuery>, QueryRejection>,
 ) -> ControlResult {
-    let page = page_query::read(query.as_deref()).map_err(bad)?;
+    let Query(page) = page.map_err(bad)?;
     let page = registry.page(page.after, page.limit);
     let mut list = json!({ "runs": page.runs });
     if let Some(next) = page.next {
@@ -49,9 +49,9 @@ pub(crate) async fn show(
 pub(crate) async fn wait(
     State(registry): State<RunRegistry>,
     Path(id): Path<String>,
-    RawQuery(query): RawQuery,
+    wait: Result<Query<WaitQuery>, QueryRejection>,
 ) -> ControlResult {
-    let limit = wait_query::read(query.as_deref()).map_err(bad)?;
+    let Query(WaitQuery { limit }) = wait.map_err(bad)?;
     let runs = known(&registry, &id)?;
     let ends = join_all(runs.iter().map(|run| run.wait(limit))).await;
     let ends: Option<Vec<RunSnapshot>> = ends.into_iter().collect();

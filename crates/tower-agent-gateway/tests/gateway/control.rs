@@ -328,10 +328,10 @@ fn runs_are_listed_page_by_page_newest_first() {
         assert_eq!(all["runs"].as_array().unwrap().len(), 5);
 
         for (query, named) in [
-            ("limit=0", "limit = \"0\""),
-            ("limit=5s", "limit = \"5s\""),
-            ("after=r-1", "after = \"r-1\""),
-            ("limt=1", "\"limt\""),
+            ("limit=0", "limit: \"0\""),
+            ("limit=5s", "limit: \"5s\""),
+            ("after=r-1", "after: \"r-1\""),
+            ("limt=1", "`limt`"),
         ] {
             let answer = gateway.get(&format!("/runs?{query}")).ask().await;
             assert_eq!(answer.status, 400, "{query}");
