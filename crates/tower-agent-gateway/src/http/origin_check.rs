@@ -1,4 +1,9 @@
 //! The check of the page behind a request.
+//!
+//! tower-http's `CsrfLayer` is not enough: it admits every GET, so a page could have a browser ask
+//! `/metrics` or wait for a run. It also admits a page whose origin equals the request's host, which
+//! a page has once its name resolves to this machine, and it knows its origins by a list, which
+//! cannot name each port of this machine.
 
 use std::net::IpAddr;
 

@@ -1,4 +1,8 @@
 //! The HTTP client of the sender of spans.
+//!
+//! opentelemetry-http's `HyperClient` reads up to 4 MiB of an answer. It needs a runtime on the thread
+//! that calls it, which the thread of the batches does not have, and a connector of its own for TLS
+//! and for the proxy of `[server]`. So it would replace only the part that sends a request.
 
 use std::{
     future::Future,
