@@ -10,6 +10,8 @@ use std::{
 
 use tokio::time::Instant;
 
+use super::metrics::count_dropped_lines;
+
 #[cfg(test)]
 mod tests;
 
@@ -34,13 +36,23 @@ struct LineChannel {
     kind: LineKind,
 }
 
-/// The kind of the lines, which decides where a loss is reported.
+/// The kind of the lines, which decides where a loss is reported; `/metrics` counts each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LineKind {
     /// The log names the loss at each dropped line.
     Records,
-    /// The log itself: the loss stands before the next line that finds room.
+    /// The log itself: the loss stands before the next line that finds room, or at the end.
     Log,
+}
+
+impl LineKind {
+    /// The value of a metric's label.
+    const fn as_str(self) -> &'static str {
+        match self {
+            Self::Records => "records",
+            Self::Log => "log",
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -62,7 +74,7 @@ struct Queue {
 const COLLECTED: Duration = Duration::from_millis(5);
 
 /// How often at most the log says that records cannot be written.
-const TOLD_EVERY: Duration = Duration::from_secs(60);
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// The most records in the queue; one is a few hundred bytes.
 const MOST_RECORDS: usize = 1024;
@@ -109,14 +121,17 @@ impl LineWriter {
 
     /// Waits until no line is left to write, or writing failed for good, or `limit` has passed.
     ///
-    /// Blocks the thread, so it is only for the end of the process.
+    /// A log then says how many lines it lost. Blocks the thread, so it is only for the end of the
+    /// process.
     pub fn flush_within(&self, limit: Duration) {
-        let mut queue = self.0.lock();
-        queue.is_awaited = true;
-        self.0.filled.notify_one();
-        let unwritten = |queue: &mut Queue| queue.unwritten > 0 && !queue.is_broken;
-        // The error of a poisoned lock is ignored: the wait is over, too.
-        let _ = self.0.written.wait_timeout_while(queue, limit, unwritten);
+        let until = Instant::now() + limit;
+        let mut queue = self.0.wait_until_written(self.0.lock(), until);
+        let has_room = queue.unwritten == 0 && !queue.is_broken;
+        if self.0.kind == LineKind::Log && has_room && queue.report_loss() {
+            // The report is a call of its own here.
+            queue.unwritten += 1;
+            drop(self.0.wait_until_written(queue, until));
+        }
     }
 }
 
@@ -127,15 +142,14 @@ impl Write for LineWriter {
             queue.lost += 1;
             let lost = queue.lost;
             drop(queue);
+            count_dropped_lines(self.0.kind.as_str(), 1);
             if self.0.kind == LineKind::Records {
                 tracing::warn!(lost, "a record was dropped: standard output takes no more");
             }
             return Ok(line.len());
         }
-        if self.0.kind == LineKind::Log && queue.lost > 0 {
-            let lost = mem::take(&mut queue.lost);
-            let told = format!("{lost} lines of the log were dropped: they could not be written\n");
-            queue.text.extend_from_slice(told.as_bytes());
+        if self.0.kind == LineKind::Log {
+            queue.report_loss();
         }
         queue.text.extend_from_slice(line);
         queue.unwritten += 1;
@@ -149,6 +163,18 @@ impl Write for LineWriter {
     /// Does nothing: see [`flush_within`](Self::flush_within).
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
+    }
+}
+
+impl Queue {
+    /// Adds the line about the lines that a log lost since the last such line, if any were.
+    fn report_loss(&mut self) -> bool {
+        let lost = mem::take(&mut self.lost);
+        if lost > 0 {
+            let told = format!("{lost} lines of the log were dropped: they could not be written\n");
+            self.text.extend_from_slice(told.as_bytes());
+        }
+        lost > 0
     }
 }
 
@@ -186,7 +212,7 @@ impl LineChannel {
     fn write(&self, mut out: impl Write) -> io::Result<()> {
         let _guard = BrokenOnDrop(self);
         let (mut text, mut torn) = (Vec::new(), false);
-        let mut last_told: Option<Instant> = None;
+        let mut last_warned: Option<Instant> = None;
         loop {
             let taken = self.next(&mut text);
             if torn {
@@ -210,15 +236,15 @@ impl LineChannel {
                     return Err(error);
                 }
                 queue.lost += lines as u64;
-                if is_records {
-                    let lost = queue.lost;
-                    drop(queue);
-                    if last_told.is_none_or(|at| at.elapsed() >= TOLD_EVERY) {
-                        last_told = Some(Instant::now());
-                        tracing::error!(%error, lost, "records were dropped: they could not be written");
-                    }
-                    queue = self.lock();
+                let lost = queue.lost;
+                drop(queue);
+                count_dropped_lines(self.kind.as_str(), lines as u64);
+                let is_due = last_warned.is_none_or(|at| at.elapsed() >= WARN_EVERY);
+                if is_records && is_due {
+                    last_warned = Some(Instant::now());
+                    tracing::error!(%error, lost, "records were dropped: they could not be written");
                 }
+                queue = self.lock();
             }
             self.written.notify_all();
             let more = |queue: &mut Queue| !queue.is_awaited;
@@ -237,6 +263,20 @@ impl LineChannel {
         mem::swap(&mut queue.text, text);
         queue.is_awaited = false;
         queue.unwritten
+    }
+
+    /// Waits until no line is left to write, or writing failed for good, or at most `until`.
+    fn wait_until_written<'a>(
+        &self,
+        mut queue: MutexGuard<'a, Queue>,
+        until: Instant,
+    ) -> MutexGuard<'a, Queue> {
+        queue.is_awaited = true;
+        self.filled.notify_one();
+        let unwritten = |queue: &mut Queue| queue.unwritten > 0 && !queue.is_broken;
+        let left = until.saturating_duration_since(Instant::now());
+        let waited = self.written.wait_timeout_while(queue, left, unwritten);
+        waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
     fn lock(&self) -> MutexGuard<'_, Queue> {

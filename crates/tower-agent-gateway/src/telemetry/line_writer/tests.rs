@@ -3,9 +3,11 @@
 use std::{
     io::{self, Write},
     sync::mpsc::{Receiver, Sender, channel},
+    thread,
     time::Duration,
 };
 
+use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::time::Instant;
 
 use super::{LineKind, LineWriter, MOST_RECORDS as MOST};
@@ -75,22 +77,54 @@ fn a_reader_who_has_gone_is_waited_for_no_more() {
 
 #[test]
 fn a_log_says_what_it_lost_once_there_is_room() {
+    let (mut log, let_go, lines) = full_log();
+    let_go.send(()).unwrap();
+    // The thread has taken all that the queue had.
+    let mut got = lines.recv_timeout(PATIENCE).unwrap();
+    while log.0.lock().unwritten > 0 {
+        let_go.send(()).unwrap();
+        thread::yield_now();
+    }
+    log.write_all(b"5\n").unwrap();
+    let_go.send(()).unwrap();
+    log.flush_within(PATIENCE);
+
+    got.extend(lines.try_iter().flatten());
+    let told = "1\n2\n2 lines of the log were dropped: they could not be written\n5\n";
+    assert_eq!(String::from_utf8(got).unwrap(), told);
+}
+
+#[test]
+fn a_log_says_at_its_end_what_it_lost() {
+    let (log, let_go, lines) = full_log();
+    for _ in 0..3 {
+        let_go.send(()).unwrap();
+    }
+    log.flush_within(PATIENCE);
+
+    let got: Vec<u8> = lines.try_iter().flatten().collect();
+    let told = "1\n2\n2 lines of the log were dropped: they could not be written\n";
+    assert_eq!(String::from_utf8(got).unwrap(), told);
+}
+
+#[test]
+fn dropped_lines_are_counted() {
+    let recorder = PrometheusBuilder::new().build_recorder();
+    metrics::with_local_recorder(&recorder, || drop(full_log()));
+    let text = recorder.handle().render();
+    let counted = "agent_lines_dropped_total{output=\"log\"} 2";
+    assert!(text.lines().any(|line| line == counted), "{text}");
+}
+
+/// A log with room for two lines, to which four were written.
+fn full_log() -> (LineWriter, Sender<()>, Receiver<Vec<u8>>) {
     let (let_go, may) = channel();
     let (written, lines) = channel();
     let mut log = LineWriter::new(Slow { may, written }, LineKind::Log, 2).unwrap();
     for line in ["1\n", "2\n", "3\n", "4\n"] {
         log.write_all(line.as_bytes()).unwrap();
     }
-    let_go.send(()).unwrap();
-    let_go.send(()).unwrap();
-    log.flush_within(PATIENCE);
-    log.write_all(b"5\n").unwrap();
-    let_go.send(()).unwrap();
-    log.flush_within(PATIENCE);
-
-    let got: Vec<u8> = lines.try_iter().flatten().collect();
-    let told = "1\n2\n2 lines of the log were dropped: they could not be written\n5\n";
-    assert_eq!(String::from_utf8(got).unwrap(), told);
+    (log, let_go, lines)
 }
 
 /// An output that fails, or panics, at its first write.

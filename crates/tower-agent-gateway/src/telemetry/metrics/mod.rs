@@ -45,6 +45,8 @@ const HELD_BYTES: &str = "agent_upload_buffer_bytes";
 
 const REFUSED_UPLOADS: &str = "agent_uploads_refused_total";
 
+const DROPPED_LINES: &str = "agent_lines_dropped_total";
+
 fn builder() -> Result<PrometheusBuilder, BuildError> {
     let latency = Matcher::Full("agent_cancel_latency_seconds".to_owned());
     let tokens = Matcher::Full("gen_ai.client.token.usage".to_owned());
@@ -85,6 +87,10 @@ fn describe() {
         REFUSED_UPLOADS,
         "Uploads that were refused because they exceeded `max_buffered`."
     );
+    metrics::describe_counter!(
+        DROPPED_LINES,
+        "Lines of the log or of records that could not be written."
+    );
 }
 
 /// Records metrics from now on, unless the program has installed another recorder.
@@ -96,6 +102,13 @@ pub(crate) fn record_metrics() {
 pub(crate) fn count_refused_upload(is_of_owner: bool) {
     let limit = if is_of_owner { "owner" } else { "all" };
     metrics::counter!(REFUSED_UPLOADS, "limit" => limit).increment(1);
+}
+
+/// Counts lines of the log or of records that could not be written.
+pub(super) fn count_dropped_lines(output: &'static str, lines: u64) {
+    if lines > 0 {
+        metrics::counter!(DROPPED_LINES, "output" => output).increment(lines);
+    }
 }
 
 /// The numbers of one gateway that are read at a scrape, and not counted as they change.
