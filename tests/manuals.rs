@@ -1,0 +1,196 @@
+//! The manuals name what there is: paths, configuration keys, routes, reasons and layers.
+//!
+//! Each test names the step of a recipe in CONTRIBUTING.md that was left out.
+
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn text(path: &str) -> String {
+    let path = root().join(path);
+    fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
+}
+
+/// The texts between backquotes that are one word each.
+fn quoted(text: &str) -> impl Iterator<Item = &str> {
+    let parts = text.split('`').skip(1).step_by(2);
+    parts.filter(|part| !part.contains(char::is_whitespace))
+}
+
+/// Whether `page` has this word between backquotes, alone or as a part of a longer text there.
+fn names(page: &str, word: &str) -> bool {
+    let is_part = |char: char| char.is_ascii_alphanumeric() || char == '_';
+    page.split('`').skip(1).step_by(2).any(|part| {
+        part.match_indices(word).any(|(at, _)| {
+            let before = part[..at].chars().next_back();
+            let after = part[at + word.len()..].chars().next();
+            !before.into_iter().chain(after).any(is_part)
+        })
+    })
+}
+
+/// The Rust sources at or below a folder, without tests.
+fn sources(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_stem().unwrap().to_str().unwrap();
+        if name == "tests" {
+            continue;
+        }
+        if path.is_dir() {
+            found.extend(sources(&path));
+        } else if path.extension().is_some_and(|it| it == "rs") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Where the paths of a line may begin: at the root, in a room that has a table of its own, and in the
+/// first path of the line, of which a row of such a table tells.
+fn places(line: &str) -> Vec<PathBuf> {
+    let rooms = [
+        "",
+        "src",
+        "tests",
+        "crates/tower-agent-gateway/src",
+        "crates/tower-agent-llm/src",
+    ];
+    let rooms = rooms.map(|room| root().join(room));
+    let first = quoted(line).next().unwrap_or_default();
+    let inner = rooms.iter().map(|room| room.join(first));
+    rooms.iter().cloned().chain(inner).collect()
+}
+
+#[test]
+fn the_paths_in_the_maps_exist() {
+    for page in ["CONTRIBUTING.md", "README.md", "tests/README.md"] {
+        let is_path = |word: &&str| {
+            let is_plain = |it: char| it.is_ascii_alphanumeric() || "/_.-".contains(it);
+            let is_file = word.ends_with(".rs") || word.ends_with(".md") || word.contains('/');
+            // A path of an API, of a package's target, or a media type.
+            let others = ["/", "target/", "text/", "application/"];
+            let is_other = others.iter().any(|it| word.starts_with(it));
+            word.chars().all(is_plain) && is_file && !is_other
+        };
+        let mut lost = Vec::new();
+        let mut count = 0;
+        let page_text = text(page);
+        for line in page_text
+            .lines()
+            .filter(|line| !line.contains("../tower-agent"))
+        {
+            let links = line.split("](").skip(1);
+            let links = links.filter_map(|rest| rest.split([')', '#']).next());
+            let links = links.filter(|link| !link.is_empty() && !link.contains(':'));
+            let links = links.map(|link| link.trim_start_matches("../"));
+            for path in quoted(line).filter(is_path).chain(links) {
+                count += 1;
+                let path = path.trim_end_matches('/');
+                let exists = |folder: &PathBuf| {
+                    let path = folder.join(path);
+                    path.exists() || path.with_extension("rs").exists()
+                };
+                if !places(line).iter().any(exists) {
+                    lost.push(path.to_owned());
+                }
+            }
+        }
+        assert!(count > 5, "{page}: {count}");
+        assert!(lost.is_empty(), "{page} names what is nowhere: {lost:?}");
+    }
+}
+
+#[test]
+fn each_key_of_the_configuration_is_in_its_manual() {
+    let tables = text("src/config/tables.rs");
+    let manual = text("docs/config.md");
+    let fields = tables.lines().filter_map(|line| {
+        let (name, kind) = line.trim().strip_prefix("pub(super) ")?.split_once(": ")?;
+        // An index is no key, but where an entry stood.
+        (!name.contains([' ', '(']) && !kind.starts_with("usize")).then_some(name)
+    });
+    let fields: BTreeSet<_> = fields.collect();
+    assert!(fields.len() > 60, "{fields:?}");
+    // In agents' own configurations some keys have their names in camel case.
+    let camel = |key: &str| -> String {
+        let mut words = key.split('_');
+        let first = words.next().unwrap_or_default().to_owned();
+        words.fold(first, |all, word| {
+            all + &word[..1].to_uppercase() + &word[1..]
+        })
+    };
+    let is_named = |key: &&&str| {
+        let is_table = manual.contains(&format!("[{key}"));
+        is_table || names(&manual, key) || names(&manual, &camel(key))
+    };
+    let missing: Vec<_> = fields.iter().filter(|key| !is_named(key)).collect();
+    assert!(missing.is_empty(), "not in docs/config.md: {missing:?}");
+}
+
+#[test]
+fn each_route_of_the_gateway_is_in_its_manual() {
+    let manual = text("docs/gateway.md");
+    let mut routes = BTreeSet::new();
+    for file in ["routes/mod.rs", "http/api.rs"] {
+        let source = text(&format!("crates/tower-agent-gateway/src/{file}"));
+        let literals = source.split('"').skip(1).step_by(2);
+        let is_route = |it: &&str| it.starts_with('/') && it.len() > 1 && !it.contains(' ');
+        routes.extend(literals.filter(is_route).map(str::to_owned));
+    }
+    assert!(routes.len() > 15, "{routes:?}");
+    let is_named = |route: &&String| {
+        let written = route.replace("{id}", "ID").replace("{name}", "NAME");
+        manual.contains(&**route) || manual.contains(&written)
+    };
+    let missing: Vec<_> = routes.iter().filter(|route| !is_named(route)).collect();
+    assert!(missing.is_empty(), "not in docs/gateway.md: {missing:?}");
+}
+
+#[test]
+fn each_reason_is_in_the_manual_of_the_gateway() {
+    let source = text("src/run/reason.rs");
+    let manual = text("docs/gateway.md");
+    let rows = source.lines().filter_map(|line| {
+        let (variant, rest) = line.trim().strip_prefix("Self::")?.split_once(" => (\"")?;
+        Some((variant, rest.split_once('"')?.0))
+    });
+    let rows: Vec<_> = rows.collect();
+    assert!(rows.len() > 10, "{rows:?}");
+    let missing: Vec<_> = rows
+        .iter()
+        .filter(|(_, name)| !names(&manual, name))
+        .collect();
+    assert!(missing.is_empty(), "not in docs/gateway.md: {missing:?}");
+}
+
+#[test]
+fn each_layer_is_in_the_tables() {
+    let page = text("README.md");
+    let mut layers = BTreeSet::new();
+    for file in sources(&root().join("src/layers")) {
+        let source = fs::read_to_string(file).unwrap();
+        layers.extend(source.lines().filter_map(|line| {
+            let name = line.strip_prefix("pub struct ")?;
+            let end = name.find(|it: char| !it.is_ascii_alphanumeric())?;
+            name[..end]
+                .ends_with("Layer")
+                .then(|| name[..end].to_owned())
+        }));
+    }
+    assert!(layers.len() > 10, "{layers:?}");
+    let missing: Vec<_> = layers
+        .iter()
+        .filter(|layer| !page.contains(&***layer))
+        .collect();
+    assert!(missing.is_empty(), "not in the README: {missing:?}");
+}
