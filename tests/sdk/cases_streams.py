@@ -81,8 +81,9 @@ def accumulating(name, data, content_type):
 
 def stays_open(context, dialect, data):
     def script(exchange):
-        exchange.sse(data)
+        # Before it is sent: a client may be done before this thread goes on.
         sent.append(time.monotonic())
+        exchange.sse(data)
         exchange.silence()
 
     sent = []
