@@ -32,14 +32,13 @@ impl RequestTemplate {
             true => Extensions::new(),
             false => first.clone(),
         };
-        let mut template = Self {
+        head.headers.insert(X_ATTEMPT, number_value(1));
+        Self {
             head,
-            number: 0,
+            number: 1,
             first: Some(first),
             later,
-        };
-        template.set_attempt(1);
-        template
+        }
     }
 
     pub(crate) const fn head(&self) -> &Parts {
@@ -57,6 +56,7 @@ impl RequestTemplate {
     }
 
     /// Makes the request of an attempt that others may follow.
+    #[inline]
     pub(crate) fn again(&mut self, body: ReplayBody) -> Request<ReplayBody> {
         let mut head = self.head.clone();
         head.extensions = self.extensions();
