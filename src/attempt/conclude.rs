@@ -390,7 +390,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// Tells the reader of a stream what may follow the finish of its answer.
     fn expect_end(&self, parts: &Parts) {
         if let Some(marks) = parts.extensions.get::<ResponseMarks>() {
-            marks.expect(self.policy.following());
+            marks.expect(self.policy.after_finish());
         }
     }
 

@@ -14,7 +14,7 @@ use crate::{
     body::{MAX_BODY, ReplayBody},
     error::BoxError,
     llm::{
-        Following,
+        AfterFinish,
         failure::{Classifier, Failure},
     },
     run::{ErrorAllowance, ErrorKey, Run},
@@ -57,7 +57,7 @@ pub trait AttemptPolicy {
 
     /// What the caller's request lets expect, after a while, once all choices of a chat stream have
     /// finished.
-    fn following(&self) -> Following;
+    fn after_finish(&self) -> AfterFinish;
 
     /// Whether an answer without content is a fault: the request has no stop sequences, and no
     /// limit of 0. Asked only if an answer seems to have none.

@@ -147,7 +147,7 @@ use crate::{
     body::ReplayBody,
     error::BoxError,
     llm::{
-        Following, RequestFields,
+        AfterFinish, RequestFields,
         failure::{Classifier, Failure, FailureClass, RetrySame, TryOther},
         may_be_empty, names_stream,
     },
@@ -378,9 +378,11 @@ impl AttemptPolicy for RetryPolicy {
         body.is_some_and(|body| names_stream(body.segments())) && self.streams()
     }
 
-    fn following(&self) -> Following {
+    fn after_finish(&self) -> AfterFinish {
         let request = self.request.as_ref();
-        request.map_or(Following::Unknown, |it| Following::of(it.body.segments()))
+        request.map_or(AfterFinish::Unknown, |it| {
+            AfterFinish::of(it.body.segments())
+        })
     }
 
     fn asks_for_content(&self) -> bool {

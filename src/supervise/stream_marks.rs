@@ -13,7 +13,7 @@ use http::{HeaderMap, StatusCode};
 
 use crate::{
     llm::{
-        Following, MESSAGE_STOP, Partial,
+        AfterFinish, MESSAGE_STOP, Partial,
         dialect::{Dialect, Finish, StreamFailure, Truncated, Usage},
         estimated_tokens, is_plain, names_events,
         sse::DONE,
@@ -59,8 +59,8 @@ struct MarkCells {
     sequence: AtomicU64,
     /// An offset at which the answer was finished, or 0.
     finished: AtomicU64,
-    /// The [`Following`] that a layer which has read the request expects behind a finished answer.
-    following: AtomicU8,
+    /// The [`AfterFinish`] that a layer which has read the request expects behind a finished answer.
+    after_finish: AtomicU8,
     /// Whether a layer has ended a finished answer, and waits for nothing more of it.
     is_closed: AtomicBool,
     /// The [`BodyForm`] of the body.
@@ -121,17 +121,19 @@ impl ResponseMarks {
     }
 
     /// Records what the request lets expect behind a finished answer.
-    pub(crate) fn expect(&self, following: Following) {
-        let following = following as u8;
-        self.marks.following.store(following, Ordering::Release);
+    pub(crate) fn expect(&self, after_finish: AfterFinish) {
+        let after_finish = after_finish as u8;
+        self.marks
+            .after_finish
+            .store(after_finish, Ordering::Release);
     }
 
     /// Whether the answer will be over shortly: it has its last event, or it is finished and all
     /// that the request asks for has come.
     pub(super) fn ends_soon(&self) -> bool {
-        const NOTHING: u8 = Following::Nothing as u8;
-        const CHOICES: u8 = Following::Choices as u8;
-        let has_all = || match self.marks.following.load(Ordering::Acquire) {
+        const NOTHING: u8 = AfterFinish::Nothing as u8;
+        const CHOICES: u8 = AfterFinish::Choices as u8;
+        let has_all = || match self.marks.after_finish.load(Ordering::Acquire) {
             NOTHING => true,
             CHOICES => false,
             _ => self.usage().is_some(),

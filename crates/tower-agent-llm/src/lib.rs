@@ -79,7 +79,7 @@ pub mod internal {
         json_outline::{JsonOutline, is_broken_json},
         json_scanner::{Malformed, Scan, Scanner, Text},
         prompt_tokens::prompt_tokens,
-        request_fields::{Following, RequestFields, insert_model, names_stream},
+        request_fields::{AfterFinish, RequestFields, insert_model, names_stream},
         sse::event::{DONE, MESSAGE_STOP},
         stream::{
             generated_text::{GeneratedText, estimated_tokens},

@@ -45,7 +45,7 @@ pub fn names_stream(body: impl IntoIterator<Item = impl AsRef<[u8]>>) -> bool {
 
 /// What may follow in a chat stream once all choices so far have finished.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Following {
+pub enum AfterFinish {
     /// No layer has read the request.
     #[default]
     Unknown = 0,
@@ -57,10 +57,10 @@ pub enum Following {
     Choices = 3,
 }
 
-impl Following {
+impl AfterFinish {
     /// Searches the request's body for what it may ask for. The body is not parsed.
     pub fn of(body: impl IntoIterator<Item = impl AsRef<[u8]>>) -> Self {
-        let mut following = Self::Nothing;
+        let mut after_finish = Self::Nothing;
         for part in body {
             let part = part.as_ref();
             let mut counts = CHOICES.find_iter(part);
@@ -68,10 +68,10 @@ impl Following {
                 return Self::Choices;
             }
             if INCLUDE_USAGE.find(part).is_some() {
-                following = Self::Usage;
+                after_finish = Self::Usage;
             }
         }
-        following
+        after_finish
     }
 }
 

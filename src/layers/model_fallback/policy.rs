@@ -18,7 +18,7 @@ use crate::{
     error::BoxError,
     headers::X_ATTEMPT,
     llm::{
-        Following,
+        AfterFinish,
         failure::{Failure, FailureClass, TryOther},
         may_be_empty,
     },
@@ -215,9 +215,9 @@ impl AttemptPolicy for FallbackPolicy {
         self.original().is_some_and(OriginalRequest::streams)
     }
 
-    fn following(&self) -> Following {
+    fn after_finish(&self) -> AfterFinish {
         let original = self.original();
-        original.map_or(Following::Unknown, |it| Following::of([it.body()]))
+        original.map_or(AfterFinish::Unknown, |it| AfterFinish::of([it.body()]))
     }
 
     fn asks_for_content(&self) -> bool {

@@ -1,6 +1,6 @@
 use bytes::Bytes;
 
-use super::super::request_fields::{Following, RequestFields, insert_model, names_stream};
+use super::super::request_fields::{AfterFinish, RequestFields, insert_model, names_stream};
 
 fn read(body: &str) -> Result<RequestFields, String> {
     RequestFields::read(&Bytes::from(body.to_owned())).map_err(|error| error.to_string())
@@ -214,31 +214,31 @@ fn five_megabytes_survive_byte_for_byte() {
 #[test]
 fn a_request_may_ask_for_a_stream_only_if_it_names_one() {
     for (body, names, following) in [
-        (r#"{"model":"m"}"#, false, Following::Nothing),
-        (r#"{"stream":false}"#, true, Following::Nothing),
+        (r#"{"model":"m"}"#, false, AfterFinish::Nothing),
+        (r#"{"stream":false}"#, true, AfterFinish::Nothing),
         (
             r#"{"stream":true,"stream_options":{"include_usage":true}}"#,
             true,
-            Following::Usage,
+            AfterFinish::Usage,
         ),
-        (r#"{"stream_options":{}}"#, false, Following::Nothing),
-        (r#"{"stream":true,"n":2}"#, true, Following::Choices),
-        (r#"{"n":10,"stream":true}"#, true, Following::Choices),
-        (r#"{"n":1e1,"stream":true}"#, true, Following::Choices),
-        (r#"{"include_usage":1,"n":3}"#, false, Following::Choices),
-        (r#"{"n": 1, "include_usage":1}"#, false, Following::Usage),
-        (r#"{"stream":true,"n" :1}"#, true, Following::Nothing),
+        (r#"{"stream_options":{}}"#, false, AfterFinish::Nothing),
+        (r#"{"stream":true,"n":2}"#, true, AfterFinish::Choices),
+        (r#"{"n":10,"stream":true}"#, true, AfterFinish::Choices),
+        (r#"{"n":1e1,"stream":true}"#, true, AfterFinish::Choices),
+        (r#"{"include_usage":1,"n":3}"#, false, AfterFinish::Choices),
+        (r#"{"n": 1, "include_usage":1}"#, false, AfterFinish::Usage),
+        (r#"{"stream":true,"n" :1}"#, true, AfterFinish::Nothing),
         (
             r#"{"messages":[{"content":"\"n\" of \"stream\""}]}"#,
             false,
-            Following::Nothing,
+            AfterFinish::Nothing,
         ),
-        ("", false, Following::Nothing),
+        ("", false, AfterFinish::Nothing),
     ] {
         assert_eq!(names_stream([body]), names, "{body}");
-        assert_eq!(Following::of([body]), following, "{body}");
+        assert_eq!(AfterFinish::of([body]), following, "{body}");
         // The body may be several parts, between which no key is cut.
         assert_eq!(names_stream(["{", body, ""]), names, "{body}");
-        assert_eq!(Following::of(["{", body, ""]), following, "{body}");
+        assert_eq!(AfterFinish::of(["{", body, ""]), following, "{body}");
     }
 }
