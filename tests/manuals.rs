@@ -110,17 +110,55 @@ fn the_paths_in_the_maps_exist() {
     }
 }
 
+/// The fields of the structs in a source whose names end in `Table`, each with that name.
+fn table_fields(source: &str) -> Vec<(&str, &str)> {
+    let mut table = "";
+    let mut fields = Vec::new();
+    for line in source.lines() {
+        if let Some((_, rest)) = line.split_once("struct ") {
+            let end = rest.find(|it: char| !it.is_ascii_alphanumeric());
+            table = rest[..end.unwrap_or(rest.len())].trim_end();
+        }
+        // The macro that makes two of the tables lists their fields.
+        match line.trim() {
+            "}" => table = "",
+            "run {" => table = "RunTable",
+            "retry {" => table = "RetryTable",
+            _ => {}
+        }
+        let field = line
+            .trim()
+            .trim_start_matches("pub(super) ")
+            .trim_start_matches("pub ");
+        let Some((name, kind)) = field.split_once(": ") else {
+            continue;
+        };
+        let is_name = name.chars().all(|it| it.is_ascii_lowercase() || it == '_');
+        // An index is no key, but where an entry stood.
+        if is_name && line.ends_with(',') && table.ends_with("Table") && !kind.starts_with("usize")
+        {
+            fields.push((table, name));
+        }
+    }
+    fields
+}
+
+/// The part of a page below the heading that begins with one of these; the whole page without one.
+fn section<'a>(page: &'a str, starts: &[String]) -> &'a str {
+    let is_it = |heading: &&str| starts.iter().any(|start| heading.starts_with(start));
+    let heading = page.lines().find(is_it).unwrap_or_default();
+    let from = page.find(heading).unwrap_or_default();
+    let level = heading.split(' ').next().unwrap_or_default();
+    let rest = &page[from + heading.len()..];
+    let end = rest
+        .find(&format!("\n{level} "))
+        .filter(|_| !level.is_empty());
+    &rest[..end.unwrap_or(rest.len())]
+}
+
+/// A key has a row in the section of its table; a table of several kinds, anywhere on the page.
 #[test]
 fn each_key_of_the_configuration_is_in_its_manual() {
-    let tables = text("src/config/tables.rs");
-    let manual = text("docs/config.md");
-    let fields = tables.lines().filter_map(|line| {
-        let (name, kind) = line.trim().strip_prefix("pub(super) ")?.split_once(": ")?;
-        // An index is no key, but where an entry stood.
-        (!name.contains([' ', '(']) && !kind.starts_with("usize")).then_some(name)
-    });
-    let fields: BTreeSet<_> = fields.collect();
-    assert!(fields.len() > 60, "{fields:?}");
     // In agents' own configurations some keys have their names in camel case.
     let camel = |key: &str| -> String {
         let mut words = key.split('_');
@@ -129,12 +167,30 @@ fn each_key_of_the_configuration_is_in_its_manual() {
             all + &word[..1].to_uppercase() + &word[1..]
         })
     };
-    let is_named = |key: &&&str| {
-        let is_table = manual.contains(&format!("[{key}"));
-        is_table || names(&manual, key) || names(&manual, &camel(key))
-    };
-    let missing: Vec<_> = fields.iter().filter(|key| !is_named(key)).collect();
-    assert!(missing.is_empty(), "not in docs/config.md: {missing:?}");
+    let own = fs::read_dir(root().join("crates/tower-agent-gateway/src/config")).unwrap();
+    let own = own.map(|entry| entry.unwrap().path());
+    let own = own.filter(|path| path.extension().is_some_and(|it| it == "rs"));
+    let own: Vec<_> = own.map(|path| fs::read_to_string(path).unwrap()).collect();
+    for (page, source, least) in [
+        ("docs/config.md", text("src/config/tables.rs"), 60),
+        ("docs/gateway.md", own.concat(), 20),
+    ] {
+        let manual = text(page);
+        let fields = table_fields(&source);
+        assert!(fields.len() > least, "{page}: {fields:?}");
+        let is_named = |(table, key): &&(&str, &str)| {
+            let name = table.trim_end_matches("Table").to_lowercase();
+            let heads = [
+                format!("## `[{name}]`"),
+                format!("### `[{name}]`"),
+                format!("## `[[{name}s]]`"),
+            ];
+            let part = section(&manual, &heads);
+            part.contains(&format!("[{key}")) || names(part, key) || names(part, &camel(key))
+        };
+        let missing: Vec<_> = fields.iter().filter(|field| !is_named(field)).collect();
+        assert!(missing.is_empty(), "not in {page}: {missing:?}");
+    }
 }
 
 #[test]
@@ -148,9 +204,14 @@ fn each_route_of_the_gateway_is_in_its_manual() {
         routes.extend(literals.filter(is_route).map(str::to_owned));
     }
     assert!(routes.len() > 15, "{routes:?}");
+    // A route is no part of a longer one.
+    let says = |route: &str| {
+        let mut places = manual.match_indices(route);
+        let goes_on = |it: char| it.is_ascii_alphanumeric() || "_/".contains(it);
+        places.any(|(at, _)| !manual[at + route.len()..].starts_with(goes_on))
+    };
     let is_named = |route: &&String| {
-        let written = route.replace("{id}", "ID").replace("{name}", "NAME");
-        manual.contains(&**route) || manual.contains(&written)
+        says(route) || says(&route.replace("{id}", "ID").replace("{candidate}", "NAME"))
     };
     let missing: Vec<_> = routes.iter().filter(|route| !is_named(route)).collect();
     assert!(missing.is_empty(), "not in docs/gateway.md: {missing:?}");

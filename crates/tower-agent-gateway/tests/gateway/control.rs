@@ -184,6 +184,30 @@ fn the_operator_sees_the_runs_of_all_owners() {
     });
 }
 
+/// A route that is neither the callers' nor open to all stands behind the operator's check, which the
+/// tests below try on each of `ROUTES`.
+#[test]
+fn every_other_route_is_the_operators() {
+    let source = include_str!("../../src/routes/mod.rs");
+    let routes = source.split(".route(").skip(1);
+    let routes = routes.filter_map(|rest| rest.trim_start().strip_prefix('"')?.split('"').next());
+    let is_open = |path: &&str| matches!(*path, "/" | "/healthz") || path.starts_with("/v1/");
+    let mut found = 0;
+    for path in routes.filter(|path| !is_open(path)) {
+        let is_it = |known: &str| {
+            let (path, known) = (path.split('/'), known.split('/'));
+            path.clone().count() == known.clone().count()
+                && path
+                    .zip(known)
+                    .all(|(part, known)| part == known || part.starts_with('{'))
+        };
+        let is_tried = ROUTES.iter().any(|(_, known)| is_it(known));
+        assert!(is_tried, "`ROUTES` lacks {path}");
+        found += 1;
+    }
+    assert_eq!(found, ROUTES.len());
+}
+
 /// covers: T96
 #[test]
 fn a_page_of_another_origin_is_refused() {
@@ -192,14 +216,16 @@ fn a_page_of_another_origin_is_refused() {
         for route in &ROUTES {
             for origin in FOREIGN {
                 let headers = [("origin", origin)];
-                assert_eq!(status(&gateway, route, &headers).await, 403, "{origin:?}");
+                let status = status(&gateway, route, &headers).await;
+                assert_eq!(status, 403, "{route:?}, {origin:?}");
             }
         }
         // Another port is another origin, also on this machine.
         for origin in ["http://localhost:3000", "http://[::1]:3000"] {
             let headers = [("origin", origin)];
             for route in &ROUTES {
-                assert_eq!(status(&gateway, route, &headers).await, 403, "{origin}");
+                let status = status(&gateway, route, &headers).await;
+                assert_eq!(status, 403, "{route:?}, {origin}");
             }
         }
         let own = format!("http://{}", gateway.addr);
@@ -216,7 +242,8 @@ fn what_a_page_fetches_without_an_origin_is_refused() {
         for route in &ROUTES {
             for site in ["cross-site", "same-site", "nonsense"] {
                 let headers = [("sec-fetch-site", site)];
-                assert_eq!(status(&gateway, route, &headers).await, 403, "{site}");
+                let status = status(&gateway, route, &headers).await;
+                assert_eq!(status, 403, "{route:?}, {site}");
             }
         }
         for site in ["same-origin", "none"] {
@@ -476,7 +503,8 @@ fn a_page_of_another_origin_is_refused_whatever_it_knows() {
             for route in &ROUTES {
                 let token = ("authorization", "Bearer t0ken");
                 let headers = [("origin", origin), token];
-                assert_eq!(status(&gateway, route, &headers).await, 403, "{origin:?}");
+                let status = status(&gateway, route, &headers).await;
+                assert_eq!(status, 403, "{route:?}, {origin:?}");
                 // What a browser asks before it sends the token.
                 let asked = gateway
                     .request(Method::OPTIONS, route.1)
