@@ -17,6 +17,7 @@ use http_body_util::Full;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    sync::Barrier,
 };
 
 use crate::{
@@ -28,6 +29,9 @@ const MIB: usize = 1024 * 1024;
 
 /// The longest request that the gateway takes.
 const LONG: usize = 32 * MIB;
+
+/// What an upload writes at a time.
+const PIECE: usize = 256 * 1024;
 
 /// What one caller may have of 256 MiB.
 const SHARE: usize = 64;
@@ -50,8 +54,9 @@ fn head(key: &str, framing: &str) -> String {
     format!("POST {CHAT} HTTP/1.1\r\nhost: h\r\nauthorization: Bearer {key}\r\n{framing}\r\n\r\n")
 }
 
-/// Uploads over HTTP/1 until there is an answer: its status line, and how much was sent.
-async fn upload(addr: SocketAddr, body: Bytes) -> (String, usize) {
+/// Uploads over HTTP/1 until there is an answer: its status line, and how much was sent. The last piece
+/// waits until all uploads that share `others` have come so far, or have their answer.
+async fn upload(addr: SocketAddr, body: Bytes, others: &Barrier) -> (String, usize) {
     let stream = TcpStream::connect(addr).await.unwrap();
     let (mut reader, mut writer) = stream.into_split();
     let answered = Arc::new(AtomicBool::new(false));
@@ -66,11 +71,17 @@ async fn upload(addr: SocketAddr, body: Bytes) -> (String, usize) {
     let head = head("k-1", &format!("content-length: {}", body.len()));
     writer.write_all(head.as_bytes()).await.unwrap();
     let mut sent = 0;
-    for piece in body.chunks(256 * 1024) {
-        if answered.load(SeqCst) || writer.write_all(piece).await.is_err() {
-            break;
+    let (most, last) = body.split_at(body.len() - PIECE);
+    for part in [most, last] {
+        for piece in part.chunks(PIECE) {
+            if answered.load(SeqCst) || writer.write_all(piece).await.is_err() {
+                break;
+            }
+            sent += piece.len();
         }
-        sent += piece.len();
+        if part.len() > PIECE {
+            others.wait().await;
+        }
     }
     (within(answer).await.unwrap(), sent)
 }
@@ -120,11 +131,12 @@ fn many_uploads_of_one_caller_take_its_share_of_the_memory_and_no_more() {
             let gateway = config(settings, "", &upstream).start().await;
             let before = gateway.process.memory("VmRSS");
             let done = AtomicBool::new(false);
+            let together = Barrier::new(64);
 
             let uploads = async {
                 let one = |_| async {
                     match version {
-                        Version::Http1 => upload(gateway.addr, body.clone()).await.0,
+                        Version::Http1 => upload(gateway.addr, body.clone(), &together).await.0,
                         Version::Http2 => {
                             let status = upload_http2(gateway.addr, body.clone()).await;
                             format!("HTTP/2 {status}")
@@ -213,7 +225,8 @@ fn a_process_with_little_memory_outlives_many_uploads() {
         let config = config("", "max_open_runs = 1", &upstream);
         let gateway = config.start_within(4 * 1024 * 1024).await;
 
-        let upload = |_| upload(gateway.addr, body.clone());
+        let together = Barrier::new(50);
+        let upload = |_| upload(gateway.addr, body.clone(), &together);
         let answers = join_all((0..50).map(upload)).await;
 
         assert!(answers.iter().any(|(line, _)| line.contains(" 503 ")));
