@@ -41,6 +41,12 @@
 //! # }
 //! ```
 
+/// Compiles the example of the README as a doc test.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+#[derive(Debug)]
+pub struct GatewayReadme;
+
 mod app;
 mod config;
 pub mod demo;
