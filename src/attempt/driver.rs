@@ -27,7 +27,7 @@ use super::{
 use crate::{
     body::ReplayBody,
     error::BoxError,
-    llm::failure::{CoolingDown, TransportError},
+    llm::failure::{AllCandidatesCoolingDown, TransportError},
     run::{
         ErrorAllowance, ErrorKey, Failing, Nanos, NodeKind, PollScope, Run, TerminalReason,
         Terminated, is_traced, nanos,
@@ -191,7 +191,7 @@ impl<S, C> AttemptDriver<S, C> {
             return self.end_error(Some(error));
         }
         let reason = peek::reason_of(&error, &self.own);
-        if error.is::<CoolingDown>() {
+        if error.is::<AllCandidatesCoolingDown>() {
             self.own.fail_as(Failing {
                 key: ErrorKey::new("", "nobody was asked"),
                 reason: Some(reason.clone()),

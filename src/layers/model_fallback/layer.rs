@@ -81,7 +81,7 @@ impl ModelFallbackLayer {
     ///
     /// By default every call tries a failed candidate again. While all candidates that could
     /// serve are in a cooldown, and no probe is due, the layer sends no request. Its error is then
-    /// a [`CoolingDown`](crate::llm::failure::CoolingDown).
+    /// a [`AllCandidatesCoolingDown`](crate::llm::failure::AllCandidatesCoolingDown).
     #[must_use]
     pub fn cooldowns(mut self, cooldowns: Cooldowns) -> Self {
         let candidates = &self.settings.candidates;

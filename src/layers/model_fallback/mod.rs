@@ -34,7 +34,7 @@
 //! that the request itself caused.
 //!
 //! While all candidates that could serve are in a cooldown, and no probe is due, the layer sends no
-//! request. Its error is then a [`CoolingDown`](crate::llm::failure::CoolingDown), which becomes a
+//! request. Its error is then a [`AllCandidatesCoolingDown`](crate::llm::failure::AllCandidatesCoolingDown), which becomes a
 //! 503 with `retry-after`.
 //!
 //! # What a candidate is sent

@@ -15,7 +15,7 @@ use crate::run::AttemptTarget;
 use crate::{
     attempt::{AttemptPolicy, Candidate, CandidateDialect, Denial},
     error::{BoxError, InvalidRequest},
-    llm::failure::{Cooling, CoolingDown, TryOther},
+    llm::failure::{ActiveCooldown, AllCandidatesCoolingDown, TryOther},
     run::{Run, RunId},
 };
 
@@ -129,8 +129,8 @@ impl FallbackPolicy {
     ///
     /// # Errors
     ///
-    /// A [`CoolingDown`] if all candidates that could serve are in a cooldown, and no probe is due.
-    pub(super) fn select_first(&mut self, first: usize) -> Result<(), CoolingDown> {
+    /// A [`AllCandidatesCoolingDown`] if all candidates that could serve are in a cooldown, and no probe is due.
+    pub(super) fn select_first(&mut self, first: usize) -> Result<(), AllCandidatesCoolingDown> {
         let open = self.suitable_stops().find(|stop| self.claim(*stop));
         let cooling = open.is_none().then(|| self.cooling());
         // A window may end between `claim` and `cooling`; the call then tries the first stop.
@@ -185,15 +185,15 @@ impl FallbackPolicy {
 
     /// The candidates that could serve but are in a cooldown without a due probe, each with the
     /// time left.
-    pub(super) fn cooling(&self) -> CoolingDown {
+    pub(super) fn cooling(&self) -> AllCandidatesCoolingDown {
         let cooling = self.suitable_stops().filter_map(|stop| {
             let CooldownState::Cooling { left, class } = self.state(stop) else {
                 return None;
             };
             let candidate = self.candidate(stop)?.label().to_owned();
-            Some(Cooling::new(candidate, left, class))
+            Some(ActiveCooldown::new(candidate, left, class))
         });
-        CoolingDown::new(cooling.collect())
+        AllCandidatesCoolingDown::new(cooling.collect())
     }
 
     /// The model for logs, cut to `MAX_LOGGED` characters, as callers choose its length.

@@ -12,7 +12,7 @@ use crate::{
     llm::{
         NotAStream,
         dialect::{Dialect, Truncated, error_body},
-        failure::{CoolingDown, IncompleteJson, Redirected, TransportError},
+        failure::{AllCandidatesCoolingDown, IncompleteJson, Redirected, TransportError},
         seconds,
         sse::ErrorInfo,
     },
@@ -72,7 +72,8 @@ impl ErrorAnswer {
                 retry_after: None,
             };
         }
-        let cooling = chain(&**error).find_map(|error| error.downcast_ref::<CoolingDown>());
+        let cooling =
+            chain(&**error).find_map(|error| error.downcast_ref::<AllCandidatesCoolingDown>());
         let (status, code, mut message) = describe(error, is_unready);
         if let Some(why) = tries.as_ref().and_then(Tries::why_none_followed) {
             message = format!("{message} No other attempt followed: {why}.");
@@ -138,7 +139,7 @@ fn describe(error: &BoxError, is_unready: bool) -> (StatusCode, Cow<'static, str
         if let Some(error) = cause.downcast_ref::<InvalidRequest>() {
             return invalid(error.to_string());
         }
-        if let Some(cooling) = cause.downcast_ref::<CoolingDown>() {
+        if let Some(cooling) = cause.downcast_ref::<AllCandidatesCoolingDown>() {
             // No names of candidates: callers must not learn which of the program's accounts
             // failed.
             let message = format!(

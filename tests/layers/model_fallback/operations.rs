@@ -10,7 +10,7 @@ use tokio::time::advance;
 use tower::{Layer, ServiceExt};
 use tower_agent::{
     Candidate, CandidateDialect, Cooldowns, ModelFallbackLayer, TerminalResponseLayer,
-    llm::failure::CoolingDown,
+    llm::failure::AllCandidatesCoolingDown,
 };
 
 use super::{asks, at, models, of_account};
@@ -176,7 +176,7 @@ async fn a_form_without_a_model_goes_to_the_first_as_it_is_and_to_nobody_else() 
 
     // It is left alone now, and nobody takes its place.
     let error = service.clone().oneshot(form()).await.unwrap_err();
-    let error = error.downcast::<CoolingDown>().unwrap();
+    let error = error.downcast::<AllCandidatesCoolingDown>().unwrap();
     assert_eq!(error.candidates.len(), 1);
     assert_eq!(error.soonest(), secs(30));
     assert_eq!(upstream.calls(), 1);
@@ -197,7 +197,7 @@ async fn a_form_whose_first_is_left_alone_for_another_reason_asks_nobody() {
 
     let error = service.oneshot(form()).await.unwrap_err();
 
-    assert!(error.is::<CoolingDown>());
+    assert!(error.is::<AllCandidatesCoolingDown>());
     assert_eq!(upstream.calls(), 1);
 }
 

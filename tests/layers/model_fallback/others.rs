@@ -9,7 +9,7 @@ use tokio::time::advance;
 use tower::{BoxError, Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
     Candidate, CandidateDialect, CandidateOrder, Cooldowns, ModelFallbackLayer, ReplayBody,
-    RetryBudgetLayer, Run, attempt::SideEffects, llm::failure::CoolingDown,
+    RetryBudgetLayer, Run, attempt::SideEffects, llm::failure::AllCandidatesCoolingDown,
 };
 
 use super::{at, models};
@@ -126,7 +126,7 @@ async fn a_call_for_which_nobody_was_asked_is_no_error_of_its_run() {
         let (request, _) = attach(&run, prompt("a"));
         match service.clone().oneshot(request).await {
             Ok(answer) => drop(answer.into_body().read().await),
-            Err(error) => assert!(error.is::<CoolingDown>()),
+            Err(error) => assert!(error.is::<AllCandidatesCoolingDown>()),
         }
     }
 
@@ -146,7 +146,11 @@ async fn a_row_that_nobody_continues_is_forgotten() {
     advance(secs(61)).await;
     drop(ask().await.unwrap());
 
-    let error = ask().await.unwrap_err().downcast::<CoolingDown>().unwrap();
+    let error = ask()
+        .await
+        .unwrap_err()
+        .downcast::<AllCandidatesCoolingDown>()
+        .unwrap();
     assert_eq!(error.soonest(), secs(1), "the first of a new row");
     assert_eq!(cooldowns.len(), 1);
 }

@@ -13,7 +13,7 @@ use http::{HeaderMap, HeaderValue, StatusCode, header::AsHeaderName};
 use super::{
     class::{self, Concern, FailureClass, RetrySame, TryOther},
     error_body, error_status,
-    errors::{self, CoolingDown, Redirected},
+    errors::{self, AllCandidatesCoolingDown, Redirected},
     evidence::Evidence,
     judgement::{self, Circumstances, Easing, Judgement, Rest, Suspicion},
     prose, retry_after,
@@ -309,7 +309,7 @@ pub struct Failure {
     pub status: Option<StatusCode>,
     /// The upstream's error message, at most 1 KiB; empty if there is none.
     pub message: String,
-    /// The delay that the upstream asks for, at most 30 days. For a [`CoolingDown`], the time until
+    /// The delay that the upstream asks for, at most 30 days. For a [`AllCandidatesCoolingDown`], the time until
     /// the first candidate may be tried again.
     ///
     /// A delay in the headers comes before one in the body. The delay in the body counts only
@@ -412,14 +412,14 @@ impl Failure {
 
     /// Classifies the error of a call, before or after the head of the answer.
     ///
-    /// If [all candidates are cooling down](CoolingDown), the class is that of the candidate
+    /// If [all candidates are cooling down](AllCandidatesCoolingDown), the class is that of the candidate
     /// with the cooldown that ends first, and the delay is the time until then.
     ///
     /// The message stays empty: the error's text is not the upstream's, and may name internal
     /// hosts.
     #[must_use]
     pub fn of_error(error: &(dyn Error + 'static)) -> Self {
-        match CoolingDown::find(error) {
+        match AllCandidatesCoolingDown::find(error) {
             Some(cooling) => Self {
                 retry_after: Some(cooling.soonest()),
                 ..Self::new(cooling.class())

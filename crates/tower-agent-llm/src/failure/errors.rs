@@ -102,15 +102,15 @@ impl Error for NotAStream {}
 /// No upstream was called for the request.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct CoolingDown {
+pub struct AllCandidatesCoolingDown {
     /// The candidates that could serve the request, all of which are cooling down.
-    pub candidates: Vec<Cooling>,
+    pub candidates: Vec<ActiveCooldown>,
 }
 
-/// One candidate that is cooling down, in a [`CoolingDown`].
+/// One candidate that is cooling down, in a [`AllCandidatesCoolingDown`].
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Cooling {
+pub struct ActiveCooldown {
     /// The label of the candidate that is cooling down.
     pub candidate: String,
     /// The time left until the candidate's cooldown ends.
@@ -119,7 +119,7 @@ pub struct Cooling {
     pub class: FailureClass,
 }
 
-impl Cooling {
+impl ActiveCooldown {
     /// Creates the report of a cooldown of a candidate with this label.
     #[must_use]
     pub const fn new(candidate: String, left: Duration, class: FailureClass) -> Self {
@@ -131,10 +131,10 @@ impl Cooling {
     }
 }
 
-impl CoolingDown {
+impl AllCandidatesCoolingDown {
     /// Creates the error of a request that only these candidates could serve.
     #[must_use]
-    pub const fn new(candidates: Vec<Cooling>) -> Self {
+    pub const fn new(candidates: Vec<ActiveCooldown>) -> Self {
         Self { candidates }
     }
 
@@ -155,17 +155,17 @@ impl CoolingDown {
         self.first().map_or(FailureClass::Server, |it| it.class)
     }
 
-    fn first(&self) -> Option<&Cooling> {
+    fn first(&self) -> Option<&ActiveCooldown> {
         self.candidates.iter().min_by_key(|cooling| cooling.left)
     }
 }
 
-impl fmt::Display for CoolingDown {
+impl fmt::Display for AllCandidatesCoolingDown {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("every candidate is left alone after a failure: ")?;
         for (at, cooling) in self.candidates.iter().enumerate() {
             let comma = if at == 0 { "" } else { ", " };
-            let Cooling {
+            let ActiveCooldown {
                 candidate, class, ..
             } = cooling;
             let seconds = seconds(cooling.left);
@@ -176,7 +176,7 @@ impl fmt::Display for CoolingDown {
     }
 }
 
-impl Error for CoolingDown {}
+impl Error for AllCandidatesCoolingDown {}
 
 /// Converts a duration to whole seconds, rounded up.
 #[must_use]

@@ -86,6 +86,8 @@ pub(crate) mod times;
 pub use self::{
     class::{Concern, Cooldown, FailureClass, RetrySame, TryOther},
     classifier::{Answered, Classifier, Failure},
-    errors::{Cooling, CoolingDown, IncompleteJson, Redirected, TransportError},
+    errors::{
+        ActiveCooldown, AllCandidatesCoolingDown, IncompleteJson, Redirected, TransportError,
+    },
     signals::{Signal, SignalPlace, SignalUntil},
 };

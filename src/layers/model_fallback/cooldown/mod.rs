@@ -26,7 +26,7 @@ use crate::{
     headers::CREDENTIALS,
     llm::{
         Rest,
-        failure::{Cooling, Failure, FailureClass},
+        failure::{ActiveCooldown, Failure, FailureClass},
     },
     lock::Lock,
     run::TerminalReason,
@@ -224,7 +224,7 @@ impl Cooldowns {
     /// }
     /// ```
     #[must_use]
-    pub fn list(&self) -> Vec<Cooling> {
+    pub fn list(&self) -> Vec<ActiveCooldown> {
         self.shared.windows.lock().list(self.now())
     }
 

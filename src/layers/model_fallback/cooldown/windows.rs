@@ -2,7 +2,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use crate::llm::{
     Rest,
-    failure::{Concern, Cooldown, Cooling, FailureClass},
+    failure::{ActiveCooldown, Concern, Cooldown, FailureClass},
 };
 
 /// The maximum number of stored cooldown windows, running or ended, and suspicions.
@@ -278,11 +278,11 @@ impl CooldownWindows {
     }
 
     /// The running windows, the one that ends first at the front.
-    pub(crate) fn list(&self, now: Duration) -> Vec<Cooling> {
+    pub(crate) fn list(&self, now: Duration) -> Vec<ActiveCooldown> {
         let running = self.entries.values().filter(|entry| entry.until > now);
         let cooling = running.map(|entry| {
             let left = entry.until - now;
-            Cooling::new(entry.candidate.to_string(), left, entry.class)
+            ActiveCooldown::new(entry.candidate.to_string(), left, entry.class)
         });
         let mut list: Vec<_> = cooling.collect();
         list.sort_by(|a, b| (a.left, &a.candidate).cmp(&(b.left, &b.candidate)));

@@ -11,7 +11,7 @@ use tokio::time::{Instant, advance};
 use tower::{Layer, ServiceExt};
 use tower_agent::{
     Candidate, CandidateDialect, Cooldowns, RetryBudgetLayer, Run, RunRegistry, TerminalReason,
-    llm::failure::{CoolingDown, FailureClass},
+    llm::failure::{AllCandidatesCoolingDown, FailureClass},
 };
 
 use super::{INSTANT, asks, cooled, minutes, models, of_account, unprobed};
@@ -33,7 +33,10 @@ async fn a_sole_candidate_is_left_alone_for_a_second_and_then_longer() {
             drop(service.clone().oneshot(prompt("a")).await);
             advance(window - INSTANT).await;
             let error = service.clone().oneshot(prompt("a")).await.unwrap_err();
-            assert_eq!(CoolingDown::find(&*error).unwrap().soonest(), INSTANT);
+            assert_eq!(
+                AllCandidatesCoolingDown::find(&*error).unwrap().soonest(),
+                INSTANT
+            );
             advance(INSTANT).await;
         }
     }
@@ -46,7 +49,10 @@ async fn a_sole_candidate_is_left_alone_for_a_second_and_then_longer() {
         upstream.play("a", script);
         drop(service.clone().oneshot(prompt("a")).await);
         let error = service.clone().oneshot(prompt("a")).await.unwrap_err();
-        assert_eq!(CoolingDown::find(&*error).unwrap().soonest(), window);
+        assert_eq!(
+            AllCandidatesCoolingDown::find(&*error).unwrap().soonest(),
+            window
+        );
     }
 }
 
@@ -61,7 +67,7 @@ async fn a_sole_candidate_is_an_error_without_a_call_until_its_window_ends() {
 
     let error = service.clone().oneshot(request).await.unwrap_err();
 
-    let error = error.downcast::<CoolingDown>().unwrap();
+    let error = error.downcast::<AllCandidatesCoolingDown>().unwrap();
     assert_eq!(error.soonest(), secs(1) - MOMENT);
     let [cooling] = &error.candidates[..] else {
         panic!()
@@ -107,7 +113,7 @@ async fn of_several_the_one_that_is_back_first_counts() {
 
     let error = service.clone().oneshot(prompt("b")).await.unwrap_err();
 
-    let error = error.downcast::<CoolingDown>().unwrap();
+    let error = error.downcast::<AllCandidatesCoolingDown>().unwrap();
     let told = error
         .candidates
         .iter()
@@ -135,7 +141,7 @@ async fn one_of_another_dialect_is_nobody() {
 
     let error = service.oneshot(prompt("claude")).await.unwrap_err();
 
-    let error = error.downcast::<CoolingDown>().unwrap();
+    let error = error.downcast::<AllCandidatesCoolingDown>().unwrap();
     let [cooling] = &error.candidates[..] else {
         panic!()
     };
@@ -158,7 +164,7 @@ async fn a_form_may_go_to_the_first_alone_and_says_when_that_is_back() {
     for _ in 0..2 {
         let error = service.clone().oneshot(form()).await.unwrap_err();
 
-        let error = error.downcast::<CoolingDown>().unwrap();
+        let error = error.downcast::<AllCandidatesCoolingDown>().unwrap();
         assert_eq!(error.candidates.len(), 1, "{error}");
         assert_eq!(error.candidates[0].candidate, "a");
         assert!(error.soonest() > minutes(9));
@@ -228,7 +234,13 @@ async fn repeats_outside_ask_again_when_the_window_ends_or_not_at_all() {
 
         assert_eq!(answer.is_ok(), times.len() == 2);
         if let Err(error) = answer {
-            assert_eq!(CoolingDown::find(&*error).unwrap().candidates.len(), 1);
+            assert_eq!(
+                AllCandidatesCoolingDown::find(&*error)
+                    .unwrap()
+                    .candidates
+                    .len(),
+                1
+            );
         }
         assert_eq!(upstream.times(start), times);
     }
