@@ -23,7 +23,10 @@ use super::{
 };
 use crate::{
     headers::X_ATTEMPT,
-    llm::failure::{Failure, FailureClass},
+    llm::{
+        AfterFinish,
+        failure::{Failure, FailureClass},
+    },
     run::{ErrorAllowance, Failing, NodeKind, Run, TaskId, TerminalReason, nanos},
     supervise::{ResponseMarks, SupervisedBody},
 };
@@ -390,7 +393,11 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// Tells the reader of a stream what may follow the finish of its answer.
     fn expect_end(&self, parts: &Parts) {
         if let Some(marks) = parts.extensions.get::<ResponseMarks>() {
-            marks.expect(self.policy.after_finish());
+            match self.policy.after_finish() {
+                // A layer further in may have read the request.
+                AfterFinish::Unknown => {}
+                known => marks.expect(known),
+            }
         }
     }
 

@@ -151,7 +151,7 @@ use crate::{
         failure::{Classifier, Failure, FailureClass, RetrySame, TryOther},
         may_be_empty, names_stream,
     },
-    run::{ErrorAllowance, NodeKind, Run},
+    run::{ErrorAllowance, Run},
 };
 
 /// Repeats failed attempts within a budget: see the [module](self).
@@ -370,8 +370,7 @@ impl AttemptPolicy for RetryPolicy {
 
     fn asks_for_stream(&self) -> bool {
         // A layer further out that has chosen a candidate has read the request.
-        let is_read = |own: &Run| own.kind() == NodeKind::Attempt;
-        if self.own.as_ref().is_some_and(is_read) {
+        if self.own.as_ref().is_some_and(Run::has_target) {
             return false;
         }
         let body = self.request.as_ref().map(|request| &request.body);

@@ -4,7 +4,7 @@ use http::Request;
 use http_body_util::Full;
 use tokio::time::Instant;
 use tower::ServiceExt;
-use tower_agent::{Run, TerminalReason};
+use tower_agent::{AgentStack, RetryBudget, Run, TerminalReason};
 
 use crate::support::{
     DONE, FINISH, Outcome, PING, PRELUDE, ReadExt, STOP, Script, Stack, USAGE, Upstream, attach,
@@ -344,4 +344,34 @@ async fn a_message_without_its_stop_reason_is_cut() {
             assert_ne!(outcome.reason, Some(TerminalReason::Completed), "{name}");
         }
     }
+}
+
+/// A fallback without candidates reads no request, so what the retry further in has read holds.
+#[tokio::test(start_paused = true)]
+async fn what_a_layer_further_in_has_read_of_the_request_holds() {
+    let upstream = Upstream::script(said().data(FINISH).never());
+    let stack = Stack::default()
+        .terminal()
+        .step(WINDOW)
+        .candidates([""; 0])
+        .retry(1);
+    let outcome = stack.build(&upstream).ask(prompt("a")).await;
+    assert_eq!(outcome.text, text_of(&[FINISH, DONE]));
+    assert_eq!(outcome.at, secs(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_stack_without_candidates_reads_the_request() {
+    let events = [PRELUDE, &chat("a"), FINISH].concat();
+    let upstream = Upstream::script(Script::of("text/plain").data(events).never());
+    let stack = AgentStack::client()
+        .step(secs(WINDOW))
+        .retry(RetryBudget::new())
+        .service(upstream.clone());
+    let start = Instant::now();
+    let answer = stack.oneshot(prompt("a")).await.unwrap();
+    assert_eq!(answer.headers()["content-type"], "text/event-stream");
+    let text = answer.into_body().read().await.whole();
+    assert_eq!(text, text_of(&[FINISH]));
+    assert_eq!(start.elapsed(), secs(2));
 }
