@@ -23,7 +23,7 @@ BOUNDS = ROOT / ".ci" / "instructions.txt"
 SLACK = 1.03
 BENCHES = ["instructions", "counting"]
 # Calls; of the others bodies of 1,024 frames.
-FEW = {"T3": 400, "T4": 100, "T5": 400, "count_call": 100}
+FEW = {"T3": 400, "T4": 100, "T5": 400, "count_call": 100, "sole_call": 100}
 
 
 def build():

@@ -1,7 +1,8 @@
-//! The instructions that it adds to a gateway's stack to count turns and tokens without caps.
+//! The instructions that it adds to a gateway's stack to count turns and tokens without caps, and
+//! those of a stack without fallback and loop guard.
 //!
-//! `.ci/instructions.py` runs the cases as it does those of `instructions.rs`; the bare case is the
-//! stack that does not count.
+//! `.ci/instructions.py` runs the cases as it does those of `instructions.rs`. The bare case of the
+//! counts is the stack that does not count, and that of the sole candidate the upstream alone.
 
 #![allow(missing_docs, clippy::unwrap_used, reason = "a bench")]
 
@@ -24,12 +25,58 @@ use support::{Answers, EVENT, FRAMES, Frames, LIMIT, drain, prompt, ready_after,
 /// A whole answer that states its tokens.
 const ANSWER: &[u8] = br#"{"object":"chat.completion","choices":[{"index":0,"finish_reason":"stop","message":{"role":"assistant","content":"hello"}}],"usage":{"prompt_tokens":50,"completion_tokens":2}}"#;
 
-const CASES: [&str; 4] = [
+const CASES: [&str; 8] = [
     "count_call/bare",
     "count_call/tower_agent",
     "count_frame/bare",
     "count_frame/tower_agent",
+    "sole_call/bare",
+    "sole_call/tower_agent",
+    "sole_frame/bare",
+    "sole_frame/tower_agent",
 ];
+
+/// A client's stack for one model.
+fn sole<S, B>(
+    upstream: S,
+) -> impl Service<
+    Request<Full<Bytes>>,
+    Response = Response<impl Body<Data = Bytes, Error = BoxError>>,
+    Error = BoxError,
+>
+where
+    S: Service<Request<ReplayBody>, Response = Response<B>, Error = Infallible> + Clone,
+    B: Body<Data = Bytes, Error = Infallible> + Unpin,
+{
+    let stack = AgentStack::client().ceiling(LIMIT).step(LIMIT);
+    stack.retry(RetryBudget::new()).service(upstream)
+}
+
+/// Runs calls with a whole answer each.
+fn calls<S, B>(mut service: S, times: usize) -> usize
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<B>, Error: std::fmt::Debug>,
+    B: Body,
+{
+    for _ in 0..times {
+        let answer = ready_after(service.call(prompt())).unwrap();
+        black_box(ready_after(answer.into_body().collect()).is_ok());
+    }
+    times
+}
+
+/// Runs calls with a stream each, and answers how many frames that is.
+fn frames<S, B>(mut service: S, times: usize) -> usize
+where
+    S: Service<Request<Full<Bytes>>, Response = Response<B>, Error: std::fmt::Debug>,
+    B: Body<Data = Bytes, Error: std::fmt::Debug>,
+{
+    for _ in 0..times {
+        let answer = ready_after(service.call(prompt())).unwrap();
+        black_box(drain(answer.into_body()));
+    }
+    times * FRAMES
+}
 
 fn stack<S, B>(
     upstream: S,
@@ -64,27 +111,22 @@ where
 
 /// Runs one case `times` times; answers how many calls or frames that is.
 fn case(name: &str, times: usize) -> usize {
-    let counts = name.ends_with("/tower_agent");
-    match name.split('/').next() {
-        Some("count_call") => {
-            let body = Full::new(Bytes::from_static(ANSWER));
-            let events = false;
-            let mut stack = stack(Answers { body, events }, counts);
-            for _ in 0..times {
-                let answer = ready_after(stack.call(prompt())).unwrap();
-                black_box(ready_after(answer.into_body().collect()).is_ok());
-            }
-            times
-        }
-        Some("count_frame") => {
-            let body = Frames::pending(EVENT);
-            let mut stack = stack(Answers { body, events: true }, counts);
-            for _ in 0..times {
-                let answer = ready_after(stack.call(prompt())).unwrap();
-                black_box(drain(answer.into_body()));
-            }
-            times * FRAMES
-        }
+    let is_ours = name.ends_with("/tower_agent");
+    let whole = Answers {
+        body: Full::new(Bytes::from_static(ANSWER)),
+        events: false,
+    };
+    let stream = Answers {
+        body: Frames::pending(EVENT),
+        events: true,
+    };
+    match (name.split('/').next(), is_ours) {
+        (Some("count_call"), counts) => calls(stack(whole, counts), times),
+        (Some("count_frame"), counts) => frames(stack(stream, counts), times),
+        (Some("sole_call"), false) => calls(whole, times),
+        (Some("sole_call"), true) => calls(sole(whole), times),
+        (Some("sole_frame"), false) => frames(stream, times),
+        (Some("sole_frame"), true) => frames(sole(stream), times),
         _ => panic!("there is no case {name}"),
     }
 }

@@ -37,7 +37,6 @@
 //!     .layer(TerminalResponseLayer::new())
 //!     .layer(RunLayer::new(registry.clone()))
 //!     .layer(PumpLayer::new())
-//!     .layer(ClientDisconnectLayer::new())
 //!     .layer(HardCeilingLayer::new(Duration::from_secs(1800)))
 //!     .layer(ModelFallbackLayer::new(candidates).budget(budget.clone()))
 //!     .layer(RetryBudgetLayer::new(budget))
@@ -88,7 +87,7 @@
 //! | [`TerminalResponseLayer`] | turns reasons into HTTP answers and error events; if asked, keeps a silent stream alive and notifies observers of slow calls |
 //! | [`RunLayer`] | finds or opens the run by its id, and opens a call |
 //! | [`PumpLayer`] | servers: ends a call at its deadlines although the caller does not read |
-//! | [`ClientDisconnectLayer`] | ends the call when the caller disconnects |
+//! | [`ClientDisconnectLayer`] | ends the call when the caller disconnects; not needed inside of a pump |
 //! | [`HardCeilingLayer`] | ends the node at an absolute limit |
 //! | [`StepTimeoutLayer`] | ends the node after a window without progress |
 //! | [`StopPhraseLayer`] | ends the other runs of a session when its user sends a stop phrase; outside of all caps |

@@ -7,9 +7,8 @@ use http::Uri;
 use tokio::net::TcpListener;
 use tower::ServiceBuilder;
 use tower_agent::{
-    BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, LoopGuardLayer,
-    ModelFallbackLayer, PumpLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer,
-    TerminalResponseLayer, Trajectory, TurnCapLayer,
+    BoxError, Candidate, HardCeilingLayer, LoopGuardLayer, ModelFallbackLayer, PumpLayer, RunLayer,
+    RunRegistry, Scope, StepTimeoutLayer, TerminalResponseLayer, Trajectory, TurnCapLayer,
 };
 use tower_agent_reqwest::ReqwestService;
 
@@ -32,7 +31,6 @@ pub(crate) async fn start() -> Result<String, BoxError> {
         .layer(TerminalResponseLayer::new())
         .layer(RunLayer::new(registry))
         .layer(PumpLayer::new())
-        .layer(ClientDisconnectLayer::new())
         .layer(HardCeilingLayer::new(Duration::from_secs(300)).scope(Scope::Run))
         .layer(TurnCapLayer::new(MAX_TURNS))
         .layer(LoopGuardLayer::new().observe())

@@ -6,8 +6,8 @@ use http_body::Body;
 use http_body_util::Full;
 use tower::{BoxError, Layer, Service, ServiceBuilder, ServiceExt, util::BoxCloneSyncService};
 use tower_agent::{
-    Candidate, ClientDisconnectLayer, Cooldowns, ModelFallbackLayer, PumpLayer, RetryBudget,
-    RetryBudgetLayer, RunLayer, RunRegistry, StepTimeoutLayer,
+    Candidate, Cooldowns, ModelFallbackLayer, PumpLayer, RetryBudget, RetryBudgetLayer, RunLayer,
+    RunRegistry, StepTimeoutLayer,
 };
 
 use crate::{
@@ -48,7 +48,6 @@ fn stack(
     let stack = ServiceBuilder::new()
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(PumpLayer::new())
-        .layer(ClientDisconnectLayer::new())
         .layer(fallback);
     let repeats = RetryBudgetLayer::new(budget);
     let attempt = StepTimeoutLayer::new(ATTEMPT).layer(upstream.clone());

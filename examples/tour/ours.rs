@@ -6,9 +6,8 @@ use axum::{Router, body::Body};
 use http::{Request, Uri};
 use tower::{ServiceBuilder, ServiceExt};
 use tower_agent::{
-    BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, PumpLayer,
-    RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer,
-    TerminalResponseLayer,
+    BoxError, Candidate, HardCeilingLayer, ModelFallbackLayer, PumpLayer, RetryBudget,
+    RetryBudgetLayer, RunLayer, RunRegistry, Scope, StepTimeoutLayer, TerminalResponseLayer,
 };
 use tower_agent_reqwest::ReqwestService;
 
@@ -33,7 +32,6 @@ pub(crate) async fn start(
         .layer(TerminalResponseLayer::new())
         .layer(RunLayer::new(RunRegistry::new()))
         .layer(PumpLayer::new())
-        .layer(ClientDisconnectLayer::new())
         .layer(HardCeilingLayer::new(limits.total))
         .layer(StepTimeoutLayer::new(limits.turn).scope(Scope::Run))
         .layer(ModelFallbackLayer::new(candidates).budget(budget.clone()))

@@ -204,6 +204,10 @@ impl LoopGuardLayer {
         layer
     }
 
+    pub(crate) const fn is_off(&self) -> bool {
+        !self.counts
+    }
+
     /// The number of calls of a pattern at which observers get a notice; 10 by default.
     ///
     /// The number holds for each pattern except calls of undeclared tools, and the first call of a

@@ -18,6 +18,7 @@ mod consecutive;
 mod full_stack;
 mod hard_ceiling;
 mod health_gate;
+mod idle_layers;
 mod known_agents;
 mod known_sub_agents;
 mod linger;

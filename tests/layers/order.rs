@@ -117,12 +117,28 @@ fn the_tables_of_layers_show_the_one_order() {
     }
 }
 
-/// A health gate stands around the transport, outside of the builder.
+/// A health gate stands around the transport, outside of the builder; a pump needs no layer for
+/// the disconnect.
 #[test]
 fn the_stack_builder_is_the_one_order() {
-    let layers = format!("{:?}", AgentStack::server(&RunRegistry::new()).layer());
-    let names: Vec<&str> = names(&layers).collect();
-    assert_eq!(names, ORDER[..ORDER.len() - 1]);
+    let off = AgentStack::server(&RunRegistry::new());
+    let on = off.clone().loops(LoopGuardLayer::new());
+    let on = on.fallback([Candidate::new("a")]);
+    let built = |layers: String| -> Vec<String> { names(&layers).map(str::to_owned).collect() };
+    let but = |left_out: &[&str]| -> Vec<&str> {
+        let order = ORDER[..ORDER.len() - 1].iter().copied();
+        order.filter(|name| !left_out.contains(name)).collect()
+    };
+    assert_eq!(
+        built(format!("{:?}", on.layer())),
+        but(&["ClientDisconnectLayer"])
+    );
+    let left_out = [
+        "ClientDisconnectLayer",
+        "LoopGuardLayer",
+        "ModelFallbackLayer",
+    ];
+    assert_eq!(built(format!("{:?}", off.layer())), but(&left_out));
 }
 
 #[test]

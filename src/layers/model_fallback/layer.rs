@@ -65,6 +65,11 @@ impl ModelFallbackLayer {
         }
     }
 
+    /// Whether the layer has no candidates, so that it only hands calls on.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.settings.candidates.is_empty()
+    }
+
     /// Sets the budget that must allow each step to another candidate.
     ///
     /// The layer applies the budget's minimum time for an attempt, its hooks, its idle breaker, and

@@ -36,6 +36,8 @@ pub struct StopPhraseLayer {
     max_body: usize,
     /// The caps of the layer inside, for which a request that is no stop phrase need not be read.
     caps: Option<OwnerCaps>,
+    /// Whether layers further out supervise each call that this layer gets.
+    is_supervised: bool,
 }
 
 impl StopPhraseLayer {
@@ -51,6 +53,7 @@ impl StopPhraseLayer {
             phrases: Phrases::new(phrases),
             max_body: MAX_BODY,
             caps: None,
+            is_supervised: false,
         }
     }
 
@@ -64,11 +67,14 @@ impl StopPhraseLayer {
         self
     }
 
-    /// Has the layer refuse a request over one of these caps before it reads the request, unless the
-    /// request may be a stop phrase. An [`OwnerCapLayer`](crate::OwnerCapLayer) further in has the
-    /// same caps.
-    pub(crate) const fn refuse_unread(mut self, caps: Option<OwnerCaps>) -> Self {
+    /// Tells the layer its place in an [`AgentStack`](crate::AgentStack): layers further out
+    /// supervise each call, and an [`OwnerCapLayer`](crate::OwnerCapLayer) further in has `caps`.
+    ///
+    /// The layer refuses a request over one of the caps before it reads the request, unless the
+    /// request may be a stop phrase. Without phrases it only reads the request.
+    pub(crate) const fn within_stack(mut self, caps: Option<OwnerCaps>) -> Self {
         self.caps = caps;
+        self.is_supervised = true;
         self
     }
 
@@ -148,9 +154,18 @@ where
                 Err(refused) => return SupervisedFuture::refused(refused),
             }
         }
-        let entry = Claim::of(&mut request);
+        let found = request.extensions().get::<Run>();
+        let is_idle = self.layer.is_supervised && self.layer.phrases.is_empty();
+        let supervised = found.filter(|_| is_idle).cloned();
+        let (run, entry) = match supervised {
+            Some(run) => (run, None),
+            None => {
+                let entry = Claim::of(&mut request);
+                (entry.run.clone(), Some(entry))
+            }
+        };
         let reader = StopPhraseReader {
-            run: entry.run.clone(),
+            run,
             registry: self.layer.registry.clone(),
             phrases: self.layer.phrases.clone(),
         };
@@ -158,9 +173,10 @@ where
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         let max_body = self.layer.max_body;
-        let settings = LayerSettings::passive();
-        SupervisedFuture::new(entry, settings, request, |request| {
-            ReadRequest::new(service, reader, request, max_body)
-        })
+        let read = |request| ReadRequest::new(service, reader, request, max_body);
+        match entry {
+            Some(entry) => SupervisedFuture::new(entry, LayerSettings::passive(), request, read),
+            None => SupervisedFuture::inert(read(request)),
+        }
     }
 }

@@ -21,9 +21,7 @@ use serde::Deserialize;
 use std::{convert::Infallible, future, pin::pin};
 use tokio::{net::TcpListener, signal::unix};
 use tower::ServiceBuilder;
-use tower_agent::{
-    BoxError, ClientDisconnectLayer, PumpLayer, Run, RunLayer, RunRegistry, TerminalResponseLayer,
-};
+use tower_agent::{BoxError, PumpLayer, Run, RunLayer, RunRegistry, TerminalResponseLayer};
 
 /// What is read of a request, in any dialect.
 #[derive(Debug, Deserialize)]
@@ -40,8 +38,7 @@ async fn main() -> Result<(), BoxError> {
             ServiceBuilder::new()
                 .layer(TerminalResponseLayer::new())
                 .layer(RunLayer::new(registry.clone()))
-                .layer(PumpLayer::new())
-                .layer(ClientDisconnectLayer::new()),
+                .layer(PumpLayer::new()),
         )
         .route("/runs/{id}/end/{reason}", post(end))
         .with_state(registry)

@@ -9,15 +9,14 @@
 //! | [`TerminalResponseLayer`] | server | [`responses`](AgentStack::responses), [`early_head`](AgentStack::early_head) | its defaults |
 //! | [`RunLayer`] | server | [`runs`](AgentStack::runs) | its defaults |
 //! | [`PumpLayer`] | server | [`pump`](AgentStack::pump) | its defaults |
-//! | [`ClientDisconnectLayer`] | server | | |
 //! | [`HardCeilingLayer`] of the run | both | [`ceiling`](AgentStack::ceiling) | no limit |
 //! | [`StepTimeoutLayer`] of the run | both | [`run_step`](AgentStack::run_step) | no limit |
 //! | [`StopPhraseLayer`] | server | [`stop_phrases`](AgentStack::stop_phrases) | no phrase |
 //! | [`OwnerCapLayer`] | server | [`owner_caps`](AgentStack::owner_caps) | no cap |
 //! | [`TurnCapLayer`] | both | [`max_turns`](AgentStack::max_turns) | no cap |
 //! | [`TokenCapLayer`] | both | [`token_caps`](AgentStack::token_caps) | no cap |
-//! | [`LoopGuardLayer`] | both | [`loops`](AgentStack::loops) | counts nothing |
-//! | [`ModelFallbackLayer`] | both | [`fallback`](AgentStack::fallback) | the caller's model alone |
+//! | [`LoopGuardLayer`] | both | [`loops`](AgentStack::loops) | left out |
+//! | [`ModelFallbackLayer`] | both | [`fallback`](AgentStack::fallback) | left out |
 //! | [`RetryBudgetLayer`] | both | [`retry`](AgentStack::retry) | one attempt per candidate |
 //! | [`HardCeilingLayer`] of the attempt | both | [`attempt_ceiling`](AgentStack::attempt_ceiling) | no limit |
 //! | [`StepTimeoutLayer`] of the attempt | both | [`step`](AgentStack::step), [`first`](AgentStack::first) | no limit |
@@ -61,18 +60,22 @@
 //! # }
 //! ```
 
+mod optional;
+
+pub use self::optional::{Optional, OptionalFuture, OptionalService};
+
 use std::time::Duration;
 
 use tower_layer::{Layer, Stack};
 
 use crate::{
-    attempt::{Candidate, RetryBudget},
+    attempt::{Candidate, RetryBudget, strip_hop},
     layers::{
-        client_disconnect::ClientDisconnectLayer, hard_ceiling::HardCeilingLayer,
-        loop_guard::LoopGuardLayer, model_fallback::ModelFallbackLayer, owner_cap::OwnerCapLayer,
-        pump::PumpLayer, retry_budget::RetryBudgetLayer, run::RunLayer,
-        step_timeout::StepTimeoutLayer, stop_phrase::StopPhraseLayer,
-        terminal_response::TerminalResponseLayer, token_cap::TokenCapLayer, turn_cap::TurnCapLayer,
+        hard_ceiling::HardCeilingLayer, loop_guard::LoopGuardLayer,
+        model_fallback::ModelFallbackLayer, owner_cap::OwnerCapLayer, pump::PumpLayer,
+        retry_budget::RetryBudgetLayer, run::RunLayer, step_timeout::StepTimeoutLayer,
+        stop_phrase::StopPhraseLayer, terminal_response::TerminalResponseLayer,
+        token_cap::TokenCapLayer, turn_cap::TurnCapLayer,
     },
     registry::{OwnerCaps, RunRegistry},
     run::{Scope, TokenCaps},
@@ -120,13 +123,7 @@ pub type ServerLayers = Stack<
         OwnerCapLayer,
         Stack<
             StopPhraseLayer,
-            Stack<
-                RunLimits,
-                Stack<
-                    ClientDisconnectLayer,
-                    Stack<PumpLayer, Stack<RunLayer, TerminalResponseLayer>>,
-                >,
-            >,
+            Stack<RunLimits, Stack<PumpLayer, Stack<RunLayer, TerminalResponseLayer>>>,
         >,
     >,
 >;
@@ -139,7 +136,10 @@ pub type CallLayers = Stack<
     RunLimits,
     Stack<
         RetryBudgetLayer,
-        Stack<ModelFallbackLayer, Stack<LoopGuardLayer, Stack<TokenCapLayer, TurnCapLayer>>>,
+        Stack<
+            Optional<ModelFallbackLayer>,
+            Stack<Optional<LoopGuardLayer>, Stack<TokenCapLayer, TurnCapLayer>>,
+        >,
     >,
 >;
 
@@ -269,9 +269,8 @@ impl AgentStack<Server> {
         let runs = side.runs.idle_below(self.ceiling.earliest());
         let layers = Stack::new(runs, side.responses);
         let layers = Stack::new(side.pump, layers);
-        let layers = Stack::new(ClientDisconnectLayer::new(), layers);
         let layers = Stack::new(self.run_limits(), layers);
-        let stop = side.stop.refuse_unread(side.owners.caps());
+        let stop = side.stop.within_stack(side.owners.caps());
         let layers = Stack::new(stop, layers);
         Stack::new(self.calls(), Stack::new(side.owners, layers))
     }
@@ -459,15 +458,19 @@ impl<Side> AgentStack<Side> {
 
     fn calls(&self) -> CallLayers {
         let retry = self.retry.clone().unwrap_or_else(|| once().into());
-        let fallback = self.fallback.clone().unwrap_or_else(|| [].into());
-        let fallback = fallback.budget(retry.budget().clone());
+        let fallback = self.fallback.clone().filter(|layer| !layer.is_idle());
+        let fallback = fallback.map(|layer| layer.budget(retry.budget().clone()));
+        let loops = Some(self.loops.clone()).filter(|layer| !layer.is_off());
         let (tokens, turns) = (self.tokens, self.turns.clone());
         let layers = match self.always_counts {
             true => Stack::new(tokens.always_count_attempts(), turns.always_count()),
             false => Stack::new(tokens, turns),
         };
-        let layers = Stack::new(self.loops.clone(), layers);
-        let layers = Stack::new(retry, Stack::new(fallback, layers));
+        let layers = Stack::new(Optional::new(loops, |_| {}), layers);
+        let layers = Stack::new(
+            retry,
+            Stack::new(Optional::new(fallback, strip_hop), layers),
+        );
         Stack::new(
             Stack::new(self.attempt_step(), self.attempt_ceiling),
             layers,
