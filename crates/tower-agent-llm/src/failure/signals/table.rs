@@ -125,6 +125,7 @@ pub(crate) static PHRASES: &[Row<'static>] = &[
     phrase("insufficient balance", Quota, "Z.ai, MiniMax"),
     phrase("used all available credits", Quota, "xAI"),
     phrase("t have any credits", Quota, "xAI"),
+    phrase("reaching the monthly spending limit", Quota, "Fireworks"),
     phrase(
         "extra usage is required for long context",
         RequestLimit,
@@ -136,6 +137,7 @@ pub(crate) static PHRASES: &[Row<'static>] = &[
     phrase("temporarily overloaded", Overloaded, "proxies"),
     phrase("servers are currently overloaded", Overloaded, "OpenAI"),
     phrase("model is at capacity", Overloaded, "OpenAI"),
+    phrase("service tier capacity exceeded", Overloaded, "Mistral"),
     phrase("loading model", NotReady, "llama.cpp").under(&[503]),
     phrase("is currently loading", NotReady, "Hugging Face").under(&[503]),
     phrase("failed to load model", NotReady, "LM Studio").under(&[400]),
@@ -281,6 +283,7 @@ pub(crate) static PHRASES: &[Row<'static>] = &[
 pub(crate) static SHARED: &[Row<'static>] = &[
     name("rate_limit_error", RateLimit, "Anthropic"),
     name("rate_limit_exceeded", RateLimit, "OpenAI, Groq"),
+    name("rate_limited", RateLimit, "Mistral"),
     name("Throttling", RateLimit, "Bedrock"),
     name("RESOURCE_EXHAUSTED", RateLimit, "Gemini"),
     name("authentication_error", Auth, "Anthropic"),
