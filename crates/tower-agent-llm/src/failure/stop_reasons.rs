@@ -12,12 +12,17 @@ use crate::dialect::FaultyStop;
 ///
 /// The values are those of Anthropic's `stop_reason`, chat's `finish_reason`, the `reason` of
 /// Responses' `incomplete_details`, and Gemini's `finishReason`.
-const STOPS: [(&str, FailureClass); 6] = [
+const STOPS: [(&str, FailureClass); 11] = [
     ("refusal", FailureClass::ContentFilter),
     ("content_filter", FailureClass::ContentFilter),
     ("SAFETY", FailureClass::ContentFilter),
     ("PROHIBITED_CONTENT", FailureClass::ContentFilter),
     ("BLOCKLIST", FailureClass::ContentFilter),
+    ("RECITATION", FailureClass::ContentFilter),
+    ("SPII", FailureClass::ContentFilter),
+    ("IMAGE_SAFETY", FailureClass::ContentFilter),
+    ("IMAGE_PROHIBITED_CONTENT", FailureClass::ContentFilter),
+    ("IMAGE_RECITATION", FailureClass::ContentFilter),
     (
         "model_context_window_exceeded",
         FailureClass::ContextOverflow,

@@ -12,12 +12,17 @@ use super::{
 };
 use crate::failure::classifier::Failure;
 
-const STOPS: [(&str, FailureClass); 6] = [
+const STOPS: [(&str, FailureClass); 11] = [
     ("refusal", ContentFilter),
     ("content_filter", ContentFilter),
     ("SAFETY", ContentFilter),
     ("PROHIBITED_CONTENT", ContentFilter),
     ("BLOCKLIST", ContentFilter),
+    ("RECITATION", ContentFilter),
+    ("SPII", ContentFilter),
+    ("IMAGE_SAFETY", ContentFilter),
+    ("IMAGE_PROHIBITED_CONTENT", ContentFilter),
+    ("IMAGE_RECITATION", ContentFilter),
     ("model_context_window_exceeded", ContextOverflow),
 ];
 
