@@ -245,8 +245,8 @@ impl Classifier {
         ruled: Option<(FailureClass, &'static str)>,
         now: SystemTime,
     ) -> Failure {
-        let status = status.or_else(|| numeric(&error.code));
         let evidence = Evidence::read(headers, error, body, now);
+        let status = status.or(evidence.status);
         let around = Circumstances {
             status,
             is_page,
@@ -301,11 +301,12 @@ pub struct Failure {
     /// The class of the failure.
     pub class: FailureClass,
     /// The status of the failed answer; for an error under a good status or in a stream, the
-    /// status in the error's code.
+    /// status that the error states.
     ///
-    /// A good status is never stored here. If the error's code is no number from 400 to 599, an
-    /// error under a good status or in a stream has `None` as its status. So has a failure without
-    /// an answer.
+    /// An error states its status as its code, or as `status_code`, `statusCode` or `status`, in it
+    /// or beside it: a number from 400 to 599. A good status is never stored here. An error under a
+    /// good status or in a stream that states none has `None` as its status. So has a failure
+    /// without an answer.
     pub status: Option<StatusCode>,
     /// The upstream's error message, at most 1 KiB; empty if there is none.
     pub message: String,
@@ -520,11 +521,4 @@ impl Failure {
 fn text(headers: &HeaderMap, name: impl AsHeaderName) -> &str {
     let value = headers.get(name).map(HeaderValue::to_str);
     value.and_then(Result::ok).unwrap_or_default()
-}
-
-/// Reads an error's code as a status if it is a number from 400 to 599; some providers use
-/// other numbers.
-fn numeric(code: &str) -> Option<StatusCode> {
-    let status: StatusCode = code.parse().ok()?;
-    (status.is_client_error() || status.is_server_error()).then_some(status)
 }

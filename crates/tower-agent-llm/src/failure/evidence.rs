@@ -6,7 +6,7 @@
 
 use std::time::SystemTime;
 
-use http::{HeaderMap, HeaderName, HeaderValue};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use serde_json::Value;
 
 use super::times::Times;
@@ -50,6 +50,9 @@ const TEXT_KEYS: [&str; 7] = [
     "status_msg",
 ];
 
+/// The keys of an error that state its status, beside a code that is one.
+const STATUS_KEYS: [&str; 3] = ["status_code", "statusCode", "status"];
+
 /// The fields of an error that signals may look for: what OpenRouter adds to some.
 pub const FIELDS: [&str; 3] = [
     "metadata.reasons",
@@ -78,6 +81,8 @@ pub(super) struct Evidence<'a> {
     /// what was left out, so that its neighbours do not join.
     pub(super) texts: Vec<String>,
     pub(super) times: Times,
+    /// The status of a failure that the error states.
+    pub(super) status: Option<StatusCode>,
     now: SystemTime,
 }
 
@@ -96,6 +101,7 @@ impl<'a> Evidence<'a> {
             fields: Vec::new(),
             texts: Vec::new(),
             times: Times::of_headers(headers, now),
+            status: failure_status(&error.code),
             now,
         };
         let kind = headers.get("x-amzn-errortype").map(HeaderValue::to_str);
@@ -103,7 +109,10 @@ impl<'a> Evidence<'a> {
         evidence.name(&error.kind, false);
         evidence.name(&error.code, false);
         match serde_json::from_slice::<Value>(body) {
-            Ok(body) => evidence.body(&body, 0),
+            Ok(body) => {
+                evidence.status = evidence.status.or_else(|| stated_status(&body));
+                evidence.body(&body, 0);
+            }
             Err(_) => evidence.text(&error.message, 0),
         }
         if evidence.texts.is_empty() && !error.message.is_empty() {
@@ -259,6 +268,24 @@ impl<'a> Evidence<'a> {
         }
         self.body(&inner, depth + 1);
     }
+}
+
+/// The status that an error states beside its code, or that stands beside the error.
+fn stated_status(body: &Value) -> Option<StatusCode> {
+    let root = body.get(0).unwrap_or(body);
+    let places = [error_in(root), root].into_iter();
+    let mut values = places.flat_map(|object| STATUS_KEYS.map(|key| &object[key]));
+    values.find_map(|value| match value {
+        Value::String(text) => failure_status(text),
+        Value::Number(number) => failure_status(&number.to_string()),
+        _ => None,
+    })
+}
+
+/// Reads a text as a status if it is a number from 400 to 599; some providers use other numbers.
+fn failure_status(text: &str) -> Option<StatusCode> {
+    let status: StatusCode = text.parse().ok()?;
+    (status.is_client_error() || status.is_server_error()).then_some(status)
 }
 
 fn is_event(name: &str) -> bool {
