@@ -25,8 +25,8 @@ pub struct StreamFailure {
     /// The code of the failure, `error.code`; a number as its digits. Of an event without an error
     /// object, its own `code`.
     pub code: String,
-    /// The message of the failure, `error.message`. Of an event without an error object, its
-    /// message or text.
+    /// The message of the failure, `error.message`, or a text in place of it, such as `details`. Of
+    /// an event without an error object, its own message or text.
     pub message: String,
     /// The data of the failure event; empty if longer than 16 KiB.
     pub body: Bytes,
@@ -136,7 +136,11 @@ impl StreamFailure {
             .unwrap_or_default();
         failure.code = text("code").unwrap_or_default();
         failure.message = scalar(nested)
-            .or_else(|| ["message", "Message", "detail"].into_iter().find_map(text))
+            .or_else(|| {
+                ["message", "Message", "detail", "details"]
+                    .into_iter()
+                    .find_map(text)
+            })
             .or_else(|| scalar(event))
             .unwrap_or_default();
         failure
