@@ -24,7 +24,7 @@ pub(crate) use self::{
     anthropic::Anthropic,
     chat::{OpenAiChat, is_done},
     faulty_stops::FaultyStop,
-    responses::OpenAiResponses,
+    responses::{OpenAiResponses, report_sequence},
     stream_failure::error_in,
 };
 

@@ -85,6 +85,15 @@ impl Grammar for OpenAiResponses {
     }
 }
 
+/// Reports the sequence number of an event that is an error by its name.
+#[cold]
+pub(crate) fn report_sequence(event: &Event<'_>, stream: &mut StreamState) {
+    let [sequence] = Scanner::members(event.data, [b"sequence_number"]).unwrap_or_default();
+    if let Some(Ok(Some(sequence))) = sequence.map(|it| Scanner::new(it).integer()) {
+        stream.report_sequence(sequence);
+    }
+}
+
 /// Classifies an event with data that is no JSON object, or without data.
 ///
 /// An oversized event has no data if that is no JSON object. It counts by its name, and as the next

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     dialect::{
         Anthropic, Detected, Dialect, Finish, Grammar, OpenAiChat, OpenAiResponses, StreamFailure,
-        StreamState, Usage, detect, is_done,
+        StreamState, Usage, detect, is_done, report_sequence,
     },
     json_scanner::{Scanner, Text},
     sse::{Event, EventKind, EventVerdict, Splitter},
@@ -479,6 +479,9 @@ impl StreamMarks {
     #[inline]
     fn judge(&mut self, event: &Event<'_>) -> EventVerdict {
         if event.name == b"error" {
+            if matches!(self.dialect, Dialect::OpenAiResponses) {
+                report_sequence(event, &mut self.stream);
+            }
             return EventKind::Error.into();
         }
         if event.is_bare() {
