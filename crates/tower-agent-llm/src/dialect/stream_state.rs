@@ -112,7 +112,7 @@ impl StreamState {
     #[inline]
     pub(super) fn report_tokens(&mut self, tokens: Tokens) {
         if let Some(later) = tokens.usage() {
-            self.usage.get_or_insert_default().merge(later, u64::max);
+            self.usage.get_or_insert_default().update(later);
         }
     }
 

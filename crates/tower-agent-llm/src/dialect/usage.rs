@@ -58,6 +58,26 @@ impl Usage {
         self.merge(more, u64::saturating_add);
     }
 
+    /// Merges what a later event of the same answer states: running totals, of which the greater
+    /// one stays.
+    ///
+    /// Upstreams other than Anthropic may begin a message with the whole prompt as its input, and
+    /// end it with what came from no cache, beside the cached tokens. Then the later input stays:
+    /// the earlier one has the cached tokens in it.
+    pub(super) fn update(&mut self, later: Self) {
+        let beside = |usage: &Self| {
+            let cached = usage.cached_input_tokens - usage.cached_within;
+            cached.saturating_add(usage.cache_written)
+        };
+        let cached = beside(&later);
+        let whole = later.input_tokens.saturating_add(cached);
+        let is_whole = (cached..=whole).contains(&self.input_tokens);
+        if cached > 0 && beside(self) == 0 && is_whole {
+            self.input_tokens = later.input_tokens;
+        }
+        self.merge(later, u64::max);
+    }
+
     pub(super) fn merge(&mut self, other: Self, of: impl Fn(u64, u64) -> u64) {
         self.input_tokens = of(self.input_tokens, other.input_tokens);
         self.output_tokens = of(self.output_tokens, other.output_tokens);

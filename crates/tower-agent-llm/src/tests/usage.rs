@@ -101,6 +101,33 @@ fn all_iterations_are_billed() {
 const TIMINGS: &str = r#""timings":{"cache_n":236,"prompt_n":1,"prompt_ms":30.958,"predicted_n":35,"predicted_ms":661.064}"#;
 
 #[test]
+fn only_an_input_that_can_have_the_cached_tokens_in_it_is_replaced_by_a_later_one() {
+    let stream = |start: [u64; 2], end: [u64; 2]| {
+        let usage = |[input, cached]: [u64; 2]| {
+            format!(r#"{{"input_tokens":{input},"cache_read_input_tokens":{cached}}}"#)
+        };
+        let mut reader = StreamReader::new(Dialect::Anthropic);
+        let (start, end) = (usage(start), usage(end));
+        for data in [
+            format!(r#"{{"type":"message_start","message":{{"usage":{start}}}}}"#),
+            format!(r#"{{"type":"message_delta","delta":{{}},"usage":{end}}}"#),
+        ] {
+            reader.push(format!("data: {data}\n\n").as_bytes());
+        }
+        let [input, _, cached] = told(&reader.usage().unwrap());
+        [input, cached]
+    };
+    assert_eq!(stream([8000, 0], [5, 8000]), [5, 8000]);
+    assert_eq!(stream([8005, 0], [5, 8000]), [5, 8000]);
+    // Fewer tokens than the cached ones, or more than all, are no prompt as a whole.
+    assert_eq!(stream([7999, 0], [5, 8000]), [7999, 8000]);
+    assert_eq!(stream([8006, 0], [5, 8000]), [8006, 8000]);
+    // Nor is an input that was split before.
+    assert_eq!(stream([90, 80], [10, 80]), [90, 80]);
+    assert_eq!(stream([90, 0], [10, 0]), [90, 0]);
+}
+
+#[test]
 fn the_timings_of_llama_cpp_count_where_no_usage_was_asked_for() {
     let stream = |last: &str| {
         let mut reader = StreamReader::new(Dialect::OpenAiChat);
