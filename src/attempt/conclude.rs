@@ -77,11 +77,11 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         let trusted = candidate.is_some_and(Candidate::is_trusted);
         if let Some(reason) = failed.reason_elsewhere(&self.own, trusted) {
             if !self.own.node().is_over() {
-                self.own.end_call(reason);
+                self.own.attempts().end_call(reason);
             }
             return self.give_up(failed);
         }
-        if failed.is_of_upstream(&self.own) && attempt.has_target() {
+        if failed.is_of_upstream(&self.own) && attempt.attempts().has_target() {
             self.policy.note_failure(&failure);
         }
         let kept = match C::MOVES {
@@ -158,13 +158,13 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         let is_counted = attempt.failing().is_some();
         if !failed.is_step_timeout(&self.own) {
             if !is_counted {
-                self.own.reset_silent_attempts();
+                self.own.attempts().reset_silent();
             }
             return Ok(());
         }
         let silent = match is_counted {
-            true => self.own.silent_attempts(),
-            false => self.own.count_silent_attempt(),
+            true => self.own.attempts().silent(),
+            false => self.own.attempts().count_silent(),
         };
         match self.policy.settings().budget.settings().idle_breaker {
             Some((limit, then)) if silent >= limit && (then == IdleBreaker::End || !C::MOVES) => {
@@ -330,7 +330,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                     not_repeated,
                     class = failure.class.as_str(),
                     signal = failure.signal(),
-                    attempts = own.attempt_count(),
+                    attempts = own.attempts().made(),
                     tried = %tries.listed(),
                     "chain_stopped"
                 )
@@ -357,7 +357,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// the program's hook, and in the attempt's span. The result is `None` if the attempt has none
     /// of the three.
     fn note_served(&mut self, attempt: &Run, parts: &Parts) -> Option<Box<Completion>> {
-        self.own.reset_silent_attempts();
+        self.own.attempts().reset_silent();
         self.own.fail_as(None);
         let observer = self.policy.note_served(attempt);
         let mut report = self.report.take();
@@ -418,13 +418,13 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             Some(_) => None,
             None => self.note_served(attempt, &parts),
         };
-        if attempt.asks_for_stream() {
+        if attempt.attempts().asks_for_stream() {
             self.expect_end(&parts);
         }
         self.policy.release();
         self.policy.rewrite_answer(&mut parts);
         if self.own.kind() != NodeKind::Attempt {
-            let number = number_value(self.own.attempt_count());
+            let number = number_value(self.own.attempts().made());
             parts.headers.insert(X_ATTEMPT, number);
         }
         let ownership = self.settle_guard.take().map(|guard| {

@@ -55,7 +55,7 @@ pub(super) fn decide<C: AttemptPolicy>(
     allowance: ErrorAllowance,
 ) -> Result<RetryPermit, Denial> {
     let now = own.now();
-    if own.had_side_effects() {
+    if own.attempts().had_side_effects() {
         return Err(Denial::SideEffects);
     }
     let wait = policy.retry_delay(failure)?;
@@ -67,7 +67,7 @@ pub(super) fn decide<C: AttemptPolicy>(
     policy.find_next(failure)?;
     let next = NextAttempt {
         run: own,
-        attempt: own.attempt_count() + 1,
+        attempt: own.attempts().made() + 1,
         candidate: policy.next_subject(),
         after: failure.class,
     };

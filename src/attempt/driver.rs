@@ -216,7 +216,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// the call instead.
     #[inline]
     pub(super) fn begin<B: Body>(&mut self, request: Request<ReplayBody>) -> Next<B> {
-        self.own.begin_attempts();
+        self.own.attempts().begin();
         if request.extensions().get::<SideEffects>().is_some() {
             self.own.mark_side_effects();
         }
@@ -340,21 +340,21 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     where
         S: Service<Request<ReplayBody>>,
     {
-        let number = self.own.next_attempt_number(self.has_called);
+        let number = self.own.attempts().next_number(self.has_called);
         let mut request = self.policy.request(admitted.attempt.run(), number)?;
         if let Some(permit) = admitted.permit {
             permit.spend();
         }
         // From here on the supervised call settles the attempt.
         let attempt = admitted.attempt.release();
-        if self.own.asks_for_stream() || self.policy.asks_for_stream() {
-            attempt.mark_stream_asked();
+        if self.own.attempts().asks_for_stream() || self.policy.asks_for_stream() {
+            attempt.attempts().mark_stream_asked();
         }
         if self.report.is_some() {
             attempt.describe_attempt(number, request.uri());
         }
         let again = mem::replace(&mut self.has_called, true);
-        self.own.count_attempt(again);
+        self.own.attempts().count(again);
         let extensions = request.extensions_mut();
         match extensions.get_mut::<Run>() {
             Some(run) => run.clone_from(&attempt),

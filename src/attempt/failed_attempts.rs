@@ -158,7 +158,7 @@ impl Tries {
 
     /// The failed attempts so far of the call that `own` belongs to; `None` if none has failed.
     pub(super) fn of(own: &Run) -> Option<Self> {
-        let list = own.failed_attempts()?;
+        let list = own.attempts().failed()?;
         list.as_any().downcast_ref().cloned()
     }
 
@@ -184,10 +184,10 @@ impl Tries {
     }
 
     fn update(own: &Run, change: impl FnOnce(&mut Self)) {
-        own.with_failed_attempts(|list| {
+        own.attempts().with_failed(|list| {
             let known = list.as_ref().and_then(|list| list.as_any().downcast_ref());
             let mut tries: Self = known.cloned().unwrap_or_default();
-            tries.call = own.call_node().number();
+            tries.call = own.node().call_node().number();
             change(&mut tries);
             *list = Some(Arc::new(tries));
         });
@@ -196,7 +196,7 @@ impl Tries {
     /// Gives the end of an attempt, as the error of its call, the reasons why no other followed.
     pub(super) fn explain(own: &Run, mut error: BoxError) -> BoxError {
         if let Some(end) = error.downcast_mut::<Terminated>() {
-            end.failed_attempts = own.failed_attempts();
+            end.failed_attempts = own.attempts().failed();
         }
         error
     }
@@ -206,7 +206,7 @@ impl Tries {
     /// The inner service may have made another call. If it made the attempts in the same call, a
     /// layer further in has added them already.
     pub(super) fn merge(&self, own: &Run) {
-        if self.call != own.call_node().number() {
+        if self.call != own.node().call_node().number() {
             Self::add(own, &self.tried);
         }
     }

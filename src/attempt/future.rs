@@ -98,7 +98,7 @@ where
         S: Clone,
     {
         let claim = Claim::of_call(&mut request);
-        claim.run.mark_outer();
+        claim.run.attempts().mark_outer();
         #[cfg(feature = "metrics")]
         if claim.owns {
             claim

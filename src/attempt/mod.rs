@@ -173,11 +173,11 @@ impl Run {
     ) -> Result<SupervisedFuture<F>, Terminated> {
         let attempt = self.admit(NodeKind::Attempt);
         let attempt = attempt.ok_or_else(|| self.to_terminated())?;
-        self.count_own_attempt();
+        self.attempts().count_own();
         if is_traced() {
-            let model = self.served_by().map(Candidate::model);
+            let model = self.attempts().served_by().map(Candidate::model);
             attempt.make_attempt_span(model, false);
-            attempt.describe_attempt(self.attempt_count(), request.uri());
+            attempt.describe_attempt(self.attempts().made(), request.uri());
         }
         request.extensions_mut().insert(attempt.clone());
         let claim = Claim {
@@ -186,6 +186,24 @@ impl Run {
         };
         let settings = LayerSettings::passive().counting().hiding_node();
         Ok(SupervisedFuture::new(claim, settings, request, call))
+    }
+
+    /// Whether this attempt is at the last candidate: if it fails, no other candidate follows.
+    ///
+    /// Without another candidate a layer may treat the attempt's failure as the call's. The result
+    /// is true without a [`ModelFallbackLayer`](crate::ModelFallbackLayer). The attempt may still
+    /// be repeated.
+    #[must_use]
+    pub fn is_final_attempt(&self) -> bool {
+        self.attempts().is_final()
+    }
+
+    /// Marks that this call had effects that must not happen twice: a sent message, say.
+    ///
+    /// From now on the call is neither repeated nor moved to another candidate. The method acts as
+    /// the `SideEffects` extension of a request does, for effects that become known only later.
+    pub fn mark_side_effects(&self) {
+        self.attempts().mark_side_effects();
     }
 }
 

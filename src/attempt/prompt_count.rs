@@ -67,7 +67,7 @@ impl PromptCount {
         // No upstream has read a prompt of no tokens: such a number says nothing.
         let states = |usage: Usage| usage.input_tokens > 0 || usage.cached_input_tokens > 0;
         if self.stage == Stage::Refused
-            || !run.has_sent_request()
+            || !run.attempts().has_sent_request()
             || run.usage().is_some_and(states)
         {
             return false;

@@ -64,7 +64,8 @@ impl Drop for AttemptReport {
             attempt,
             tried,
         } = self;
-        let hook = hook.as_ref().filter(|_| !attempt.mark_reported());
+        let is_new = || !attempt.attempts().mark_reported();
+        let hook = hook.as_ref().filter(|_| is_new());
         if hook.is_none() && !is_traced() {
             return;
         }

@@ -294,7 +294,7 @@ impl RetryPolicy {
         let (Some(own), Some(bucket)) = (&self.own, bucket) else {
             return;
         };
-        if own.first_deposit(Arc::as_ptr(bucket).addr()) {
+        if own.attempts().first_deposit(Arc::as_ptr(bucket).addr()) {
             bucket.deposit();
         }
     }
@@ -370,7 +370,8 @@ impl AttemptPolicy for RetryPolicy {
 
     fn asks_for_stream(&self) -> bool {
         // A layer further out that has chosen a candidate has read the request.
-        if self.own.as_ref().is_some_and(Run::has_target) {
+        let own = self.own.as_ref();
+        if own.is_some_and(|own| own.attempts().has_target()) {
             return false;
         }
         let body = self.request.as_ref().map(|request| &request.body);
@@ -394,19 +395,20 @@ impl AttemptPolicy for RetryPolicy {
     }
 
     fn current_candidate(&self) -> Option<&Candidate> {
-        self.own.as_ref()?.served_by()
+        self.own.as_ref()?.attempts().served_by()
     }
 
     fn retry_delay(&mut self, failure: &Failure) -> Result<Duration, Denial> {
         let same = failure.class.same();
-        let own_is = |is: fn(&Run) -> bool| self.own.as_ref().is_some_and(is);
-        let is_used_up = same == RetrySame::Once && own_is(Run::has_repeated_silence);
+        let own = self.own.as_ref().map(Run::attempts);
+        let is_repeated = || own.is_some_and(|own| own.has_repeated_silence());
+        let is_used_up = same == RetrySame::Once && is_repeated();
         // A candidate that is overloaded or silent gets no repeat if another one can serve.
         let yields = matches!(
             failure.class,
             FailureClass::Overloaded | FailureClass::StepTimeout
         );
-        let has_others = || own_is(Run::has_others);
+        let has_others = || own.is_some_and(|own| own.has_others());
         if failure.is_slow {
             return Err(Denial::UnarySilence);
         }
@@ -431,7 +433,8 @@ impl AttemptPolicy for RetryPolicy {
     }
 
     fn find_next(&mut self, _: &Failure) -> Result<(), Denial> {
-        let tried = self.own.as_ref().map_or(0, Run::attempts_of_candidate);
+        let own = self.own.as_ref();
+        let tried = own.map_or(0, |own| own.attempts().of_candidate());
         if self.left == 0 || tried >= self.max_attempts {
             Err(Denial::Spent)
         } else {
@@ -453,7 +456,7 @@ impl AttemptPolicy for RetryPolicy {
         let permit = self.settings.budget.withdraw(self.subject());
         let permit = permit.ok_or(Denial::Bucket)?.into_owned();
         if let (RetrySame::Once, Some(own)) = (failure.class.same(), &self.own) {
-            own.note_repeated_silence();
+            own.attempts().note_repeated_silence();
         }
         // The attempt is used up even if its service does not become ready.
         self.left = self.left.saturating_sub(1);

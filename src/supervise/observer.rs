@@ -136,7 +136,7 @@ impl ObserverMode {
     /// The mode for a body whose head names no event stream.
     #[inline]
     fn of_bytes<B>(facts: &ResponseFacts, answer: &mut Response<B>, run: &Run) -> Self {
-        match run.asks_for_stream() && !facts.head {
+        match run.attempts().asks_for_stream() && !facts.head {
             true => Self::of_unknown(facts.dialect, answer, run),
             false => Self::Bytes,
         }

@@ -259,7 +259,7 @@ impl Candidate {
     /// ```
     #[must_use]
     pub fn of<B>(request: &Request<B>) -> Option<&Self> {
-        request.extensions().get::<Run>()?.served_by()
+        request.extensions().get::<Run>()?.attempts().served_by()
     }
 
     /// Replaces the value of the top-level `model` in the JSON request `body`.

@@ -253,7 +253,7 @@ where
                     // Drop the inner future before the wait: it may hold a permit that
                     // the next call needs.
                     this.stage.set(HeldStage::Over);
-                    state.run.hold_request(true);
+                    state.run.attempts().hold_request(true);
                     tracing::debug!(
                         target: "tower_agent",
                         run = %state.run.id(),
@@ -310,7 +310,7 @@ impl<S, B> HeldState<S, B> {
             false => self.request.take(),
         };
         let request = request.expect("the request is there before it is sent");
-        self.run.hold_request(false);
+        self.run.attempts().hold_request(false);
         Some(self.service.call(request))
     }
 

@@ -189,7 +189,9 @@ impl AttemptPolicy for FallbackPolicy {
             let limits = of_request.unwrap_or_default().or(limits);
             request.extensions_mut().insert(limits);
         }
-        attempt.set_candidate(Arc::clone(candidate), has_others);
+        attempt
+            .attempts()
+            .set_candidate(Arc::clone(candidate), has_others);
         Ok(request)
     }
 

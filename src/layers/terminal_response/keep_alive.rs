@@ -266,7 +266,7 @@ impl KeepAlive {
         if let Some(running_for) = due {
             let call = self.call();
             let mut step = Step::new(StepKind::LlmCall);
-            if let Some(target) = call.as_ref().and_then(Run::last_target) {
+            if let Some(target) = call.as_ref().and_then(|call| call.attempts().last_target()) {
                 step = step.detail(target);
             }
             let notice = RunNotice::working(step, running_for);

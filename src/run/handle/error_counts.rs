@@ -35,7 +35,7 @@ impl Run {
         }
         match failing {
             None => {
-                let subject = self.call_node().payload.last_target();
+                let subject = self.node().call_node().payload.last_target();
                 let key =
                     ErrorKey::new(subject.as_deref().unwrap_or_default(), end.reason.as_str());
                 self.run().fail(key);

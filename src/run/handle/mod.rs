@@ -2,15 +2,14 @@
 //!
 //! [`Run`] has many methods, and one file for each part of them: `open` (nodes and requests),
 //! `settle` (how a node with work ends), `complete` (a run that is done), `error_counts` (the failures that a run counts),
-//! `actions` (loops, repetition), `attempts`, `turns` and `tool_windows`, `events` (observers,
+//! `actions` (loops, repetition), `turns` and `tool_windows`, `events` (observers,
 //! notices, shadow mode), `usage` (what upstreams report), `tokens` (their count and caps),
 //! `partial_text`, `current` (the run of a task), `sub_agent` and `wait`. `end_hook` has the
 //! effects of a node's end.
 //! [`Run::snapshot`], [`Run::record_to`] and [`Run::span`] stand with the reports; [`Run::tool`]
-//! stands with the tools, [`Run::attempt`] with the attempts.
+//! stands with the tools, [`Run::attempt`] with the attempts, whose state is in `state`.
 
 mod actions;
-mod attempts;
 mod complete;
 mod current;
 mod end_hook;
@@ -48,7 +47,7 @@ use super::{
     limit_kind::{LimitHit, LimitKind},
     reason::TerminalReason,
     report::Terminated,
-    state::{NodeState, RunState},
+    state::{CallAttempts, NodeState, RunState},
     step::{ResetOn, Step, StepKind},
     tree::{Node, NodeKind, TaskId},
 };
@@ -354,6 +353,12 @@ impl Run {
 
     pub(crate) fn run_state(&self) -> &RunState {
         self.0.run_state()
+    }
+
+    /// The attempts of the call that this node belongs to.
+    #[inline]
+    pub(crate) fn attempts(&self) -> CallAttempts<'_> {
+        self.0.attempts()
     }
 
     /// A digest of the owner of the nearest run; `None` if no registry knows the run.

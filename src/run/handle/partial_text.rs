@@ -30,7 +30,7 @@ impl Run {
         texts.live.push(partial.clone());
         texts.cut = None;
         drop(texts);
-        self.call_node().payload.set_partial(None);
+        self.node().call_node().payload.set_partial(None);
         Some(partial)
     }
 
@@ -47,7 +47,7 @@ impl Run {
             texts.cut.clone_from(&text);
         }
         drop(texts);
-        self.call_node().payload.set_partial(text);
+        self.node().call_node().payload.set_partial(text);
     }
 }
 

@@ -83,7 +83,7 @@ impl Run {
     #[cold]
     fn make_token_meter(&self) -> TokenMeter {
         let ledgers = self.ledgers().map(|(_, ledger)| Arc::clone(ledger));
-        TokenMeter::new(ledgers.collect(), self.price())
+        TokenMeter::new(ledgers.collect(), self.attempts().price())
     }
 
     /// Counts the tokens of the nearest run against `caps`, and ends the outermost run at or above

@@ -154,7 +154,7 @@ impl Run {
 
     /// The node, at or above this one, that counts as one call: a call, or a run of one call.
     fn turn_of_call(&self) -> Option<&Node<NodeState>> {
-        let call = self.call_node();
+        let call = self.node().call_node();
         let is_call = match call.kind() {
             NodeKind::Call => true,
             NodeKind::Run => call.payload.settlement.ends_with_call(),

@@ -65,7 +65,7 @@ impl StreamChunks {
 impl Run {
     /// Names the operation of this node's call; the first name stays.
     pub(crate) fn name_operation(&self, operation: impl FnOnce() -> &'static GenAiOperation) {
-        if let Some(call) = self.call_node().payload.call() {
+        if let Some(call) = self.node().call_node().payload.call() {
             call.metrics.operation.get_or_init(operation);
         }
     }
@@ -78,7 +78,7 @@ impl Run {
         if chunks.is_stale {
             chunks.time(nanos(self.now()));
         }
-        if let Some(call) = self.call_node().payload.call() {
+        if let Some(call) = self.node().call_node().payload.call() {
             // A call with several streams, as of a program's own retry, is timed by its first.
             let _stored_before = call.metrics.chunks.set(chunks);
         }
@@ -87,8 +87,8 @@ impl Run {
     /// Counts this attempt under the result of `outcome`, unless it or an attempt within it was
     /// counted before.
     pub(crate) fn count_outcome(&self, outcome: impl FnOnce() -> &'static str) {
-        if self.kind() == NodeKind::Attempt && !self.mark_counted() {
-            metrics::attempt(self.target_label().as_ref(), outcome());
+        if self.kind() == NodeKind::Attempt && !self.attempts().mark_counted() {
+            metrics::attempt(self.attempts().target_label().as_ref(), outcome());
         }
     }
 

@@ -252,7 +252,7 @@ impl Run {
     }
 
     fn open_call_span(&self) -> Option<Arc<OpenSpan>> {
-        let open = self.call_node().open_span();
+        let open = self.node().call_node().open_span();
         open.filter(|open| open.kind == NodeKind::Call)
     }
 

@@ -96,7 +96,7 @@ impl Hooks {
 impl Run {
     /// Registers `hook` for the end of this node's call. The hook runs once per call.
     pub(crate) fn on_end(&self, hook: &OnEnd) {
-        if let Some(call) = self.call_node().payload.call() {
+        if let Some(call) = self.node().call_node().payload.call() {
             call.rare().hooks.add(hook);
         }
     }

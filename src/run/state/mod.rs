@@ -3,12 +3,14 @@
 //! This file also has the failure as which a node counts, and the rule that says which layer or
 //! task settles a node.
 
+mod attempts;
 mod call;
 mod identity;
 mod rare_state;
 mod run;
 
 pub(crate) use self::{
+    attempts::CallAttempts,
     call::{AttemptTarget, CallState, FailedAttemptList, FailedAttempts, TargetState},
     identity::{Admission, Identity, Place, Registration, RunGuard},
     rare_state::{EVENTS, EventChannel, HEARTBEAT, RareRunState},
@@ -295,6 +297,28 @@ impl Node<NodeState> {
         nodes
             .find(|node| node.kind() == NodeKind::Run)
             .unwrap_or(self)
+    }
+
+    /// This node and its ancestors, up to and including the nearest that is no attempt.
+    pub(in crate::run) fn up_to_call(&self) -> impl Iterator<Item = &Self> {
+        let mut nodes = self.path();
+        let mut over = false;
+        std::iter::from_fn(move || {
+            let node = nodes.next().filter(|_| !over)?;
+            over = node.kind() != NodeKind::Attempt;
+            Some(node)
+        })
+    }
+
+    /// The nearest node, at or above this one, that is no attempt: mostly the call.
+    pub(crate) fn call_node(&self) -> &Self {
+        self.up_to_call().last().unwrap_or(self)
+    }
+
+    /// The attempts of the call that this node belongs to.
+    #[inline]
+    pub(crate) const fn attempts(&self) -> CallAttempts<'_> {
+        CallAttempts::of(self)
     }
 
     /// The state of the nearest run, at or above this node.
