@@ -386,7 +386,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             let model = self.policy.current_candidate().map(Candidate::model);
             let marks = parts.extensions.get::<ResponseMarks>();
             let has_content = marks.is_some_and(|marks| marks.commit().is_some());
-            self.own.record_served(model, has_content);
+            self.own.spans().record_served(model, has_content);
         }
     }
 

@@ -260,7 +260,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     fn trace_asked(&self) {
         if self.own.kind() != NodeKind::Attempt {
             if let Some(model) = self.policy.model() {
-                self.own.record_asked_model(model);
+                self.own.spans().record_asked_model(model);
             }
         }
     }
@@ -269,7 +269,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     #[cold]
     fn trace(&self, attempt: &Run) -> bool {
         let candidate = self.policy.current_candidate().map(Candidate::model);
-        attempt.make_attempt_span(candidate.or_else(|| self.policy.model()), true)
+        let model = candidate.or_else(|| self.policy.model());
+        attempt.spans().make_attempt(model, true)
     }
 
     /// Calls the service's `poll_ready` for an opened attempt. The attempt starts once the service
@@ -314,7 +315,9 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             }
         };
         #[cfg(feature = "metrics")]
-        attempt.count_outcome(|| TerminalReason::outcome_of(&error));
+        attempt
+            .node()
+            .count_outcome(|| TerminalReason::outcome_of(&error));
         let failure = peek::classify_error(&error, &self.own, self.policy.streams());
         let Admitted {
             attempt: guard,
@@ -351,7 +354,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             attempt.attempts().mark_stream_asked();
         }
         if self.report.is_some() {
-            attempt.describe_attempt(number, request.uri());
+            attempt.spans().describe_attempt(number, request.uri());
         }
         let again = mem::replace(&mut self.has_called, true);
         self.own.attempts().count(again);

@@ -101,9 +101,8 @@ where
         claim.run.attempts().mark_outer();
         #[cfg(feature = "metrics")]
         if claim.owns {
-            claim
-                .run
-                .name_operation(|| crate::supervise::operation_of(&request));
+            let node = claim.run.node();
+            node.name_operation(|| crate::supervise::operation_of(&request));
         }
         let max_body = policy.settings().max_body;
         // The caller keeps a clone, which is not ready; the call takes the ready service.

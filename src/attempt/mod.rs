@@ -176,8 +176,9 @@ impl Run {
         self.attempts().count_own();
         if is_traced() {
             let model = self.attempts().served_by().map(Candidate::model);
-            attempt.make_attempt_span(model, false);
-            attempt.describe_attempt(self.attempts().made(), request.uri());
+            let span = attempt.spans();
+            span.make_attempt(model, false);
+            span.describe_attempt(self.attempts().made(), request.uri());
         }
         request.extensions_mut().insert(attempt.clone());
         let claim = Claim {

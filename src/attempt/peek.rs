@@ -569,7 +569,7 @@ pub(super) fn classify_error(error: &BoxError, own: &Run, streams: bool) -> Fail
     let mut failure = Failure::new(match &end.reason {
         // The end of a run in another tree is a failure of its server, unless the request
         // went over a limit there.
-        reason if !end.is_kin_of(own) => match reason.class() {
+        reason if !end.is_kin_of(own.node()) => match reason.class() {
             ReasonClass::Limit => FailureClass::Caller,
             _ => FailureClass::Server,
         },
@@ -631,7 +631,8 @@ impl<B: Body> FailedAttempt<B> {
         let answer = match self {
             Self::Answer(answer) => answer,
             Self::Error(_) => {
-                let elsewhere = |end: &&Terminated| !end.is_kin_of(own) && end.run == own.id();
+                let elsewhere =
+                    |end: &&Terminated| !end.is_kin_of(own.node()) && end.run == own.id();
                 return self.end().filter(elsewhere).map(|end| end.reason.clone());
             }
         };
@@ -645,14 +646,14 @@ impl<B: Body> FailedAttempt<B> {
 
 /// Whether the end is that of a node in the tree of `own`, except a tool.
 fn is_of_attempt(end: &Terminated, own: &Run) -> bool {
-    end.kind != NodeKind::Tool && end.is_kin_of(own)
+    end.kind != NodeKind::Tool && end.is_kin_of(own.node())
 }
 
 /// The terminal reason of a node that ends with this error.
 pub(super) fn reason_of(error: &BoxError, own: &Run) -> TerminalReason {
     match Terminated::find(&**error) {
         // The end of another node of this tree, such as the attempt, gives its reason.
-        Some(end) if end.is_kin_of(own) => end.reason.clone(),
+        Some(end) if end.is_kin_of(own.node()) => end.reason.clone(),
         _ => crate::supervise::reason_of(error),
     }
 }

@@ -77,7 +77,7 @@ impl Drop for AttemptReport {
             let class = tried.class.map(FailureClass::as_str);
             let is_whole = tried.reason == TerminalReason::Completed;
             let cut = (!is_whole).then(|| tried.reason.as_str());
-            attempt.close_attempt_span(tried.status, class.or(cut));
+            attempt.spans().close_attempt(tried.status, class.or(cut));
         }
         let Some(hook) = hook else { return };
         tried.duration = attempt.elapsed();

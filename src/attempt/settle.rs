@@ -134,7 +134,7 @@ impl Drop for SettleGuard {
     fn drop(&mut self) {
         if let Some(run) = self.0.take() {
             #[cfg(feature = "metrics")]
-            run.count_outcome(|| run.outcome_of_end());
+            run.node().count_outcome(|| run.node().outcome_of_end());
             run.settle(TerminalReason::Aborted);
         }
     }

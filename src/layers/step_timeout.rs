@@ -290,7 +290,7 @@ impl StepTimeoutLayer {
         let window = match limit.for_request(request, found)? {
             Limit::Step { first, step } => StepWindow::new(first, step, self.resets_on, self.scope),
             Limit::Heartbeat(interval) => {
-                found.expect_heartbeat(interval);
+                found.run_state().expect_heartbeat(interval);
                 StepWindow::of_life(interval.saturating_mul(2), self.scope)
             }
         };

@@ -61,7 +61,7 @@ impl RunRegistry {
         let opened = is_pending.then(open).flatten();
         let (cap, ended, known) = match opened {
             Some(Ok((open, is_first))) => {
-                run.count_as(Box::new(open));
+                run.node().count_as(Box::new(open));
                 if is_first {
                     run.notify(&RunNotice::Opened);
                 }

@@ -171,7 +171,7 @@ impl RunRegistry {
             (run, Some(enrolled))
         });
         if let (Some(_), Finder::Program) = (enrolled, finder) {
-            run.trace_run(None);
+            run.spans().trace_run(None);
         }
         match enrolled {
             Some(true) => self.announce(&run),
@@ -255,9 +255,9 @@ impl RunRegistry {
         // No cap refuses this run, but it counts for the owner.
         let counted = self.state.owners.get();
         if let Some(Ok(open)) = counted.map(|all| all.open(key.owner, OwnerCaps::new(), false)) {
-            run.count_as(Box::new(open));
+            run.node().count_as(Box::new(open));
         }
-        run.trace_run(None);
+        run.spans().trace_run(None);
         run.notify(&RunNotice::Opened);
         Some(run)
     }

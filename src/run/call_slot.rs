@@ -120,7 +120,7 @@ mod tests {
     async fn a_call_that_is_replaced_is_dropped_without_the_lock() {
         let slot = CallSlot::default();
         let before = Run::open();
-        before.count_as(Box::new(Looks(slot.clone())));
+        before.node().count_as(Box::new(Looks(slot.clone())));
         slot.set(before);
         let (next, (replaced, done)) = (Run::open(), channel());
 

@@ -77,7 +77,7 @@ impl<B: Body> SupervisedBody<B> {
             let counts = supervised.observer().is_none_or(Observer::counts);
             let usage = answer.usage().filter(|_| counts);
             let stop_reason = answer.stop_reason().map(Arc::from);
-            supervised.run.report(usage, stop_reason.as_ref());
+            supervised.run.node().report(usage, stop_reason.as_ref());
         }
     }
 

@@ -69,7 +69,8 @@ impl Claim {
 
     #[cold]
     fn make_span<B>(call: &Run, request: &Request<B>, found: Option<&Run>) {
-        call.make_call_span(operation_of(request), found);
+        let found = found.map(Run::spans);
+        call.spans().make_call(operation_of(request), found);
     }
 
     /// Creates a claim on `run`. If `owns` and the node is live, the start of an LLM call is

@@ -443,11 +443,11 @@ impl Observer {
         if let ObserverMode::Classifying(reader) = &self.mode {
             let marks = reader.marks();
             #[cfg(feature = "metrics")]
-            run.store_chunks(reader.chunks);
+            run.node().store_chunks(reader.chunks);
             let usage = marks.usage().filter(|_| self.counts);
-            run.report(usage, marks.stop_reason().as_ref());
+            run.node().report(usage, marks.stop_reason().as_ref());
             if let Some(partial) = reader.kept_text() {
-                run.end_partial(partial);
+                run.node().end_partial(partial);
             }
             self.note_heartbeats(run);
         }

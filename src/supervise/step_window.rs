@@ -101,7 +101,8 @@ impl StepWindow {
     fn notify(&mut self, run: &Run) {
         self.has_notified = true;
         let limit = Some(self.timer.limit());
-        run.would_end(self.scope, &TerminalReason::StepTimeout, limit);
+        let node = run.in_scope(self.scope);
+        node.would_end(&TerminalReason::StepTimeout, limit);
     }
 
     /// Resets the count of silence if the frame is an event of `resets_on`. Any other frame stops

@@ -492,7 +492,7 @@ impl MarkingReader {
     /// The text is collected if the run [keeps](Run::keep_partial) texts. The tokens are counted if
     /// `counts` is set, and the run or a run above it counts tokens.
     pub(super) fn begin(&mut self, run: &Run, counts: bool) {
-        if let Some(partial) = run.begin_partial() {
+        if let Some(partial) = run.node().begin_partial() {
             self.reader.keep_text(partial);
         }
         if let Some(meter) = run.token_meter().filter(|_| counts) {

@@ -95,7 +95,8 @@ impl SupervisedCall {
     ) -> Self {
         #[cfg(feature = "metrics")]
         if claim.owns {
-            claim.run.name_operation(|| super::operation_of(request));
+            let node = claim.run.node();
+            node.name_operation(|| super::operation_of(request));
         }
         let reader = if settings.reads || claim.owns {
             ResponseReader::Head(ResponseFacts::of(request))
@@ -417,7 +418,7 @@ impl SupervisedCall {
         } else {
             // The error may come from the end of another node of this tree, such as the call's last
             // attempt: then this node ends with the same reason.
-            let cut = Terminated::find(&*error).filter(|cut| cut.is_kin_of(&self.run));
+            let cut = Terminated::find(&*error).filter(|cut| cut.is_kin_of(self.run.node()));
             let reason = cut.map_or_else(|| reason_of(&error), |cut| cut.reason.clone());
             self.settle(reason);
             error
@@ -503,7 +504,7 @@ impl SupervisedCall {
     #[inline]
     pub(in crate::supervise) fn finish(&mut self) {
         #[cfg(feature = "metrics")]
-        self.count_outcome(Run::outcome_of_end);
+        self.count_outcome(|run| run.node().outcome_of_end());
         self.report();
         self.release();
         if self.owns {
@@ -536,7 +537,7 @@ impl SupervisedCall {
     #[cfg(feature = "metrics")]
     fn count_outcome(&self, outcome: impl FnOnce(&Run) -> &'static str) {
         if self.owns {
-            self.run.count_outcome(|| outcome(&self.run));
+            self.run.node().count_outcome(|| outcome(&self.run));
         }
     }
 

@@ -53,7 +53,7 @@ impl UnaryTokens {
         let usage = self.read.usage();
         let states = usage.is_some_and(|usage| usage.output_tokens > 0);
         let unstated = if states { 0 } else { self.read.bytes() };
-        run.report(usage, None);
+        run.node().report(usage, None);
         self.meter.set(usage, estimated_tokens(unstated));
     }
 }

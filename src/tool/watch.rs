@@ -57,12 +57,12 @@ impl<F> Watch<F> {
         drop(tool.run.check());
         let node = tool.run.open_below(NodeKind::Tool);
         node.node().enter();
-        node.trace_tool(&tool.name, tool.call_id.as_deref());
+        node.spans().trace_tool(&tool.name, tool.call_id.as_deref());
         if node.terminal_reason().is_none() {
             let step = Step::new(StepKind::ToolExecution);
             node.note(step.detail(tool.name.clone()));
         } else {
-            tool.run.refuse_tool(&tool.name);
+            tool.run.node().refuse_tool(&tool.name);
         }
         let window = tool.window.or_else(|| node.node().tool_window());
         Self {
@@ -161,7 +161,8 @@ impl<F> Watch<F> {
                 self.as_mut().finish(terminated.reason.clone());
                 // A tool that its own window ended has failed; one that its run ended has not.
                 let watch = self.as_mut().project();
-                let own = terminated.kind == NodeKind::Tool && terminated.is_end_of(watch.node);
+                let own =
+                    terminated.kind == NodeKind::Tool && terminated.is_end_of(watch.node.node());
                 // A tool that a closing refused at its birth never began, which is no failure.
                 let is_refused = watch.node.node().refusal() == Some(&terminated.reason);
                 if own && !is_refused {

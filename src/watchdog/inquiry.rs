@@ -17,7 +17,7 @@ use crate::{
     error::BoxError,
     guarded::guarded,
     lock::Lock,
-    run::{Answer, Run, RunNotice, RunSnapshot, Scope, Status, TerminalReason, Verdict, WeakRun},
+    run::{Answer, Run, RunNotice, RunSnapshot, Status, TerminalReason, Verdict, WeakRun},
 };
 
 /// The stages of an inquiry, and the settings that all inquiries of a watchdog share.
@@ -155,7 +155,7 @@ impl Stages {
         let unknown = |error: BoxError| Verdict::new(Status::Unknown, error.to_string());
         let verdict = answer.unwrap_or_else(unknown);
         let live = run.live()?;
-        live.keep_verdict(&verdict);
+        live.node().keep_verdict(&verdict);
         live.notify(&RunNotice::Checked {
             status: verdict.status,
             reason: verdict.reason.clone(),
@@ -165,7 +165,7 @@ impl Stages {
 
     fn end(&self, run: &Run) {
         if self.shadow {
-            run.would_end(Scope::Run, &TerminalReason::Stuck, None);
+            run.nearest().would_end(&TerminalReason::Stuck, None);
         } else {
             run.end(TerminalReason::Stuck);
         }

@@ -212,7 +212,7 @@ impl LayerHooks for ObservedCeiling {
             let at = at.saturating_add(Duration::from_nanos(moved));
             if at <= now {
                 *slot = None;
-                found.would_end(self.scope, reason, Some(limit));
+                found.in_scope(self.scope).would_end(reason, Some(limit));
             } else {
                 next = next.into_iter().chain([nanos(at)]).min();
             }

@@ -236,7 +236,7 @@ impl SupervisesCalls for RunLayer {
             }
         };
         if let Some(hook) = &self.on_end {
-            call.on_end(hook);
+            call.node().on_end(hook);
         }
         if self.keep_partial > 0 {
             call.keep_partial(self.keep_partial);
@@ -270,7 +270,7 @@ impl LayerHooks for RunHeader {
 
     fn error(&self, found: &Run, error: BoxError) -> BoxError {
         // A `Terminated` of this tree names its run already.
-        if Terminated::find(&*error).is_some_and(|end| end.is_kin_of(found)) {
+        if Terminated::find(&*error).is_some_and(|end| end.is_kin_of(found.node())) {
             return error;
         }
         CallFailed::new(found.id(), error).into()

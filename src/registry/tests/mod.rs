@@ -101,7 +101,7 @@ async fn a_run_that_is_about_to_complete_is_no_longer_open_for_its_owner() {
         let caps = OwnerCaps::new().max_open_runs(1);
         let open = || registry.count_owners().open(Owner::default(), caps, false);
         let old = enter(&registry, "a".parse().unwrap(), None, second);
-        old.count_as(Box::new(open().unwrap()));
+        old.node().count_as(Box::new(open().unwrap()));
         old.node().leave(old.now());
         advance(second).await;
         // As if another thread was between its look and the end.

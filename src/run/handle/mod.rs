@@ -2,12 +2,10 @@
 //!
 //! [`Run`] has many methods, and one file for each part of them: `open` (nodes and requests),
 //! `settle` (how a node with work ends), `complete` (a run that is done), `error_counts` (the failures that a run counts),
-//! `actions` (loops, repetition), `turns` and `tool_windows`, `events` (observers,
-//! notices, shadow mode), `usage` (what upstreams report), `tokens` (their count and caps),
-//! `partial_text`, `current` (the run of a task), `sub_agent` and `wait`. `end_hook` has the
-//! effects of a node's end.
-//! [`Run::snapshot`], [`Run::record_to`] and [`Run::span`] stand with the reports; [`Run::tool`]
-//! stands with the tools, [`Run::attempt`] with the attempts, whose state is in `state`.
+//! `actions` (loops, repetition), `turns` and `tool_windows`, `reports` (what is observed), `tokens`
+//! (their count and caps), `current` (the run of a task), `sub_agent` and `wait`. `end_hook` has the
+//! effects of a node's end; `events`, `shadow` and `partial_text` are of nodes too.
+//! [`Run::tool`] stands with the tools, [`Run::attempt`] with the attempts.
 
 mod actions;
 mod complete;
@@ -17,12 +15,13 @@ mod error_counts;
 mod events;
 mod open;
 mod partial_text;
+mod reports;
 mod settle;
+mod shadow;
 mod sub_agent;
 mod tokens;
 mod tool_windows;
 mod turns;
-mod usage;
 mod wait;
 
 pub use self::{
@@ -90,7 +89,7 @@ impl Run {
     #[must_use]
     pub fn open() -> Self {
         let run = Self::open_root();
-        run.trace_run(None);
+        run.spans().trace_run(None);
         run
     }
 
@@ -110,7 +109,7 @@ impl Run {
     #[must_use]
     pub fn child(&self) -> Self {
         let child = self.open_below(NodeKind::Run);
-        child.trace_run(Some(self));
+        child.spans().trace_run(Some(self.spans()));
         child
     }
 
@@ -408,7 +407,7 @@ impl Run {
     /// The end of this node as an error, with `error` as its source. An `error` that reports this
     /// same end already is returned unchanged.
     pub(crate) fn end_error(&self, error: BoxError) -> BoxError {
-        if Terminated::find(&*error).is_some_and(|ended| ended.is_end_of(self)) {
+        if Terminated::find(&*error).is_some_and(|ended| ended.is_end_of(self.node())) {
             return error;
         }
         self.to_terminated().because(error).into()

@@ -105,7 +105,7 @@ impl Run {
         // The link is set only once, here.
         let _set_before = child.run_state().rare().above.set(above);
         parent.enrol_sub_agent(&child);
-        child.trace_run(Some(self));
+        child.spans().trace_run(Some(self.spans()));
         if grace.is_some() {
             let stop_on_end = Arc::downgrade(child.node());
             let rare = parent.run_state().rare();

@@ -6,7 +6,6 @@ use crate::{
     llm::GenAiOperation,
     metrics::{self, ChunkTimes, EndedCall},
     run::{
-        handle::Run,
         reason::{ReasonClass, TerminalReason},
         state::{Identity, NodeState},
         tree::{End, Nanos, Node, NodeKind, nanos},
@@ -62,10 +61,10 @@ impl StreamChunks {
     }
 }
 
-impl Run {
+impl Node<NodeState> {
     /// Names the operation of this node's call; the first name stays.
     pub(crate) fn name_operation(&self, operation: impl FnOnce() -> &'static GenAiOperation) {
-        if let Some(call) = self.node().call_node().payload.call() {
+        if let Some(call) = self.call_node().payload.call() {
             call.metrics.operation.get_or_init(operation);
         }
     }
@@ -78,7 +77,7 @@ impl Run {
         if chunks.is_stale {
             chunks.time(nanos(self.now()));
         }
-        if let Some(call) = self.node().call_node().payload.call() {
+        if let Some(call) = self.call_node().payload.call() {
             // A call with several streams, as of a program's own retry, is timed by its first.
             let _stored_before = call.metrics.chunks.set(chunks);
         }
@@ -95,13 +94,11 @@ impl Run {
     /// The outcome of this attempt, which got no answer: the limit on time that ended it, or else
     /// `given_up`.
     pub(crate) fn outcome_of_end(&self) -> &'static str {
-        let end = self.node().nearest_end();
+        let end = self.nearest_end();
         let late = end.filter(|end| end.reason.class() == ReasonClass::Timeout);
         late.map_or("given_up", |end| end.reason.label())
     }
-}
 
-impl Node<NodeState> {
     /// Records the metrics of this call, which has ended and has no work; to be called once.
     pub(super) fn record_call(&self, end: &End) {
         let Some(call) = self.payload.call() else {

@@ -23,7 +23,7 @@ pub use self::{
 #[cfg(feature = "metrics")]
 pub(crate) use self::metrics::{CallMetrics, StreamChunks};
 pub(crate) use self::{
-    span::is_traced,
+    span::{Spans, is_traced},
     summary::{Hooks, OnEnd, ReportedUsage},
 };
 

@@ -7,7 +7,6 @@ use super::{terminated::Terminated, verdict::Verdict};
 use crate::{
     llm::{cut, dialect::Usage},
     run::{
-        handle::Run,
         id::RunId,
         limits::{EXCERPT, ErrorCounts, TokensSpent},
         reason::TerminalReason,
@@ -83,7 +82,7 @@ pub struct RunSnapshot {
     /// upstream reported any.
     pub usage: Option<Usage>,
     /// The tokens that the run has used so far, and their cost, answers under way and estimates
-    /// included. `None` if no layer counts them: see [`Run::tokens_spent`].
+    /// included. `None` if no layer counts them: see [`Run::tokens_spent`](crate::Run::tokens_spent).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<TokensSpent>,
     /// The text of the run's last answer that had text, as far as it came, once the node has
@@ -97,8 +96,8 @@ pub struct RunSnapshot {
     pub also: Vec<TerminalReason>,
     /// The latest check of the run by a [`Watchdog`](crate::Watchdog); `None` before the first.
     pub last_check: Option<RunCheck>,
-    /// The task of the run: the text that the program [set](Run::set_task), or the beginning of the
-    /// user's message if the program [allows](Run::keep_excerpts) that. Only a snapshot that a
+    /// The task of the run: the text that the program [set](crate::Run::set_task), or the beginning of the
+    /// user's message if the program [allows](crate::Run::keep_excerpts) that. Only a snapshot that a
     /// watchdog passes to its checker or its question has the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<Arc<str>>,
@@ -132,7 +131,7 @@ pub struct RunAction {
     /// string of 16 hexadecimal digits.
     #[serde(serialize_with = "hexadecimal")]
     pub digest: u64,
-    /// The beginning of the arguments, as many bytes as the program [allows](Run::keep_excerpts);
+    /// The beginning of the arguments, as many bytes as the program [allows](crate::Run::keep_excerpts);
     /// `None` by default.
     pub excerpt: Option<Arc<str>>,
 }
@@ -142,7 +141,7 @@ pub struct RunAction {
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct RunProgress {
     /// The number of signs of life that are no progress: comments and pings of streams, and
-    /// [`Run::heartbeat`].
+    /// [`Run::heartbeat`](crate::Run::heartbeat).
     pub heartbeats: u64,
     /// The number of signs of progress: steps and state changes.
     pub state_changes: u64,
@@ -173,17 +172,7 @@ pub struct Deadlines {
     pub step: Option<Duration>,
 }
 
-impl Run {
-    /// Takes the snapshot for a watchdog's checker or question, with the task and the last actions.
-    pub(crate) fn snapshot_for_check(&self) -> RunSnapshot {
-        let (task, actions) = self.actions().with(|state| state.shown());
-        RunSnapshot {
-            task,
-            actions,
-            ..self.snapshot()
-        }
-    }
-
+impl Node<NodeState> {
     /// Stores `verdict` as the latest on the nearest run, with at most 1 KiB of its reason.
     pub(crate) fn keep_verdict(&self, verdict: &Verdict) {
         let reason = cut(&verdict.reason, EXCERPT);
@@ -192,14 +181,6 @@ impl Run {
         *last_check.lock() = Some(Box::new((self.now(), kept)));
     }
 
-    /// Takes a snapshot of this node's state now.
-    #[must_use]
-    pub fn snapshot(&self) -> RunSnapshot {
-        RunSnapshot::of(self.node(), self.now(), self.terminated().as_ref())
-    }
-}
-
-impl Node<NodeState> {
     /// The session of the nearest run; `None` if the run has none.
     pub(in crate::run) fn session(&self) -> Option<Arc<str>> {
         self.nearest_run().payload.identity()?.session.clone()
@@ -208,7 +189,7 @@ impl Node<NodeState> {
 
 impl RunSnapshot {
     /// Takes a snapshot of the node at `now`. `terminated` is the node's end, if it has ended.
-    pub(super) fn of(
+    pub(in crate::run) fn of(
         node: &Node<NodeState>,
         now: Duration,
         terminated: Option<&Terminated>,

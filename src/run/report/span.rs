@@ -29,7 +29,6 @@ use crate::{
     llm::{GenAiOperation, cut, failure::FailureClass},
     lock::Lock,
     run::{
-        handle::Run,
         id::RunId,
         reason::TerminalReason,
         state::NodeState,
@@ -98,47 +97,29 @@ macro_rules! span {
     };
 }
 
-impl Run {
-    /// The span of this node, or of the nearest node above it that has one.
-    ///
-    /// A subscriber that wants `tower_agent` at `INFO` gets a span for each run that the program
-    /// opens, each call, attempt and tool: see [the crate's docs](crate#traces). A span closes when
-    /// its node has ended and has no work in flight. If no span is open, the result is
-    /// [`Span::none`].
-    ///
-    /// A transport finds the node of its attempt in the request. So it can send the attempt's
-    /// `traceparent`, which `tracing-opentelemetry` makes of the span. A clone of a span keeps the
-    /// span open.
-    ///
-    /// ```
-    /// use tower_agent::Run;
-    ///
-    /// fn is_traced<B>(request: &http::Request<B>) -> bool {
-    ///     let run = request.extensions().get::<Run>();
-    ///     run.is_some_and(|run| !run.span().is_disabled())
-    /// }
-    /// # assert!(!is_traced(&http::Request::new(())));
-    /// ```
-    #[must_use]
-    pub fn span(&self) -> Span {
+/// The spans of a node, and of the call that it belongs to.
+#[derive(Clone, Copy)]
+pub(crate) struct Spans<'a>(&'a Node<NodeState>);
+
+impl<'a> Spans<'a> {
+    #[inline]
+    pub(in crate::run) const fn of(node: &'a Node<NodeState>) -> Self {
+        Self(node)
+    }
+
+    /// The span of this node, or of the nearest node above it that has one; [`Span::none`] if none
+    /// is open.
+    pub(in crate::run) fn nearest(self) -> Span {
         let mut span = Span::none();
-        if let Some(open) = self.node().nearest_span() {
+        if let Some(open) = self.0.nearest_span() {
             guarded(|| span = open.span.clone());
         }
         span
     }
 
-    /// Names the agent in the span of the nearest run, if there is one; call it once.
-    ///
-    /// The span then is `invoke_agent NAME`, with the name as `gen_ai.agent.name`.
-    ///
-    /// ```
-    /// # use tower_agent::Run;
-    /// let run = Run::open();
-    /// run.name_agent("coder");
-    /// ```
-    pub fn name_agent(&self, name: &str) {
-        let open = self.nearest().open_span();
+    /// Records the agent's name in the span of the nearest run, if there is one.
+    pub(in crate::run) fn name_agent(self, name: &str) {
+        let open = self.0.nearest_run().open_span();
         if let Some(open) = open.filter(|open| open.kind == NodeKind::Run) {
             guarded(|| {
                 open.span.record("gen_ai.agent.name", name);
@@ -151,20 +132,20 @@ impl Run {
     /// Makes the span of this run, which the program opened. The span stands below that of
     /// `parent`, or else below the current span of the thread.
     #[inline]
-    pub(crate) fn trace_run(&self, parent: Option<&Self>) {
+    pub(crate) fn trace_run(self, parent: Option<Self>) {
         if is_traced() {
-            self.make_run_span(parent);
+            self.make_run(parent);
         }
     }
 
     #[cold]
-    fn make_run_span(&self, parent: Option<&Self>) {
-        let above = parent.and_then(|parent| parent.node().nearest_span());
+    fn make_run(self, parent: Option<Self>) {
+        let above = parent.and_then(|parent| parent.0.nearest_span());
         let above = above.filter(|above| above.depth < MAX_DEPTH);
         let depth = above.as_ref().map_or(0, |above| above.depth + 1);
         // The run may be dropped without an end, so its id stands in the span from the beginning.
-        let id = self.id();
-        self.node().make_span(
+        let id = self.0.run_id();
+        self.0.make_span(
             (NodeKind::Run, "invoke_agent", depth),
             Some(&id),
             |run, session| {
@@ -187,9 +168,9 @@ impl Run {
     /// Makes the span of this call. The call takes over the span of a call that `found` has, if a
     /// layer further out has taken that node for the call.
     #[cold]
-    pub(crate) fn make_call_span(&self, operation: &'static GenAiOperation, found: Option<&Self>) {
-        let node = self.node();
-        if let Some(open) = found.and_then(|found| found.node().take_span(NodeKind::Call)) {
+    pub(crate) fn make_call(self, operation: &'static GenAiOperation, found: Option<Self>) {
+        let Self(node) = self;
+        if let Some(open) = found.and_then(|found| found.0.take_span(NodeKind::Call)) {
             return node.put_span(open);
         }
         let (above, depth) = node.span_above();
@@ -224,7 +205,7 @@ impl Run {
     /// The caller chooses the name, and a collector may refuse a long value: so the name is cut at
     /// [`MOST_BYTES`].
     #[cold]
-    pub(crate) fn record_asked_model(&self, model: &str) {
+    pub(crate) fn record_asked_model(self, model: &str) {
         let model = cut(model, MOST_BYTES);
         if let Some(open) = self.open_call_span() {
             guarded(|| {
@@ -238,12 +219,12 @@ impl Run {
     /// Records that an answer serves this node's call: the model, and with `has_content` the time
     /// until now as the time to the first content.
     #[cold]
-    pub(crate) fn record_served(&self, model: Option<&str>, has_content: bool) {
+    pub(crate) fn record_served(self, model: Option<&str>, has_content: bool) {
         if let Some(open) = self.open_call_span() {
             guarded(|| {
                 open.span.record("gen_ai.response.model", model);
                 if has_content {
-                    let waited = self.elapsed().as_secs_f64();
+                    let waited = self.0.elapsed(self.0.now()).as_secs_f64();
                     open.span
                         .record("gen_ai.response.time_to_first_chunk", waited);
                 }
@@ -251,23 +232,23 @@ impl Run {
         }
     }
 
-    fn open_call_span(&self) -> Option<Arc<OpenSpan>> {
-        let open = self.node().call_node().open_span();
+    fn open_call_span(self) -> Option<Arc<OpenSpan>> {
+        let open = self.0.call_node().open_span();
         open.filter(|open| open.kind == NodeKind::Call)
     }
 
     /// Makes the span of this tool.
     #[inline]
-    pub(crate) fn trace_tool(&self, name: &str, call_id: Option<&str>) {
+    pub(crate) fn trace_tool(self, name: &str, call_id: Option<&str>) {
         if is_traced() {
-            self.make_tool_span(name, call_id);
+            self.make_tool(name, call_id);
         }
     }
 
     #[cold]
-    fn make_tool_span(&self, name: &str, call_id: Option<&str>) {
-        let (above, depth) = self.node().span_above();
-        self.node().make_span(
+    fn make_tool(self, name: &str, call_id: Option<&str>) {
+        let (above, depth) = self.0.span_above();
+        self.0.make_span(
             (NodeKind::Tool, "execute_tool", depth),
             None,
             |run, session| {
@@ -292,10 +273,10 @@ impl Run {
     ///
     /// The first attempt below another one takes over its span, because both are the same try. With
     /// `is_reported` the end of the node does not close the span: it waits for
-    /// [`close_attempt_span`](Self::close_attempt_span).
+    /// [`close_attempt`](Self::close_attempt).
     #[cold]
-    pub(crate) fn make_attempt_span(&self, model: Option<&str>, is_reported: bool) -> bool {
-        let node = self.node();
+    pub(crate) fn make_attempt(self, model: Option<&str>, is_reported: bool) -> bool {
+        let Self(node) = self;
         let is_attempt = |node: &&Node<NodeState>| node.kind() == NodeKind::Attempt;
         let mut outer = node.ancestors().take_while(is_attempt);
         if let Some(open) = outer.find_map(|outer| outer.take_span(NodeKind::Attempt)) {
@@ -328,8 +309,8 @@ impl Run {
 
     /// Describes the request of this attempt in its span: the server, and the number of the try.
     #[cold]
-    pub(crate) fn describe_attempt(&self, number: u32, uri: &Uri) {
-        let open = self.node().open_span();
+    pub(crate) fn describe_attempt(self, number: u32, uri: &Uri) {
+        let open = self.0.open_span();
         let Some(open) = open.filter(|open| !open.is_described.swap(true, Ordering::AcqRel)) else {
             return;
         };
@@ -349,8 +330,8 @@ impl Run {
 
     /// Closes the span of this attempt, with the status of its answer and the kind of its failure.
     #[cold]
-    pub(crate) fn close_attempt_span(&self, status: Option<StatusCode>, error: Option<&str>) {
-        if let Some(open) = self.node().take_span(NodeKind::Attempt) {
+    pub(crate) fn close_attempt(self, status: Option<StatusCode>, error: Option<&str>) {
+        if let Some(open) = self.0.take_span(NodeKind::Attempt) {
             open.close(|open| {
                 let status = status.map(|status| i64::from(status.as_u16()));
                 open.span.record("http.response.status_code", status);

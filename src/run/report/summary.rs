@@ -8,11 +8,10 @@ use crate::{
     llm::dialect::Usage,
     lock::Lock,
     run::{
-        handle::Run,
         id::RunId,
         reason::TerminalReason,
         state::NodeState,
-        tree::{End, Node},
+        tree::{End, Node, NodeKind},
     },
 };
 
@@ -93,12 +92,34 @@ impl Hooks {
     }
 }
 
-impl Run {
+impl Node<NodeState> {
     /// Registers `hook` for the end of this node's call. The hook runs once per call.
     pub(crate) fn on_end(&self, hook: &OnEnd) {
-        if let Some(call) = self.node().call_node().payload.call() {
+        if let Some(call) = self.call_node().payload.call() {
             call.rare().hooks.add(hook);
         }
+    }
+
+    /// Records the usage of an ended answer on this node and its ancestors. The stop reason is
+    /// recorded on the nodes up to the call.
+    pub(crate) fn report(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
+        if usage.is_none() && stop_reason.is_none() {
+            return;
+        }
+        let mut stop_reason = stop_reason;
+        for node in self.path() {
+            node.payload.report(usage, stop_reason);
+            if node.kind() != NodeKind::Attempt {
+                // Above its call the answer is one of many, so its stop reason is not recorded
+                // there.
+                stop_reason = None;
+            }
+        }
+    }
+
+    /// The tokens that upstreams reported at or below this node so far.
+    pub(in crate::run) fn usage(&self) -> Option<Usage> {
+        self.payload.with_reported(|reported| reported.usage)
     }
 }
 
@@ -179,7 +200,7 @@ pub(crate) struct ReportedUsage {
 pub struct NotCounted;
 
 impl NodeState {
-    pub(in crate::run) fn report(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
+    fn report(&self, usage: Option<Usage>, stop_reason: Option<&Arc<str>>) {
         self.with_reported(|reported| {
             if let Some(more) = usage {
                 reported.usage.get_or_insert_default().add(more);

@@ -13,7 +13,6 @@ use std::{
 use crate::{
     error::chain,
     run::{
-        handle::Run,
         id::RunId,
         limit_kind::LimitKind,
         reason::{ReasonClass, TerminalReason},
@@ -156,19 +155,18 @@ impl Terminated {
         }
     }
 
-    /// Whether this error reports the end that ended `run`: its own, or that of a node above it.
-    /// False for the end of a node below `run`, and for an end in another tree.
-    pub(crate) fn is_end_of(&self, run: &Run) -> bool {
-        let node = run.node();
+    /// Whether this error reports the end that ended `node`: its own, or that of a node above it.
+    /// False for the end of a node below `node`, and for an end in another tree.
+    pub(crate) fn is_end_of(&self, node: &Node<NodeState>) -> bool {
         self.tree == node.payload.tree
             && node
                 .nearest_end()
                 .is_some_and(|end| end.origin == self.origin)
     }
 
-    /// Whether this error comes from a node in the tree of `run`.
-    pub(crate) fn is_kin_of(&self, run: &Run) -> bool {
-        self.tree == run.node().payload.tree
+    /// Whether this error comes from a node in the tree of `node`.
+    pub(crate) fn is_kin_of(&self, node: &Node<NodeState>) -> bool {
+        self.tree == node.payload.tree
     }
 }
 

@@ -14,7 +14,6 @@ use crate::{
     guarded::guarded,
     lock::Lock,
     run::{
-        handle::Run,
         id::RunId,
         reason::{ReasonClass, TerminalReason},
         state::NodeState,
@@ -30,7 +29,7 @@ const REFUSALS: u8 = 8;
 ///
 /// A trajectory is cheap to clone; all clones write to the same writer.
 /// [`RunRegistry::trajectory`](crate::RunRegistry::trajectory) sets it for all runs of a
-/// registry, [`Run::record_to`] for one run.
+/// registry, [`Run::record_to`](crate::Run::record_to) for one run.
 ///
 /// ```json
 /// {"type":"harness_terminate","kind":"harness_terminate","reason":"turn_cap_reached","at_turn":30,"run":"r-1","session":null,"elapsed_ms":190000,"message":"The run was stopped .."}
@@ -55,7 +54,8 @@ const REFUSALS: u8 = 8;
 /// # When a line is written
 ///
 /// The line of a run's end is written once, while the run ends: after the tasks that wait for the
-/// end have been woken, and before [`Run::end`], or the poll that found the passed clock, returns.
+/// end have been woken, and before [`Run::end`](crate::Run::end), or the poll that found the passed
+/// clock, returns.
 ///
 /// The writer receives each line in one piece, and is then flushed. One thread at a time holds the
 /// writer, under no other lock. So the writer may itself end runs and refuse others: their lines
@@ -131,24 +131,11 @@ fn line<T: serde::Serialize>(
     Some(line)
 }
 
-impl Run {
-    /// Sets the trajectory to which lines about the nearest run go.
-    ///
-    /// The trajectory replaces the registry's, except for lines about caps of owners. Lines about a
-    /// [child](Self::child) run go to it too, unless that run has a trajectory, or is in a registry
-    /// with one.
-    ///
-    /// If the method is called after the run's end, only refused tools are written. If it is called
-    /// twice, the first trajectory stays.
-    pub fn record_to(&self, trajectory: &Trajectory) {
-        let rare = self.run_state().rare();
-        let _first = rare.trajectory.set(trajectory.clone());
-    }
-
+impl Node<NodeState> {
     /// Writes a line about a tool that was not started because a limit or a clock has ended the
     /// run, or is closing it.
     pub(crate) fn refuse_tool(&self, name: &str) {
-        let run = self.nearest();
+        let run = self.nearest_run();
         let end = run.nearest_end();
         let Some(reason) = end.map(|end| &end.reason).or_else(|| run.refusal()) else {
             return;
@@ -171,9 +158,7 @@ impl Run {
             trajectory.write("harness_refused", reason, refused);
         }
     }
-}
 
-impl Node<NodeState> {
     /// The action that writes the line of this run's end. `None` without a trajectory, if the run
     /// ended with a node above it, or if its reason is no limit or clock.
     pub(in crate::run) fn record_end(&self, end: &End) -> Option<Box<dyn FnOnce()>> {

@@ -1,14 +1,22 @@
 //! The state of a run.
 
-use std::sync::{
-    OnceLock,
-    atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
+use std::{
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering},
+    },
+    time::Duration,
 };
 
-use super::{CallState, Identity, RareRunState};
+use super::{CallState, HEARTBEAT, Identity, RareRunState};
 use crate::{
     lock::Lock,
-    run::{limits::ErrorCounts, reason::TerminalReason, step::Step, tree::NodeKind},
+    run::{
+        limits::ErrorCounts,
+        reason::TerminalReason,
+        step::Step,
+        tree::{NodeKind, nanos},
+    },
 };
 
 // The values of `RunState::opened`: which nodes were opened right below the run.
@@ -65,6 +73,16 @@ impl RunState {
 
     pub(crate) fn rare_if_any(&self) -> Option<&RareRunState> {
         self.rare.get().map(|rare| &**rare)
+    }
+
+    /// Sets the interval at which the streams of this run are expected to show a heartbeat.
+    ///
+    /// Of several intervals the longest holds; one of `HEARTBEAT`, the default, is ignored.
+    pub(crate) fn expect_heartbeat(&self, interval: Duration) {
+        if interval != HEARTBEAT {
+            let set = &self.rare().heartbeat;
+            set.fetch_max(nanos(interval), Ordering::AcqRel);
+        }
     }
 
     pub(crate) fn errors(&self) -> &ErrorCounts {
