@@ -138,9 +138,10 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             report.fail(tried);
         }
         self.has_failed = true;
-        let counted = attempt.failing().and_then(|failing| failing.counted);
+        let failing = attempt.errors().failing();
+        let counted = failing.and_then(|failing| failing.counted);
         let every = self.policy.settings().budget.settings().count == Count::Every;
-        counted.or_else(|| every.then(|| self.own.count_error(self.policy.key(failure))))
+        counted.or_else(|| every.then(|| self.own.errors().count_attempt(self.policy.key(failure))))
     }
 
     /// Counts a silent attempt among the run's silent attempts in a row. Any other failure resets
@@ -155,7 +156,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         attempt: &Run,
     ) -> Result<(), Denial> {
         // A layer further in that recorded the failure has also counted the silence.
-        let is_counted = attempt.failing().is_some();
+        let is_counted = attempt.errors().failing().is_some();
         if !failed.is_step_timeout(&self.own) {
             if !is_counted {
                 self.own.attempts().reset_silent();
@@ -185,7 +186,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     ) -> Next<B> {
         let now = self.own.now();
         // If a layer further in has recorded a terminal reason for the attempt, that reason wins.
-        let reason = attempt.failing().and_then(|failing| failing.reason);
+        let reason = attempt.errors().classified();
         let reason = reason.unwrap_or(TerminalReason::Failed(failure.class));
         drop(attempt.node().settle(reason, now));
         self.last_error = failed.into_error();
@@ -231,7 +232,10 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             return self.give_up(failed);
         }
         #[cfg(feature = "metrics")]
-        if let Some(budget) = denied.budget().filter(|_| attempt.failing().is_none()) {
+        if let Some(budget) = denied
+            .budget()
+            .filter(|_| attempt.errors().failing().is_none())
+        {
             crate::metrics::repeat_denied(budget);
         }
         let key = self.policy.key(&failure);
@@ -242,8 +246,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             unasked: false,
         };
         let class = TerminalReason::Failed(failure.class);
-        if attempt.failing().is_none() {
-            attempt.fail_as(failing(&class));
+        if attempt.errors().failing().is_none() {
+            attempt.errors().fail_as(failing(&class));
         }
         let hidden = self.hidden.as_mut();
         if let Some(kept) = hidden.and_then(|hidden| hidden.take(&failure, &failed)) {
@@ -253,7 +257,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             Denial::Key => TerminalReason::RetryBudget,
             _ => class,
         };
-        self.own.fail_as(failing(&reason));
+        self.own.errors().fail_as(failing(&reason));
         match failed {
             FailedAttempt::Answer(mut answer) => {
                 if self.own.kind() != NodeKind::Attempt {
@@ -287,11 +291,11 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         failed: FailedAttempt<B>,
         attempt: &Run,
     ) -> Next<B> {
-        let ended = attempt.failing().and_then(|failing| failing.reason);
+        let ended = attempt.errors().classified();
         let ended = ended.unwrap_or(TerminalReason::Failed(last.class));
         drop(attempt.node().settle(ended, self.own.now()));
         drop(failed);
-        self.own.fail_as(Failing {
+        self.own.errors().fail_as(Failing {
             key: kept.key,
             reason: Some(kept.reason.clone()),
             counted: kept.counted,
@@ -358,7 +362,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     /// of the three.
     fn note_served(&mut self, attempt: &Run, parts: &Parts) -> Option<Box<Completion>> {
         self.own.attempts().reset_silent();
-        self.own.fail_as(None);
+        self.own.errors().fail_as(None);
         let observer = self.policy.note_served(attempt);
         let mut report = self.report.take();
         if let Some(report) = &mut report {

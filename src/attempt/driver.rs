@@ -192,7 +192,7 @@ impl<S, C> AttemptDriver<S, C> {
         }
         let reason = peek::reason_of(&error, &self.own);
         if error.is::<AllCandidatesCoolingDown>() {
-            self.own.fail_as(Failing {
+            self.own.errors().fail_as(Failing {
                 key: ErrorKey::new("", "nobody was asked"),
                 reason: Some(reason.clone()),
                 counted: Some(ErrorAllowance::Within),
@@ -374,7 +374,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         // the body drops, because the answer may still be classified as a failure.
         let settings = LayerSettings::passive();
         let settings = settings.counting().hiding_node().deferring();
-        let prompt = attempt.has_token_count().then(|| PromptCount::of(&request));
+        let counts = attempt.tokens().are_counted();
+        let prompt = counts.then(|| PromptCount::of(&request));
         let call = SupervisedFuture::new(claim, settings, request, |request| service.call(request));
         let call = match prompt.flatten() {
             Some(prompt) => call.with_hooks(prompt),

@@ -63,7 +63,7 @@ impl KeptAnswer {
         let body = body.clone();
         let mut parts = answer.parts.clone();
         policy.rewrite_answer(&mut parts);
-        let reason = attempt.failing().and_then(|failing| failing.reason);
+        let reason = attempt.errors().classified();
         Some(Self {
             parts,
             body,

@@ -55,7 +55,7 @@ impl PromptCount {
 
     fn count(&mut self, run: &Run) {
         if self.counted.is_none() {
-            self.counted = run.token_meter();
+            self.counted = run.tokens().meter();
             if let Some(meter) = &mut self.counted {
                 meter.set_prompt(self.prompt.measure());
             }
@@ -136,6 +136,6 @@ impl Prompt {
 /// Whether a layer has classified the answer of this attempt as a failure.
 fn is_classified_as_failed(run: &Run) -> bool {
     let end = run.node().own_end().map(|end| end.reason.clone());
-    let failing = || run.failing().and_then(|failing| failing.reason);
+    let failing = || run.errors().classified();
     matches!(end.or_else(failing), Some(TerminalReason::Failed(_)))
 }

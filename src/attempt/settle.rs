@@ -31,10 +31,7 @@ impl Ownership {
         matches!(
             end.reason,
             TerminalReason::Completed | TerminalReason::Failed(_)
-        ) || self
-            .attempt
-            .failing()
-            .is_some_and(|failing| failing.reason.as_ref() == Some(&end.reason))
+        ) || self.attempt.errors().classified().as_ref() == Some(&end.reason)
     }
 
     pub(super) fn settle(self) {

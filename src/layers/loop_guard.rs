@@ -334,9 +334,9 @@ where
         let run = entry.run.clone();
         let settings = if layer.counts {
             if let Some(polls) = &layer.polls {
-                run.add_polls(polls);
+                run.actions().add_polls(polls);
             }
-            run.limit_loops(layer.limits, layer.ends);
+            run.actions().limit(layer.limits, layer.ends);
             let answer = AnswerReader::nothing();
             LayerSettings::hooks(CallsReader { answer })
                 .reading()
@@ -367,7 +367,7 @@ struct CallsReader {
 
 impl CallsReader {
     fn finish(&mut self, found: &Run) {
-        found.expect(self.answer.finish());
+        found.actions().expect(self.answer.finish());
     }
 }
 
@@ -424,8 +424,8 @@ impl<A> RequestReader<A> for HistoryReader {
         }
         let body = request.body().gathered();
         let dialect = dialect_of(request);
-        if let Some(history) = History::read(&dialect, &body, &self.run.places()) {
-            self.run.read_history(&history, self.exact);
+        if let Some(history) = History::read(&dialect, &body, &self.run.actions().places()) {
+            self.run.actions().read_history(&history, self.exact);
         }
         None
     }

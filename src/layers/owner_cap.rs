@@ -154,7 +154,7 @@ impl LayerHooks for OwnerCapping {
             return;
         }
         if let Some(limit) = self.caps.exceeded(&self.tokens.spent(), 1) {
-            run.end_for_owner(limit);
+            run.tokens().end_for_owner(limit);
         }
     }
 }

@@ -236,13 +236,13 @@ impl LayerHooks for Capping {
     fn frame(&mut self, run: &Run, _data: Option<&Bytes>, observer: Option<&Observer>) {
         let marks = observer.and_then(Observer::marks);
         if marks.is_some_and(|marks| !marks.has_stopped()) {
-            run.cap_tokens(&self.0);
+            run.tokens().cap(&self.0);
         }
     }
 
     /// Sends the notice if it is due: the tokens of an answer that is no stream are known now.
     fn release(&mut self, run: &Run) {
-        run.ask_at_cap(&self.0);
+        run.tokens().ask_at_cap(&self.0);
     }
 }
 
@@ -259,14 +259,14 @@ impl SupervisesCalls for TokenCapLayer {
         }
         let claim = Claim::of(&mut request);
         if !is_capped {
-            claim.run.count_tokens();
+            claim.run.tokens().count();
             if !claim.owns && self.without_caps == WithoutCaps::CountAttempts {
                 return SupervisedFuture::inert(inner(request));
             }
             let settings = LayerSettings::passive().counting();
             return SupervisedFuture::new(claim, settings, request, inner);
         }
-        if let Err(end) = claim.run.admit_tokens(&caps) {
+        if let Err(end) = claim.run.tokens().admit(&caps) {
             if !claim.run.node().is_over() {
                 // The run is closing and not over: refuse this call alone, and settle it if that is
                 // the duty of this layer.

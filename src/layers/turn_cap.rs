@@ -296,7 +296,7 @@ fn admit<B>(found: &Run, cap: TurnLimit, request: &mut Request<B>) -> Result<(),
     let known = request.extensions().get::<RequestTurn>();
     let known = known.filter(|turn| turn.run == run);
     let number = AtomicU32::new(known.map_or(0, |turn| turn.number));
-    found.take_turn(cap, &number)?;
+    cap.take_turn(found, &number)?;
     let number = number.into_inner();
     if number > 0 {
         request.extensions_mut().insert(RequestTurn { run, number });
@@ -327,7 +327,7 @@ impl SupervisesCalls for TurnCapLayer {
             // The turn is counted, and a layer further out supervises the call.
             return SupervisedFuture::inert(inner(request));
         }
-        let settings = match found.is_of_many() && !found.node().is_over() {
+        let settings = match found.node().is_of_many() && !found.node().is_over() {
             true => LayerSettings::hooks(Counted::new(&found)),
             false => LayerSettings::passive(),
         };

@@ -97,7 +97,7 @@ impl RunRegistry {
         let run = call.run();
         let owner = Owner(self.identity_of(&run)?.owner);
         let tokens = self.count_owners().tokens(owner);
-        run.count_tokens_in(tokens.clone());
+        run.tokens().count_in(tokens.clone());
         Some(tokens)
     }
 

@@ -47,7 +47,7 @@ impl Claim {
     /// other request is claimed as by [`of`](Self::of).
     pub(crate) fn of_call<B>(request: &mut Request<B>) -> Self {
         let found = request.extensions().get::<Run>();
-        if let Some(run) = found.filter(|run| run.is_of_many()).cloned() {
+        if let Some(run) = found.filter(|run| run.node().is_of_many()).cloned() {
             let call = run.open_call();
             CallSlot::fill(request.extensions(), &call);
             Self::trace(&call, request, Some(&run));

@@ -495,7 +495,7 @@ impl MarkingReader {
         if let Some(partial) = run.node().begin_partial() {
             self.reader.keep_text(partial);
         }
-        if let Some(meter) = run.token_meter().filter(|_| counts) {
+        if let Some(meter) = run.tokens().meter().filter(|_| counts) {
             self.reader.count_generated();
             self.meter = Some(Box::new(meter));
         }

@@ -28,7 +28,7 @@ impl UnaryTokens {
     /// The outer result is `None` if no run counts tokens, or if the answer is compressed. The
     /// inner result is `None` if a layer further in counts the tokens.
     pub(super) fn of<B>(answer: &mut Response<B>, run: &Run) -> Option<Option<Box<Self>>> {
-        let meter = run.token_meter()?;
+        let meter = run.tokens().meter()?;
         is_plain(answer.headers()).then(|| Self::begin(answer.extensions_mut(), meter))
     }
 

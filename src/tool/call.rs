@@ -69,7 +69,7 @@ impl<F> Call<F> {
                 watch.as_mut().record(|| Some(digest(error.to_string())));
                 let watch = watch.project();
                 let key = ErrorKey::new(watch.name, &error.to_string());
-                watch.node.run().fail(key);
+                watch.node.errors().fail(key);
                 Poll::Ready(Err(ToolError::Failed(error)))
             }
             Err(terminated) => Poll::Ready(Err(ToolError::Terminated(terminated))),

@@ -69,7 +69,7 @@ impl Tool {
     /// ended by the default limits. [`Call::result_by`] adds the result.
     #[must_use]
     pub fn arguments(mut self, arguments: &impl serde::Serialize) -> Self {
-        self.arguments = Some(call::arguments(arguments, self.run.excerpt()));
+        self.arguments = Some(call::arguments(arguments, self.run.actions().excerpt()));
         self
     }
 

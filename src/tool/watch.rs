@@ -109,7 +109,8 @@ impl<F> Watch<F> {
     pub(crate) fn record(self: Pin<&mut Self>, result: impl FnOnce() -> Option<u64>) {
         let this = self.project();
         if let Some(arguments) = this.arguments.take() {
-            this.node.ran(this.name.clone(), arguments, result());
+            let actions = this.node.actions();
+            actions.ran(this.name.clone(), arguments, result());
         }
     }
 
@@ -171,7 +172,7 @@ impl<F> Watch<F> {
                     self.as_mut().record(|| Some(digest(reason)));
                     let watch = self.project();
                     let key = ErrorKey::new(watch.name, reason);
-                    watch.node.run().fail(key);
+                    watch.node.errors().fail(key);
                 }
                 Poll::Ready(Err(Box::new(terminated)))
             }

@@ -52,7 +52,7 @@ pub(super) async fn inquire(run: WeakRun, mut repeats: Option<u32>, stages: Arc<
 /// Without an answer nothing changes: the run ends when it reaches the cap. No person is asked if the
 /// run is near no cap any more, because another question about the run came first.
 pub(super) async fn ask_at_cap(run: WeakRun, message: String, stages: Arc<Stages>) {
-    let is_near = |run: Run| run.near_token_cap().is_some();
+    let is_near = |run: Run| run.tokens().near_cap().is_some();
     if !run.live().is_some_and(is_near) {
         return;
     }
@@ -77,10 +77,11 @@ impl Stages {
         let (series, verdict) = match &self.checker {
             // The result is `None` if the run has ended, or is not stuck when the check begins.
             Some(checker) => {
-                let (series, verdict) = self.check(run, checker, |run| run.stuck_series()).await?;
+                let series = |run: &Run| run.actions().stuck_series();
+                let (series, verdict) = self.check(run, checker, series).await?;
                 (series, Some(verdict))
             }
-            None => (run.live()?.stuck_series()?, None),
+            None => (run.live()?.actions().stuck_series()?, None),
         };
         let works = |verdict: &Verdict| verdict.status == Status::Working;
         if verdict.as_ref().is_some_and(works) {
@@ -88,7 +89,7 @@ impl Stages {
         }
         let live = run.live()?;
         // The checker's verdict on an earlier series of repeats does not count.
-        if live.stuck_series()? != series {
+        if live.actions().stuck_series()? != series {
             return Some(Restart);
         }
         match &verdict {
@@ -101,7 +102,7 @@ impl Stages {
         drop(live);
         let question = |live: &Run| Question::of(live, repeats, verdict.as_ref());
         let (live, answer) = self.ask_person(run, question).await?;
-        if live.stuck_series()? != series {
+        if live.actions().stuck_series()? != series {
             return Some(Restart);
         }
         if answer == Some(Answer::Stop) {

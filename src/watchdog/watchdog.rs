@@ -229,7 +229,7 @@ impl Watchdog {
         };
         // An earlier watchdog may have been dropped with open questions, and no further notice of
         // those runs comes.
-        inquiries.ask_at_cap(RunRegistry::runs, Run::near_token_cap);
+        inquiries.ask_at_cap(RunRegistry::runs, |run| run.tokens().near_cap());
         loop {
             let mut next = pin!(events.next());
             let event = poll_fn(|cx| {
@@ -321,7 +321,7 @@ impl Inquiries {
                 |registry| registry.find(run),
                 |run| {
                     // The id may be that of another owner's run, which is not near its cap.
-                    run.is_notice_claimed().then(|| message.clone())
+                    run.tokens().is_notice_claimed().then(|| message.clone())
                 },
             ),
             RunEvent::Notice { .. } => {}
@@ -329,7 +329,7 @@ impl Inquiries {
             RunEvent::Lost { .. } => {
                 self.drop_ended();
                 self.start(RunRegistry::runs, None);
-                self.ask_at_cap(RunRegistry::runs, Run::near_token_cap);
+                self.ask_at_cap(RunRegistry::runs, |run| run.tokens().near_cap());
             }
         }
     }
@@ -344,7 +344,7 @@ impl Inquiries {
             ..stages
         });
         if !asked_before {
-            self.ask_at_cap(RunRegistry::runs, Run::near_token_cap);
+            self.ask_at_cap(RunRegistry::runs, |run| run.tokens().near_cap());
         }
     }
 
@@ -352,7 +352,7 @@ impl Inquiries {
     fn start(&mut self, of: impl FnOnce(&RunRegistry) -> Vec<Run>, repeats: Option<u32>) {
         self.begin(InquiryKind::Stuck, of, |run, stages| {
             let inquiry = || inquire(run.downgrade(), repeats, stages);
-            run.is_stuck().then(inquiry)
+            run.nearest().is_stuck().then(inquiry)
         });
     }
 

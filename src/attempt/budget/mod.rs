@@ -281,7 +281,7 @@ impl RetryBudget {
     /// run of tools alone.
     pub fn limit_errors(&self, run: &Run) {
         let settings = self.settings();
-        run.tighten_errors(
+        run.errors().tighten(
             settings.per_error_key,
             settings.per_run,
             settings.consecutive_errors,
@@ -293,7 +293,7 @@ impl RetryBudget {
     pub(crate) fn limit_errors_of_call(&self, call: &Run) {
         // A run of one call ends with the first failure that reaches the harness.
         let counts = self.settings().count == Count::Every;
-        if counts || !call.is_single() {
+        if counts || !call.node().is_single() {
             self.limit_errors(call);
         }
     }

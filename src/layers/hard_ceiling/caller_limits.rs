@@ -48,7 +48,7 @@ fn call_of(found: &Run) -> Run {
     while let (NodeKind::Attempt, Some(above)) = (node.kind(), node.parent()) {
         node = above;
     }
-    if node.is_of_many() {
+    if node.node().is_of_many() {
         return found.clone();
     }
     node
@@ -136,7 +136,7 @@ impl LayerHooks for CallerDeadline {
     /// Replaces the limits on the head by those on the body, when the head arrives. If the run has
     /// become one of many calls, all limits are withdrawn.
     fn head(&mut self, _: &Run, _: StatusCode, headers: &mut HeaderMap) {
-        if self.call.is_of_many() {
+        if self.call.node().is_of_many() {
             self.withdraw();
             return;
         }
@@ -147,7 +147,7 @@ impl LayerHooks for CallerDeadline {
     /// Runs the silence limit; the call's other deadlines stand on its node.
     fn pending(&mut self, _: &Run, now: Duration, task: TaskId) -> Option<Nanos> {
         self.follow_writes();
-        if self.call.is_of_many() {
+        if self.call.node().is_of_many() {
             // A layer further in has turned the run of this one call into a run of many.
             self.withdraw();
             return None;

@@ -154,7 +154,7 @@ impl SupervisesCalls for HardCeilingLayer {
             .caller_deadline
             .then(|| CallerLimits::of(request.headers()));
         let announced = announced.flatten();
-        if announced.is_some() && entry.run.is_of_many() {
+        if announced.is_some() && entry.run.node().is_of_many() {
             // The announced limits hold for this call alone, so the call gets a separate node. The
             // layer's limits stay on the run in the request.
             request = entry.run.attach(request);

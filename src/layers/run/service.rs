@@ -91,7 +91,7 @@ impl RunLayer {
             run.node().leave(run.now());
         }
         if found.is_some() {
-            run.pass_turn_to(&call);
+            run.node().pass_turn_to(call.node());
         }
         match outer {
             Some(outer) => call.end_with(outer),

@@ -165,7 +165,8 @@ impl KeepAlive {
     /// run of many calls.
     pub(super) fn fail(&self, class: FailureClass) {
         let call = self.call().filter(|call| call.terminal_reason().is_none());
-        if let Some(call) = call.filter(|it| !it.is_of_many() && it.kind() != NodeKind::Tool) {
+        let is_call = |it: &Run| !it.node().is_of_many() && it.kind() != NodeKind::Tool;
+        if let Some(call) = call.filter(is_call) {
             call.end(TerminalReason::Failed(class));
         }
     }

@@ -50,7 +50,7 @@ impl Run {
         let at = run.at(now);
         if node.check_from_outside(at).is_ok() {
             match node.payload.registration() {
-                Some(registry) if run.is_of_many() => registry.complete(node, now),
+                Some(registry) if node.is_of_many() => registry.complete(node, now),
                 _ => node.close(&TerminalReason::Completed, Duration::MAX, at),
             }
         }

@@ -1,11 +1,14 @@
 //! The handle on a node, for the program and for the layers.
 //!
 //! [`Run`] has many methods, and one file for each part of them: `open` (nodes and requests),
-//! `settle` (how a node with work ends), `complete` (a run that is done), `error_counts` (the failures that a run counts),
-//! `actions` (loops, repetition), `turns` and `tool_windows`, `reports` (what is observed), `tokens`
-//! (their count and caps), `current` (the run of a task), `sub_agent` and `wait`. `end_hook` has the
-//! effects of a node's end; `events`, `shadow` and `partial_text` are of nodes too.
+//! `complete` (a run that is done), `limits` (what the program limits, and counts), `reports` (what is
+//! observed), `current` (the run of a task), `sub_agent` and `wait`.
 //! [`Run::tool`] stands with the tools, [`Run::attempt`] with the attempts.
+//!
+//! The methods of the layers alone are in views of a run: `actions` (loops, repetition),
+//! `error_counts` (the failures that a run counts) and `tokens` (their count and caps). Nodes have the
+//! methods of `settle` (how a node with work ends), `turns`, `events`, `shadow` and `partial_text`;
+//! `end_hook` has the effects of a node's end.
 
 mod actions;
 mod complete;
@@ -13,6 +16,7 @@ mod current;
 mod end_hook;
 mod error_counts;
 mod events;
+mod limits;
 mod open;
 mod partial_text;
 mod reports;
@@ -20,7 +24,6 @@ mod settle;
 mod shadow;
 mod sub_agent;
 mod tokens;
-mod tool_windows;
 mod turns;
 mod wait;
 
@@ -124,10 +127,7 @@ impl Run {
         reason = "most callers need not know who won"
     )]
     pub fn end(&self, reason: TerminalReason) -> bool {
-        let now = self.now();
-        // An end that this check stores makes `end` fail.
-        let _over = self.0.check_from_outside(now);
-        self.0.end(reason, None, now).is_ok()
+        self.0.end_from_outside(reason)
     }
 
     /// The reason of this node's end, or of the nearest ended ancestor's. The result is `None`
@@ -181,33 +181,6 @@ impl Run {
             return Err(self.to_terminated());
         }
         Ok(())
-    }
-
-    /// Moves the deadlines of the nearest run by `by`, once: its ceiling and its timeout.
-    ///
-    /// Call the method for work that must not be cut, such as the compaction of a context. Returns
-    /// whether the deadlines were moved: false if one of them has passed, if they were moved
-    /// before, if `by` is zero, or if the run is over, closing, or without such a deadline. A
-    /// deadline that a layer sets on the run later is moved as well.
-    ///
-    /// Deadlines of calls, attempts and tools stay, and so do those that a caller announced.
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-    /// use std::time::Duration;
-    /// use tower_agent::Run;
-    ///
-    /// let run = Run::open();
-    /// assert!(!run.extend_once(Duration::from_secs(60)), "there is no deadline to move");
-    /// # }
-    /// ```
-    #[allow(
-        clippy::must_use_candidate,
-        reason = "the work goes on with either answer"
-    )]
-    pub fn extend_once(&self, by: Duration) -> bool {
-        let run = self.nearest();
-        !by.is_zero() && run.check(self.now(), TaskId::NONE).is_ok() && run.extend(by)
     }
 
     /// Waits for the end of this node, and resolves with its reason.
@@ -382,6 +355,19 @@ impl Run {
     pub(crate) fn beat_of_stream(&self, count: u64) {
         self.0.payload.pings.store(true, Ordering::Release);
         self.beat(count);
+    }
+
+    /// Settles this node with `reason`, after its opener has dropped the node's work.
+    ///
+    /// The reason is stored only if the node has no end yet. A layer's classification of the answer
+    /// replaces a failure, and the completion of an attempt. A run for this one call ends as the
+    /// call does, here or by the layer that opened it.
+    ///
+    /// The method uncounts the work, and does not store `reason`, if this node is a run that does
+    /// not end with one call, or if this node was itself closed for another reason than a shutdown.
+    /// The failed answer of such a closed call still counts as an error of a run of several calls.
+    pub(crate) fn settle(&self, reason: TerminalReason) {
+        self.0.settle_by_opener(reason);
     }
 
     /// The current time on the tree's clock: since the tree was opened.

@@ -76,15 +76,10 @@ impl Run {
     /// Makes this call end when `outer` ends: the run of another tree in the request.
     pub(crate) fn end_with(&self, outer: &Self) {
         self.node().follow(outer.node());
-        if !outer.is_of_many() {
+        if !outer.node().is_of_many() {
             // The line of the log for this call stands for the outer run, too.
             outer.node().payload.begin_log();
         }
-    }
-
-    /// Whether this node is a run that may have several calls.
-    pub(crate) fn is_of_many(&self) -> bool {
-        self.kind() == NodeKind::Run && !self.node().payload.settlement.ends_with_call()
     }
 }
 
@@ -108,6 +103,41 @@ impl Run {
     #[must_use]
     pub fn attach<B>(&self, request: http::Request<B>) -> http::Request<B> {
         self.open_call().carried_by(request)
+    }
+
+    /// Opens the run's last call and puts it into the request. A turn beyond the run's cap must
+    /// have been refused before.
+    ///
+    /// The [`finaliser`](crate::TurnCapLayer::finaliser) of the layer must allow a last call. The
+    /// call and its attempts are admitted, though nothing else starts any more. The run ends as
+    /// [`TurnCap`](TerminalReason::TurnCap) when the call and all other work are done, or when the
+    /// time that the layer allows has passed. As for [`attach`](Self::attach), the first layer that
+    /// acts on the call settles it; the call ends as aborted if none does.
+    ///
+    /// The method returns `None` if no turn beyond the cap was refused, if the run is over or has
+    /// had its last call, or if it was closed for another reason.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use tower_agent::Run;
+    ///
+    /// let run = Run::open();
+    /// assert!(run.finaliser(http::Request::new(())).is_none(), "not at its cap");
+    /// # }
+    /// ```
+    #[must_use = "the call ends when the request is dropped"]
+    pub fn finaliser<B>(&self, request: http::Request<B>) -> Option<http::Request<B>> {
+        let run = self.run();
+        let now = run.now();
+        // The check ends the run, or a node above it, if a deadline has passed.
+        run.node().check(now, TaskId::NONE).ok()?;
+        if !run.node().take_last_call() {
+            return None;
+        }
+        let call = run.open_last(now);
+        // The call counts as work of the run now, so the placeholder task is not needed any more.
+        run.node().leave_task(now);
+        Some(call.carried_by(request))
     }
 
     /// Puts this call into the request; the first layer that acts on the call settles it.

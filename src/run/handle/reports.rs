@@ -29,7 +29,7 @@ impl Run {
 
     /// Takes the snapshot for a watchdog's checker or question, with the task and the last actions.
     pub(crate) fn snapshot_for_check(&self) -> RunSnapshot {
-        let (task, actions) = self.actions().with(|state| state.shown());
+        let (task, actions) = self.actions().shown();
         RunSnapshot {
             task,
             actions,

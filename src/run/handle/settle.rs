@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, LazyLock};
 
-use super::Run;
+use super::error_counts::RunErrors;
 use crate::run::{
     limit_kind::LimitKind,
     reason::{ReasonClass, TerminalReason},
@@ -16,7 +16,7 @@ use crate::run::{
 static NOT_COMPLETED: LazyLock<[Arc<str>; 3]> =
     LazyLock::new(|| ["an attempt failed", "a call failed", "a tool was stopped"].map(Arc::from));
 
-impl Run {
+impl Node<NodeState> {
     /// Settles this node with `reason`, after its opener has dropped the node's work.
     ///
     /// The reason is stored only if the node has no end yet. A layer's classification of the answer
@@ -26,42 +26,39 @@ impl Run {
     /// The method uncounts the work, and does not store `reason`, if this node is a run that does
     /// not end with one call, or if this node was itself closed for another reason than a shutdown.
     /// The failed answer of such a closed call still counts as an error of a run of several calls.
-    pub(crate) fn settle(&self, reason: TerminalReason) {
+    pub(super) fn settle_by_opener(&self, reason: TerminalReason) {
         // The run is marked as used before this work is uncounted: an unused run completes as soon
         // as it has no work.
-        if !self.node().payload.is_refused() {
+        if !self.payload.is_refused() {
             self.run_state().set_used();
         }
-        let now = self.now();
+        let (now, errors) = (self.now(), RunErrors::of(self));
         let shared = self.is_of_many();
         // A node that was itself closed, for example because its caller left, ends with the reason
         // of the closing once its last work is gone. In a shutdown the caller still waits for the
         // answer, so `reason` is stored.
-        let closed_for = self
-            .node()
-            .refusal()
-            .filter(|_| self.node().is_closed_itself());
+        let closed_for = self.refusal().filter(|_| self.is_closed_itself());
         let gone = closed_for.is_some_and(|reason| *reason != TerminalReason::Shutdown);
         if shared || gone {
             if gone && self.kind() == NodeKind::Call {
-                self.count_abandoned();
+                errors.count_abandoned();
             }
-            self.node().leave(now);
+            self.leave(now);
             return;
         }
         // A layer's classification of the answer is more exact than the reason from the status.
         let classified = match reason {
-            TerminalReason::Failed(_) => self.failing(),
-            TerminalReason::Completed if self.kind() == NodeKind::Attempt => self.failing(),
+            TerminalReason::Failed(_) => self.payload.failing(),
+            TerminalReason::Completed if self.kind() == NodeKind::Attempt => self.payload.failing(),
             _ => None,
         };
         let reason = classified.and_then(|it| it.reason).unwrap_or(reason);
-        drop(self.node().settle(reason, now));
-        if let Some(parent) = self.node().parent() {
-            let end = self.node().nearest_end();
+        drop(self.settle(reason, now));
+        if let Some(parent) = self.parent() {
+            let end = self.nearest_end();
             // A child that ended by itself was a step of its parent. A child that inherited its
             // parent's end was none, and neither was one that a run at its cap refused.
-            let own = end.filter(|end| end.origin == self.node().number());
+            let own = end.filter(|end| end.origin == self.number());
             if own.is_some_and(|end| !matches!(end.measure, LimitKind::Turns(_))) {
                 parent.record(ResetOn::Step, now);
                 self.record_child_done(parent.nearest_run());
@@ -70,25 +67,25 @@ impl Run {
             // after it has returned the answer.
             let of_run = &parent.payload.settlement;
             let last_word = |end: &&End| end.reason.is_cut() || !of_run.is(Settlement::Layer);
-            let is_only_call = self.node().payload.settlement.is(Settlement::OnlyCall);
+            let is_only_call = self.payload.settlement.is(Settlement::OnlyCall);
             if is_only_call && of_run.ends_with_call() {
                 if let Some(end) = end.filter(last_word) {
                     parent.settle_as(end, now);
                 }
             }
         }
-        self.node().leave(now);
+        self.leave(now);
         match self.kind() {
-            NodeKind::Call => self.count_call(),
-            NodeKind::Tool => self.count_success(),
+            NodeKind::Call => errors.count_call(),
+            NodeKind::Tool => errors.count_success(),
             NodeKind::Run | NodeKind::Attempt => {}
         }
     }
 
     /// Records on `run` that this child of it is done. A completed attempt is not recorded: its
     /// call will be.
-    fn record_child_done(&self, run: &Node<NodeState>) {
-        let reason = self.node().own_end().map(|end| end.reason.class());
+    fn record_child_done(&self, run: &Self) {
+        let reason = self.own_end().map(|end| end.reason.class());
         let whole = reason == Some(ReasonClass::Success);
         let failed = reason == Some(ReasonClass::Failure);
         let [attempt, call, tool] = &*NOT_COMPLETED;
@@ -103,10 +100,5 @@ impl Run {
             // A run below another node is never settled: it spans several calls.
             NodeKind::Run => return,
         });
-    }
-
-    /// Whether the nearest run ends with its one call.
-    pub(crate) fn is_single(&self) -> bool {
-        self.nearest().payload.settlement.ends_with_call()
     }
 }

@@ -12,78 +12,65 @@ use crate::run::{
     tree::Node,
 };
 
-impl Run {
-    /// The tokens of the nearest run and of its [child](Self::child) runs, and their cost.
-    ///
-    /// The result is `None` if neither a [`TokenCapLayer`](crate::TokenCapLayer) nor an
-    /// [`OwnerCapLayer`](crate::OwnerCapLayer) counts them: both do with caps on tokens, and the
-    /// former also if it [always counts](crate::TokenCapLayer::always_count). Unlike
-    /// [`usage`](Self::usage) it includes answers that still stream, and estimates where an
-    /// upstream has not stated its usage.
-    #[must_use]
-    pub fn tokens_spent(&self) -> Option<TokensSpent> {
-        self.nearest().tokens_spent()
-    }
+/// The tokens of the run at or above a node, and of the runs above that.
+#[derive(Clone, Copy)]
+pub(crate) struct RunTokens<'a>(&'a Run);
 
-    /// Allows the nearest run its caps on tokens and cost once more, such as 20,000 tokens in
-    /// place of 10,000.
-    ///
-    /// The method is for the program, for example when a person has agreed. A run that has ended
-    /// stays ended.
-    pub fn extend_tokens(&self) {
-        self.nearest().run_state().rare().tokens().extend();
+impl<'a> RunTokens<'a> {
+    #[inline]
+    pub(super) const fn of(run: &'a Run) -> Self {
+        Self(run)
     }
 
     /// Whether the notice about the caps that hold for the nearest run now was claimed.
-    pub(crate) fn is_notice_claimed(&self) -> bool {
-        let tokens = self.nearest().tokens_if_any();
+    pub(crate) fn is_notice_claimed(self) -> bool {
+        let tokens = self.0.nearest().tokens_if_any();
         tokens.is_some_and(|tokens| tokens.is_notice_claimed())
     }
 
     /// The message about the cap that the nearest run is near; `None` if its layer sends no notices
     /// or no cap is near.
-    pub(crate) fn near_token_cap(&self) -> Option<String> {
-        let tokens = self.nearest().tokens_if_any()?;
+    pub(crate) fn near_cap(self) -> Option<String> {
+        let tokens = self.0.nearest().tokens_if_any()?;
         Some(near_message(tokens.caps()?.near(tokens)?))
     }
 
     /// Counts the tokens of the nearest run, and of the runs above it, from now on.
-    pub(crate) fn count_tokens(&self) {
-        for run in self.node().path().filter_map(|node| node.payload.run()) {
+    pub(crate) fn count(self) {
+        for run in self.0.node().path().filter_map(|node| node.payload.run()) {
             run.rare().tokens();
         }
     }
 
     /// Counts the tokens of the nearest run in the account of its owner, too.
-    pub(crate) fn count_tokens_in(&self, account: Arc<dyn TokenAccount>) {
-        self.count_tokens();
-        self.run_state().rare().tokens().count_in(account);
+    pub(crate) fn count_in(self, account: Arc<dyn TokenAccount>) {
+        self.count();
+        self.0.run_state().rare().tokens().count_in(account);
     }
 
     /// Makes the meter of this attempt's answer; `None` if no run at or above it counts tokens.
     #[inline]
-    pub(crate) fn token_meter(&self) -> Option<TokenMeter> {
+    pub(crate) fn meter(self) -> Option<TokenMeter> {
         // Every answer takes this walk, and mostly no run counts tokens: the walk is inlined, and
         // the rest is cold.
-        let mut node = &**self.node();
+        let mut node = &**self.0.node();
         while node.tokens_if_any().is_none() {
             node = node.parent()?;
         }
-        Some(self.make_token_meter())
+        Some(self.make_meter())
     }
 
     /// Whether a run at or above this node counts tokens.
     #[inline]
-    pub(crate) fn has_token_count(&self) -> bool {
-        self.node()
-            .path()
-            .any(|node| node.tokens_if_any().is_some())
+    pub(crate) fn are_counted(self) -> bool {
+        let mut nodes = self.0.node().path();
+        nodes.any(|node| node.tokens_if_any().is_some())
     }
 
     #[cold]
-    fn make_token_meter(&self) -> TokenMeter {
+    fn make_meter(self) -> TokenMeter {
         let ledgers = self.ledgers().map(|(_, ledger)| Arc::clone(ledger));
-        TokenMeter::new(ledgers.collect(), self.attempts().price())
+        TokenMeter::new(ledgers.collect(), self.0.attempts().price())
     }
 
     /// Counts the tokens of the nearest run against `caps`, and ends the outermost run at or above
@@ -97,21 +84,21 @@ impl Run {
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
     )]
-    pub(crate) fn admit_tokens(&self, caps: &RunTokenCaps) -> Result<(), Terminated> {
-        self.count_tokens();
-        self.run_state().rare().tokens().set_caps(*caps);
-        self.check()?;
+    pub(crate) fn admit(self, caps: &RunTokenCaps) -> Result<(), Terminated> {
+        self.count();
+        self.0.run_state().rare().tokens().set_caps(*caps);
+        self.0.check()?;
         self.end_spent(caps, |caps, ledger| {
             caps.reached(&ledger.spent(), ledger.times(), 1.0)
         });
-        self.check()?;
+        self.0.check()?;
         self.ask_at_cap(caps);
         Ok(())
     }
 
     /// Ends the outermost run at or above this node that has exceeded one of its caps; `caps` are
     /// those of the nearest run. Then sends the notices of [`ask_at_cap`](Self::ask_at_cap).
-    pub(crate) fn cap_tokens(&self, caps: &RunTokenCaps) {
+    pub(crate) fn cap(self, caps: &RunTokenCaps) {
         self.end_spent(caps, |caps, ledger| {
             caps.exceeded(&ledger.spent(), ledger.times())
         });
@@ -122,8 +109,8 @@ impl Run {
     /// part of a cap; `caps` are those of the nearest run.
     ///
     /// A run sends at most one notice, and at most one more after each
-    /// [`extend_tokens`](Self::extend_tokens).
-    pub(crate) fn ask_at_cap(&self, caps: &RunTokenCaps) {
+    /// [`extend_tokens`](Run::extend_tokens).
+    pub(crate) fn ask_at_cap(self, caps: &RunTokenCaps) {
         for (run, ledger, caps) in self.capped(caps) {
             let near = caps.near(ledger).filter(|_| !run.is_over());
             if let Some(limit) = near.filter(|_| ledger.claim_notice()) {
@@ -134,24 +121,24 @@ impl Run {
     }
 
     fn end_spent(
-        &self,
+        self,
         caps: &RunTokenCaps,
         limit: impl Fn(&TokenCaps, &TokenLedger) -> Option<TokenLimit>,
     ) {
         let runs = self.capped(caps);
         let spent = runs.filter_map(|(run, ledger, of)| Some((run, limit(&of.caps, ledger)?)));
         if let Some((run, limit)) = spent.last() {
-            end_at(run, limit, self.now());
+            end_at(run, limit, self.0.now());
         }
     }
 
     /// The runs at or above this node with caps on their tokens, the nearest first. The nearest
     /// has these `caps`, and each other run those of its own layer.
-    fn capped<'a>(
-        &'a self,
+    fn capped(
+        self,
         caps: &'a RunTokenCaps,
     ) -> impl Iterator<Item = (&'a Node<NodeState>, &'a TokenLedger, &'a RunTokenCaps)> {
-        let nearest = self.nearest().number();
+        let nearest = self.0.nearest().number();
         self.ledgers().filter_map(move |(run, ledger)| {
             let is_nearest = run.number() == nearest;
             let caps = is_nearest.then_some(caps).or_else(|| ledger.caps());
@@ -160,13 +147,13 @@ impl Run {
     }
 
     /// Ends this node because the owner of its run has used up a cap of the hour.
-    pub(crate) fn end_for_owner(&self, limit: TokenLimit) {
-        end_at(self.node(), limit.per_hour(), self.now());
+    pub(crate) fn end_for_owner(self, limit: TokenLimit) {
+        end_at(self.0.node(), limit.per_hour(), self.0.now());
     }
 
     /// The runs at or above this node that count their tokens, the nearest first.
-    fn ledgers(&self) -> impl Iterator<Item = (&Node<NodeState>, &Arc<TokenLedger>)> {
-        let runs = self.node().path();
+    fn ledgers(self) -> impl Iterator<Item = (&'a Node<NodeState>, &'a Arc<TokenLedger>)> {
+        let runs = self.0.node().path();
         runs.filter_map(|run| Some((run, run.tokens_if_any()?)))
     }
 }

@@ -265,6 +265,25 @@ impl Node<NodeState> {
         &self.payload.settlement
     }
 
+    /// Whether this node is a run that may have several calls.
+    pub(crate) fn is_of_many(&self) -> bool {
+        self.kind() == NodeKind::Run && !self.payload.settlement.ends_with_call()
+    }
+
+    /// Whether the nearest run ends with its one call.
+    pub(crate) fn is_single(&self) -> bool {
+        self.nearest_run().payload.settlement.ends_with_call()
+    }
+
+    /// Ends this node. If a deadline of the node or of an ancestor has passed by now, the outermost
+    /// node with such a deadline ends first. Returns whether `reason` became the stored reason.
+    pub(crate) fn end_from_outside(&self, reason: TerminalReason) -> bool {
+        let now = self.now();
+        // An end that this check stores makes `end` fail.
+        let _over = self.check_from_outside(now);
+        self.end(reason, None, now).is_ok()
+    }
+
     /// The place of this very node in a registry; `None` if it is no run of one.
     #[inline]
     pub(crate) fn identity(&self) -> Option<&Identity> {

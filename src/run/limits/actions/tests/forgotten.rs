@@ -13,7 +13,7 @@ const ARGUMENTS: ToolArguments = ToolArguments {
 };
 
 fn kept(run: &Run) -> Option<usize> {
-    run.actions().kept()
+    run.run_state().rare().actions.kept()
 }
 
 /// Asks with a history of so many calls, and is answered with one more.
@@ -23,15 +23,15 @@ fn acts(run: &Run, calls: usize) {
         agent.acts("search", &format!(r#"{{"page":{call}}}"#), "found");
     }
     let body = format!(r#"{{"messages":[{}]}}"#, agent.messages.join(","));
-    let history = History::read(&Dialect::Any, body.as_bytes(), &run.places()).unwrap();
-    run.read_history(&history, false);
-    run.expect(vec![Called {
+    let history = History::read(&Dialect::Any, body.as_bytes(), &run.actions().places()).unwrap();
+    run.actions().read_history(&history, false);
+    run.actions().expect(vec![Called {
         id: Some(7),
         name: b"search"[..].into(),
         arguments: 7,
         written: b"",
     }]);
-    run.ran("poll".into(), ARGUMENTS, Some(2));
+    run.actions().ran("poll".into(), ARGUMENTS, Some(2));
 }
 
 /// What is remembered of a run that ended is remembered ten thousand times.
@@ -55,7 +55,7 @@ async fn what_a_run_did_is_kept_as_long_as_it_lives() {
             acts(run, 40);
             run.end_when_looping();
             assert_eq!(kept(run), None, "nor what comes late");
-            assert!(run.places().is_empty());
+            assert!(run.actions().places().is_empty());
         }
     }
 }
@@ -65,7 +65,7 @@ async fn what_a_run_was_ended_for_is_known_after_its_end() {
     let run = Run::open();
     run.end_when_looping();
     for _ in 0..20 {
-        run.ran("poll".into(), ARGUMENTS, Some(2));
+        run.actions().ran("poll".into(), ARGUMENTS, Some(2));
     }
     let message = run.snapshot().message.unwrap();
     assert!(message.contains("called poll 20 times"), "{message}");
