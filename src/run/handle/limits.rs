@@ -108,8 +108,8 @@ impl Run {
         self.nearest().run_state().rare().tokens().extend();
     }
 
-    /// Makes the nearest run end as [`LoopDetected`](crate::TerminalReason::LoopDetected) once its tools
-    /// loop.
+    /// Makes the nearest run end as [`LoopDetected`](crate::TerminalReason::LoopDetected) once its
+    /// tools loop.
     ///
     /// The limits are those of [`LoopGuardLayer::new`](crate::LoopGuardLayer::new). The method is
     /// for a run with [tools](Self::tool) that report their arguments, and with model calls that
@@ -152,8 +152,8 @@ impl Run {
         self.actions().forget();
     }
 
-    /// Makes the nearest run end as [`Stuck`](crate::TerminalReason::Stuck) after `repeats` equal actions
-    /// in a row.
+    /// Makes the nearest run end as [`Stuck`](crate::TerminalReason::Stuck) after `repeats` equal
+    /// actions in a row.
     ///
     /// The first of the equal actions counts. Rounds of [`heartbeat_at`](Self::heartbeat_at)
     /// without progress count like equal actions. If `repeats` is more than five,

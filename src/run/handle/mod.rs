@@ -1,17 +1,25 @@
 //! The handle on a node, for the program and for the layers.
 //!
-//! [`Run`] has many methods, and one file for each part of them: `open` (nodes and requests),
-//! `complete` (a run that is done), `limits` (what the program limits, and counts), `reports` (what is
-//! observed), `current` (the run of a task), `sub_agent` and `wait`.
-//! [`Run::tool`] stands with the tools, [`Run::attempt`] with the attempts.
+//! [`Run`] has many methods, and they stand in eight files:
 //!
-//! The methods of the layers alone are in views of a run: `actions` (loops, repetition),
-//! `error_counts` (the failures that a run counts) and `tokens` (their count and caps). Nodes have the
-//! methods of `settle` (how a node with work ends), `turns`, `events`, `shadow` and `partial_text`;
-//! `end_hook` has the effects of a node's end.
+//! | file | methods |
+//! |---|---|
+//! | this one | how a node ends, is checked and settles; its signs of life, its place in the tree |
+//! | `open` | what opens a run or a node, and puts it into a request |
+//! | `wait` | futures of the end; a run that is done |
+//! | `current` | the run of a task |
+//! | `limits` | limits that the program sets beside those of the layers, and their counts |
+//! | `reports` | snapshots, events, notices, usage, texts, spans |
+//! | `crate::tool` | [`Run::tool`] |
+//! | `crate::attempt` | [`Run::attempt`], and what the program says or asks of an attempt |
+//!
+//! The layers do more with a run, each concern through a view: `run.attempts()`, which is of the
+//! state, `run.actions()`, `run.errors()` and `run.tokens()` of the files here with those subjects,
+//! and `run.spans()` of the reports. What needs a node alone is a method of the node: in `settle`,
+//! `turns`, `events`, `shadow`, `partial_text` and `sub_agent`; `end_hook` has the effects of its
+//! end.
 
 mod actions;
-mod complete;
 mod current;
 mod end_hook;
 mod error_counts;
@@ -28,14 +36,12 @@ mod turns;
 mod wait;
 
 pub use self::{
-    complete::RunCompletion,
     current::InScope,
-    wait::{Ended, RunWait, Settled},
+    wait::{Ended, RunCompletion, RunWait, Settled},
 };
 
 pub(crate) use self::sub_agent::{StopOnEnd, SubAgentLink};
 
-use self::wait::EndWaiter;
 use std::{
     fmt,
     sync::{Arc, Weak, atomic::Ordering},
@@ -85,37 +91,6 @@ pub enum Scope {
 }
 
 impl Run {
-    /// Opens a new run, the root of a tree of its own.
-    ///
-    /// The run's clock starts now. The run ends by [`end`](Self::end), or by a limit, a layer or a
-    /// registry that acts on the run; a finished answer does not end it.
-    #[must_use]
-    pub fn open() -> Self {
-        let run = Self::open_root();
-        run.spans().trace_run(None);
-        run
-    }
-
-    /// Opens a new run as [`open`](Self::open) does, but without a span.
-    ///
-    /// A run that a request opens needs no span beside that of its call, and under a lock the
-    /// program's subscriber must not be called.
-    pub(crate) fn open_root() -> Self {
-        let number = fastrand::u64(..);
-        let state = NodeState::root(Instant::now(), number);
-        Self(Node::root(NodeKind::Run, number, state))
-    }
-
-    /// Opens a sub-agent's run below this node.
-    ///
-    /// A run that this method opens ends when this node ends. Its own end ends no node above it.
-    #[must_use]
-    pub fn child(&self) -> Self {
-        let child = self.open_below(NodeKind::Run);
-        child.spans().trace_run(Some(self.spans()));
-        child
-    }
-
     /// Ends this node and every node below it, with a reason.
     ///
     /// The method returns whether `reason` became the stored reason. If an absolute deadline of
@@ -175,36 +150,12 @@ impl Run {
         reason = "the cold path, and the type of every layer"
     )]
     pub fn check(&self) -> Result<(), Terminated> {
-        self.stop_if_parent_ended();
+        self.0.stop_if_parent_ended();
         let checked = self.0.check(self.now(), TaskId::NONE);
         if checked.is_err() || self.0.refuses_work() {
             return Err(self.to_terminated());
         }
         Ok(())
-    }
-
-    /// Waits for the end of this node, and resolves with its reason.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future only removes its waker. The future watches no clock: the layers and
-    /// [`check`](Self::check) notice a deadline.
-    pub fn ended(&self) -> Ended {
-        Ended(EndWaiter::new(self.clone()))
-    }
-
-    /// Waits until this node has ended and its work is gone, and resolves with the reason.
-    ///
-    /// When the future resolves, no call, attempt or tool at or below the node is still being
-    /// dropped, and no task of a pump drops or drains a call. Each hook of
-    /// [`on_end`](crate::RunLayer::on_end) of those calls has returned, their lines of the log are
-    /// written, and the spans of that work have closed.
-    ///
-    /// # Cancel safety
-    ///
-    /// Dropping the future only removes its waker.
-    pub fn settled(&self) -> Settled {
-        Settled(EndWaiter::new(self.clone()))
     }
 
     /// Stops the step windows at, above and below this node until the guard is dropped.
@@ -357,15 +308,8 @@ impl Run {
         self.beat(count);
     }
 
-    /// Settles this node with `reason`, after its opener has dropped the node's work.
-    ///
-    /// The reason is stored only if the node has no end yet. A layer's classification of the answer
-    /// replaces a failure, and the completion of an attempt. A run for this one call ends as the
-    /// call does, here or by the layer that opened it.
-    ///
-    /// The method uncounts the work, and does not store `reason`, if this node is a run that does
-    /// not end with one call, or if this node was itself closed for another reason than a shutdown.
-    /// The failed answer of such a closed call still counts as an error of a run of several calls.
+    /// Settles this node with `reason`, after its opener has dropped the node's work: see
+    /// [`settle_by_opener`](Node::settle_by_opener).
     pub(crate) fn settle(&self, reason: TerminalReason) {
         self.0.settle_by_opener(reason);
     }

@@ -1,8 +1,10 @@
-//! Opens nodes of a run's tree, puts calls into requests, and links the ends of two trees' nodes.
+//! Opens runs, their sub-agents' runs and the nodes below them, and puts calls into requests.
 
 use std::{sync::Arc, time::Duration};
 
-use super::Run;
+use tokio::time::Instant;
+
+use super::{Run, SubAgentLink};
 use crate::run::{
     reason::TerminalReason,
     state::{NodeState, Settlement},
@@ -10,89 +12,65 @@ use crate::run::{
 };
 
 impl Run {
-    /// Opens a run for one call; the run ends as the call does.
-    pub(crate) fn open_single() -> Self {
+    /// Opens a new run, the root of a tree of its own.
+    ///
+    /// The run's clock starts now. The run ends by [`end`](Self::end), or by a limit, a layer or a
+    /// registry that acts on the run; a finished answer does not end it.
+    #[must_use]
+    pub fn open() -> Self {
         let run = Self::open_root();
-        run.node().payload.settlement.set(Settlement::Single);
+        run.spans().trace_run(None);
         run
     }
 
-    pub(crate) fn open_below(&self, kind: NodeKind) -> Self {
-        // A call does not mark its run as used here: `settle` does, unless the request was refused.
-        if kind != NodeKind::Call {
-            self.run_state().set_used();
-        }
-        self.open_child(kind, self.now())
-    }
-
-    fn open_child(&self, kind: NodeKind, now: Duration) -> Self {
-        self.count_opened(kind);
-        let state = self.node().payload.for_child(kind);
-        Self::of(self.node().child(kind, fastrand::u64(..), state, now))
-    }
-
-    /// Opens the last call of this run, the one call that may start though the run is closing.
-    pub(in crate::run) fn open_last(&self, now: Duration) -> Self {
-        self.count_opened(NodeKind::Call);
-        let state = self.node().payload.for_child(NodeKind::Call);
-        let call = Self::of(self.node().last_call(fastrand::u64(..), state, now));
-        call.node().enter();
-        call
-    }
-
-    /// Opens a piece of work below this node, unless the node is over or closing.
+    /// Opens a new run as [`open`](Self::open) does, but without a span.
     ///
-    /// The method checks the clocks first. The caller must settle the new node.
-    pub(crate) fn admit(&self, kind: NodeKind) -> Option<Self> {
-        self.stop_if_parent_ended();
-        let now = self.now();
-        self.node().check(now, TaskId::NONE).ok()?;
-        if self.node().refuses_work() {
-            return None;
-        }
-        self.run_state().set_used();
-        let child = self.open_child(kind, now);
-        child.node().enter();
-        Some(child)
+    /// A run that a request opens needs no span beside that of its call, and under a lock the
+    /// program's subscriber must not be called.
+    pub(crate) fn open_root() -> Self {
+        let number = fastrand::u64(..);
+        let state = NodeState::root(Instant::now(), number);
+        Self(Node::root(NodeKind::Run, number, state))
     }
 
-    /// Records on this node, if it is a run, that a node of this kind was opened right below it.
-    fn count_opened(&self, kind: NodeKind) {
-        if let Some(run) = self.node().payload.run() {
-            run.count_opened(kind);
-        }
+    /// Opens a sub-agent's run below this node.
+    ///
+    /// A run that this method opens ends when this node ends. Its own end ends no node above it.
+    #[must_use]
+    pub fn child(&self) -> Self {
+        let child = self.open_below(NodeKind::Run);
+        child.spans().trace_run(Some(self.spans()));
+        child
     }
 
-    /// Opens a call below this node; the caller must settle the call.
-    pub(crate) fn open_call(&self) -> Self {
-        // The check ends the node with a passed deadline; the call inherits that end.
-        drop(self.check());
-        self.run_state().set_used();
-        let call = self.open_below(NodeKind::Call);
-        call.node().enter();
-        call
+    /// Opens a sub-agent's run that lives on when this run ends.
+    ///
+    /// A detached run stores its parent's id. Signs of life, tokens, running work and deadlines of
+    /// either run have no effect on the other.
+    ///
+    /// A detached child of a run that is over is opened alive. If this run or one above it is in a
+    /// [`RunRegistry`](crate::RunRegistry), the child is in that registry too, under a generated
+    /// id, with the same owner and session. Such a child ends when the session is aborted or the
+    /// registry is shut down, and completes when it is idle. In a registry that is shut down
+    /// already, the child is over from its birth.
+    #[must_use]
+    pub fn child_detached(&self) -> Self {
+        self.open_sub_agent(None)
     }
 
-    /// Makes this call end when `outer` ends: the run of another tree in the request.
-    pub(crate) fn end_with(&self, outer: &Self) {
-        self.node().follow(outer.node());
-        if !outer.node().is_of_many() {
-            // The line of the log for this call stands for the outer run, too.
-            outer.node().payload.begin_log();
-        }
+    /// Opens a sub-agent's run that is asked to stop when this run ends.
+    ///
+    /// Once the parent has ended, a child that is asked to stop starts no work, and its running
+    /// work goes on. The child ends with its parent's reason when the last work is done, at the
+    /// latest `grace` after it was asked. The child's end leaves this run alone.
+    ///
+    /// In other respects the sub-agent's run is like a [detached](Self::child_detached) one. Under
+    /// a run that is over the sub-agent's run is over from its birth.
+    #[must_use]
+    pub fn child_asked(&self, grace: Duration) -> Self {
+        self.open_sub_agent(Some(grace))
     }
-}
 
-impl Node<NodeState> {
-    /// Makes this a run that several calls share, also if it was opened for one call. The deadlines
-    /// that callers have announced no longer end the run.
-    pub(crate) fn make_shared(&self) {
-        self.payload.settlement.set(Settlement::Shared);
-        self.clocks.forget_announced();
-    }
-}
-
-impl Run {
     /// Opens a call of this run and puts it into the request, where the layers find it.
     ///
     /// The first layer that acts on an attached call settles it. If none does, the call ends as
@@ -139,9 +117,120 @@ impl Run {
         run.node().leave_task(now);
         Some(call.carried_by(request))
     }
+}
+
+impl Run {
+    /// Opens a run for one call; the run ends as the call does.
+    pub(crate) fn open_single() -> Self {
+        let run = Self::open_root();
+        run.node().payload.settlement.set(Settlement::Single);
+        run
+    }
+
+    pub(crate) fn open_below(&self, kind: NodeKind) -> Self {
+        // A call does not mark its run as used here: `settle` does, unless the request was refused.
+        if kind != NodeKind::Call {
+            self.run_state().set_used();
+        }
+        self.open_child(kind, self.now())
+    }
+
+    fn open_child(&self, kind: NodeKind, now: Duration) -> Self {
+        self.count_opened(kind);
+        let state = self.node().payload.for_child(kind);
+        Self::of(self.node().child(kind, fastrand::u64(..), state, now))
+    }
+
+    /// Opens the last call of this run, the one call that may start though the run is closing.
+    fn open_last(&self, now: Duration) -> Self {
+        self.count_opened(NodeKind::Call);
+        let state = self.node().payload.for_child(NodeKind::Call);
+        let call = Self::of(self.node().last_call(fastrand::u64(..), state, now));
+        call.node().enter();
+        call
+    }
+
+    /// Opens a piece of work below this node, unless the node is over or closing.
+    ///
+    /// The method checks the clocks first. The caller must settle the new node.
+    pub(crate) fn admit(&self, kind: NodeKind) -> Option<Self> {
+        self.node().stop_if_parent_ended();
+        let now = self.now();
+        self.node().check(now, TaskId::NONE).ok()?;
+        if self.node().refuses_work() {
+            return None;
+        }
+        self.run_state().set_used();
+        let child = self.open_child(kind, now);
+        child.node().enter();
+        Some(child)
+    }
+
+    /// Records on this node, if it is a run, that a node of this kind was opened right below it.
+    fn count_opened(&self, kind: NodeKind) {
+        if let Some(run) = self.node().payload.run() {
+            run.count_opened(kind);
+        }
+    }
+
+    fn open_sub_agent(&self, grace: Option<Duration>) -> Self {
+        let parent = self.run();
+        parent.run_state().set_used();
+        let child = Self::open_root();
+        let above = SubAgentLink::to(&parent, grace);
+        // The link is set only once, here.
+        let _set_before = child.run_state().rare().above.set(above);
+        parent.enrol_sub_agent(&child);
+        child.spans().trace_run(Some(self.spans()));
+        if grace.is_some() {
+            let stop_on_end = Arc::downgrade(child.node());
+            let rare = parent.run_state().rare();
+            rare.add_stop_on_end(stop_on_end);
+            // An end that came before the child was listed did not reach it.
+            child.node().stop_if_parent_ended();
+        }
+        child
+    }
+
+    fn enrol_sub_agent(&self, child: &Self) {
+        let mut nodes = self.node().path();
+        if let Some(node) = nodes.find(|node| node.payload.identity().is_some()) {
+            if let Some(registration) = node.payload.registration() {
+                registration.enrol_sub_agent(node, child);
+            }
+        }
+    }
+
+    /// Opens a call below this node; the caller must settle the call.
+    pub(crate) fn open_call(&self) -> Self {
+        // The check ends the node with a passed deadline; the call inherits that end.
+        drop(self.check());
+        self.run_state().set_used();
+        let call = self.open_below(NodeKind::Call);
+        call.node().enter();
+        call
+    }
+
+    /// Makes this call end when `outer` ends: the run of another tree in the request.
+    pub(crate) fn end_with(&self, outer: &Self) {
+        self.node().follow(outer.node());
+        if !outer.node().is_of_many() {
+            // The line of the log for this call stands for the outer run, too.
+            outer.node().payload.begin_log();
+        }
+    }
+
+    /// Makes this run, which has no work yet, the sub-agent of a parent that is over or closing: it
+    /// ends as the parent does.
+    pub(crate) fn end_with_parent(&self, parent: &Self) {
+        let above = SubAgentLink::to(parent, None);
+        // Another request may have named the parent before.
+        let _set_before = self.run_state().rare().above.set(above);
+        self.node().follow(parent.node());
+    }
 
     /// Puts this call into the request; the first layer that acts on the call settles it.
-    pub(in crate::run) fn carried_by<B>(self, mut request: http::Request<B>) -> http::Request<B> {
+    fn carried_by<B>(self, mut request: http::Request<B>) -> http::Request<B> {
         self.node().payload.settlement.set(Settlement::Unclaimed);
         let ticket = Arc::new(Unclaimed(self.clone()));
         request.extensions_mut().insert(ticket);
@@ -161,5 +250,14 @@ impl Drop for Unclaimed {
         if self.0.node().payload.settlement.claim() {
             self.0.settle(TerminalReason::Aborted);
         }
+    }
+}
+
+impl Node<NodeState> {
+    /// Makes this a run that several calls share, also if it was opened for one call. The deadlines
+    /// that callers have announced no longer end the run.
+    pub(crate) fn make_shared(&self) {
+        self.payload.settlement.set(Settlement::Shared);
+        self.clocks.forget_announced();
     }
 }

@@ -1,4 +1,4 @@
-//! Futures that wait for the end of a node of a run.
+//! Waits for the end of a node of a run, and completes a run whose work is done.
 
 use std::{
     future::Future,
@@ -40,6 +40,30 @@ pub struct RunWait {
 }
 
 impl Run {
+    /// Waits for the end of this node, and resolves with its reason.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future only removes its waker. The future watches no clock: the layers and
+    /// [`check`](Self::check) notice a deadline.
+    pub fn ended(&self) -> Ended {
+        Ended(EndWaiter::new(self.clone()))
+    }
+
+    /// Waits until this node has ended and its work is gone, and resolves with the reason.
+    ///
+    /// When the future resolves, no call, attempt or tool at or below the node is still being
+    /// dropped, and no task of a pump drops or drains a call. Each hook of
+    /// [`on_end`](crate::RunLayer::on_end) of those calls has returned, their lines of the log are
+    /// written, and the spans of that work have closed.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future only removes its waker.
+    pub fn settled(&self) -> Settled {
+        Settled(EndWaiter::new(self.clone()))
+    }
+
     /// Waits for the end of this node, for `limit` at the longest. The future resolves with a
     /// snapshot, or with `None` once the limit has passed.
     ///
@@ -59,6 +83,47 @@ impl Run {
             until: Instant::now().checked_add(limit),
             key: None,
             timer: LazySleep::new(),
+        }
+    }
+
+    /// Completes the nearest run, because its work is done.
+    ///
+    /// Without work in flight the run ends at once as
+    /// [`Completed`](TerminalReason::Completed), also if its ceiling has passed while it was idle.
+    /// With work in flight it completes when that work is done, unless a limit ends it before.
+    /// Until then a run in a [`RunRegistry`](crate::RunRegistry) admits further requests with its
+    /// id; another run refuses new work.
+    ///
+    /// A later call has no further effect. A registry opens a new run for the next request with the
+    /// id of a completed run.
+    ///
+    /// ```
+    /// use tower_agent::{Run, TerminalReason, run::RunCompletion};
+    ///
+    /// let run = Run::open();
+    ///
+    /// assert_eq!(run.complete(), RunCompletion::Completed);
+    /// assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
+    /// assert_eq!(run.complete(), RunCompletion::Completed, "idempotent");
+    /// ```
+    #[allow(
+        clippy::must_use_candidate,
+        reason = "most callers need not know whether work is left"
+    )]
+    pub fn complete(&self) -> RunCompletion {
+        let run = self.run();
+        let (node, now) = (run.node(), Instant::now());
+        let at = run.at(now);
+        if node.check_from_outside(at).is_ok() {
+            match node.payload.registration() {
+                Some(registry) if node.is_of_many() => registry.complete(node, now),
+                _ => node.close(&TerminalReason::Completed, Duration::MAX, at),
+            }
+        }
+        match run.terminal_reason() {
+            None => RunCompletion::Pending,
+            Some(TerminalReason::Completed) => RunCompletion::Completed,
+            Some(reason) => RunCompletion::Ended(reason),
         }
     }
 
@@ -139,18 +204,30 @@ impl Drop for RunWait {
     }
 }
 
+/// What [`Run::complete`] did.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RunCompletion {
+    /// The run has ended as completed, by this call or before.
+    Completed,
+    /// Work of the run is in flight. The run completes when that work is done.
+    Pending,
+    /// The run had ended for this other reason, and keeps it.
+    Ended(TerminalReason),
+}
+
 /// A future that resolves when a node has ended: see [`Run::ended`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
-pub struct Ended(pub(super) EndWaiter);
+pub struct Ended(EndWaiter);
 
 /// A future that resolves when a node has ended and its work is gone: see [`Run::settled`].
 #[derive(Debug)]
 #[must_use = "futures do nothing unless polled"]
-pub struct Settled(pub(super) EndWaiter);
+pub struct Settled(EndWaiter);
 
 #[derive(Debug)]
-pub(super) struct EndWaiter {
+struct EndWaiter {
     run: Run,
     key: Option<usize>,
 }
@@ -172,7 +249,7 @@ impl Future for Settled {
 }
 
 impl EndWaiter {
-    pub(super) const fn new(run: Run) -> Self {
+    const fn new(run: Run) -> Self {
         Self { run, key: None }
     }
 

@@ -82,7 +82,8 @@ pub struct RunSnapshot {
     /// upstream reported any.
     pub usage: Option<Usage>,
     /// The tokens that the run has used so far, and their cost, answers under way and estimates
-    /// included. `None` if no layer counts them: see [`Run::tokens_spent`](crate::Run::tokens_spent).
+    /// included. `None` if no layer counts them: see
+    /// [`Run::tokens_spent`](crate::Run::tokens_spent).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<TokensSpent>,
     /// The text of the run's last answer that had text, as far as it came, once the node has
@@ -96,9 +97,9 @@ pub struct RunSnapshot {
     pub also: Vec<TerminalReason>,
     /// The latest check of the run by a [`Watchdog`](crate::Watchdog); `None` before the first.
     pub last_check: Option<RunCheck>,
-    /// The task of the run: the text that the program [set](crate::Run::set_task), or the beginning of the
-    /// user's message if the program [allows](crate::Run::keep_excerpts) that. Only a snapshot that a
-    /// watchdog passes to its checker or its question has the task.
+    /// The task of the run: the text that the program [set](crate::Run::set_task), or the beginning
+    /// of the user's message if the program [allows](crate::Run::keep_excerpts) that. Only a
+    /// snapshot that a watchdog passes to its checker or its question has the task.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub task: Option<Arc<str>>,
     /// The last ten actions of the run, oldest first: calls of [tools](crate::Run::tool)
@@ -131,8 +132,8 @@ pub struct RunAction {
     /// string of 16 hexadecimal digits.
     #[serde(serialize_with = "hexadecimal")]
     pub digest: u64,
-    /// The beginning of the arguments, as many bytes as the program [allows](crate::Run::keep_excerpts);
-    /// `None` by default.
+    /// The beginning of the arguments, as many bytes as the program
+    /// [allows](crate::Run::keep_excerpts); `None` by default.
     pub excerpt: Option<Arc<str>>,
 }
 
