@@ -108,6 +108,10 @@
 //! outer window ends the call before another attempt can follow a silent one, and the first such
 //! end is logged as a warning.
 //!
+//! A layer's own file, such as `src/layers/step_timeout.rs`, says what is limited. The wrapper in
+//! `src/supervise/` enforces it for all of them: in each poll it checks the node, and cuts the future or
+//! body of a node that has ended.
+//!
 //! # Around the layers
 //!
 //! [`Run::open`], [`Run::attach`] and [`Run::tool`] put calls and tools of your own under one

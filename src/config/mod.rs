@@ -34,6 +34,7 @@
 //! ```
 
 mod base_url;
+mod candidates;
 mod document;
 mod error;
 mod key;

@@ -4,11 +4,9 @@ use std::time::Duration;
 
 use super::{
     AgentConfig, ConfigError,
+    candidates::with,
     limits::AgentLimits,
-    tables::{
-        AttemptTable, CandidateTable, ConcernName, LoopsTable, PriceTable, Profile, RetryTable,
-        RunTable,
-    },
+    tables::{AttemptTable, LoopsTable, Profile, RetryTable, RunTable},
     values::{Amount, BoundedCount, BoundedNumber, Time},
 };
 use crate::{
@@ -24,9 +22,9 @@ use crate::{
         token_cap::TokenCapLayer,
         turn_cap::TurnCapLayer,
     },
-    llm::failure::{Classifier, Concern, FailureClass, Signal, SignalUntil},
+    llm::failure::FailureClass,
     registry::RunRegistry,
-    run::{Price, ProgressNotices, TokenCaps},
+    run::{ProgressNotices, TokenCaps},
     stack::{AgentStack, Server},
 };
 
@@ -34,57 +32,6 @@ use crate::{
 const NEVER: Duration = RunRegistry::NEVER_IDLE;
 
 impl AgentConfig {
-    /// Makes the candidates; `env` looks up the variables that hold their keys.
-    ///
-    /// # Errors
-    ///
-    /// If variables are not set, are empty, or hold characters that no header may carry, or if
-    /// [`Candidate::base_url`] refuses a URL.
-    pub fn candidates(
-        &self,
-        env: impl Fn(&str) -> Option<String>,
-    ) -> Result<Vec<Candidate>, ConfigError> {
-        let mut errors = Vec::new();
-        let mut candidates = Vec::new();
-        for table in &self.candidates {
-            match candidate(table, &env) {
-                Ok(made) => candidates.push(made),
-                Err(error) => errors.push(error),
-            }
-        }
-        match ConfigError::join(errors) {
-            None => Ok(candidates),
-            Some(error) => Err(error),
-        }
-    }
-
-    /// Makes the classifier that knows the configuration's own signals.
-    ///
-    /// Every layer that makes further attempts needs it; those of this configuration have it.
-    #[must_use]
-    pub fn classifier(&self) -> Classifier {
-        if self.signals.is_empty() {
-            return Classifier::new();
-        }
-        let signals = self.signals.iter().filter_map(|table| {
-            let (_, place, what) = *table.places().first()?;
-            let signal = Signal::new(place, what, table.class.0).under(table.status.clone());
-            let signal = with(signal, table.beside.clone(), Signal::beside);
-            let signal = with(signal, table.concerns, |signal, concern| {
-                signal.concerns(concern.into())
-            });
-            let signal = match table.renewed {
-                true => signal.until(SignalUntil::Renewed),
-                false => signal,
-            };
-            Some(match table.quoted {
-                true => signal.quoted(),
-                false => signal,
-            })
-        });
-        Classifier::new().signals(signals)
-    }
-
     /// Makes the layer that moves calls between `candidates`. Failed candidates cool down in
     /// `cooldowns`, if the configuration sets cooldowns.
     #[must_use]
@@ -223,54 +170,8 @@ impl TryFrom<&AgentConfig> for AgentStack<Server> {
     }
 }
 
-/// Makes one candidate; `env` looks up the variable that holds its key.
-fn candidate(
-    table: &CandidateTable,
-    env: impl Fn(&str) -> Option<String>,
-) -> Result<Candidate, ConfigError> {
-    let wrong = |key: &str, message: String| ConfigError::new(table.path(key), message);
-    let candidate = Candidate::new(&table.model)
-        .name(table.label())
-        .dialect(table.dialect)
-        .trusted(table.trusted)
-        .base_url(table.base_url.get().clone())
-        .map_err(|error| wrong("base_url", error.to_string()))?;
-    let candidate = with(candidate, table.price, |it, price| it.price(price.into()));
-    let candidate = with(candidate, table.context_window, |it, tokens| {
-        it.context_window(tokens.get())
-    });
-    let Some(variable) = &table.api_key_env else {
-        return Ok(candidate);
-    };
-    // The beginnings of providers' keys: no error may show one.
-    const KEYS: [&str; 5] = ["sk-", "xai-", "gsk_", "AIza", "hf_"];
-    if KEYS.iter().any(|start| variable.starts_with(start)) {
-        let why = "is no name of an environment variable, such as OPENAI_API_KEY: a key does not \
-                   belong in the configuration";
-        return Err(wrong("api_key_env", why.to_owned()));
-    }
-    let of_variable = |why: &str| {
-        let message = format!("the environment variable {variable} {why}");
-        wrong("api_key_env", message)
-    };
-    let key = env(variable).ok_or_else(|| of_variable("is not set"))?;
-    if key.is_empty() {
-        return Err(of_variable("is empty"));
-    }
-    let forbidden = "holds characters that no header may carry, such as a line break";
-    candidate.api_key(&key).map_err(|_| of_variable(forbidden))
-}
-
 fn limit(time: Option<Time>) -> Option<Duration> {
     time.and_then(Time::limit)
-}
-
-/// Makes the setting `set` of `layer`, if there is a value.
-fn with<L, V>(layer: L, value: Option<V>, set: impl FnOnce(L, V) -> L) -> L {
-    match value {
-        Some(value) => set(layer, value),
-        None => layer,
-    }
 }
 
 fn token_caps(run: &RunTable) -> TokenCapLayer {
@@ -281,29 +182,6 @@ fn token_caps(run: &RunTable) -> TokenCapLayer {
         .count_cached_input(run.count_cached_input == Some(true));
     let ask_at = run.ask_at.and_then(BoundedNumber::limit);
     with(TokenCapLayer::new(caps), ask_at, TokenCapLayer::ask_at)
-}
-
-impl From<ConcernName> for Concern {
-    fn from(name: ConcernName) -> Self {
-        match name {
-            ConcernName::Request => Self::Request,
-            ConcernName::Model => Self::Model,
-            ConcernName::ModelOfAccount => Self::ModelOfAccount,
-            ConcernName::Account => Self::Account,
-            ConcernName::Host => Self::Host,
-        }
-    }
-}
-
-impl From<PriceTable> for Price {
-    fn from(table: PriceTable) -> Self {
-        let price = Self::per_million(table.input.get(), table.output.get());
-        with(
-            price,
-            table.cached_input.map(Amount::get),
-            Self::cached_input,
-        )
-    }
 }
 
 fn attempt_step(table: &AttemptTable) -> StepTimeoutLayer {

@@ -318,6 +318,8 @@ pub type StepTimeoutFuture<F> = SupervisedFuture<F>;
 /// The response body of [`StepTimeout`].
 pub type StepTimeoutBody<B> = SupervisedBody<B>;
 
+// The layer sets the window. `supervise::step_window` counts it, and `run::tree::check` ends the node
+// once it has passed.
 impl SupervisesCalls for StepTimeoutLayer {
     #[inline]
     fn supervise<B, F>(

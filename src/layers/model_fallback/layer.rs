@@ -14,7 +14,8 @@ use tower_service::Service;
 
 use super::{
     cooldown::{CandidateCooldowns, Cooldowns},
-    policy::{FallbackPolicy, FallbackSettings},
+    policy::FallbackPolicy,
+    settings::FallbackSettings,
 };
 use crate::{
     attempt::{AttemptBody, AttemptSettings, Attempts, Candidate, Operation, RetryBudget},

@@ -167,6 +167,7 @@ mod quoted_words;
 mod request;
 mod route;
 mod select;
+mod settings;
 mod sticky_sessions;
 #[cfg(test)]
 mod tests;

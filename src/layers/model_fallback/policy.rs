@@ -7,7 +7,7 @@ use super::{
     quoted_words,
     request::OriginalRequest,
     route::{CandidateOrder, Route},
-    sticky_sessions::StickySessions,
+    settings::FallbackSettings,
 };
 use crate::{
     attempt::{
@@ -348,25 +348,4 @@ impl AttemptPolicy for FallbackPolicy {
     fn release(&mut self) {
         self.request = PreparedRequest::Nothing;
     }
-}
-
-/// The settings of a fallback layer, and the state that its calls share.
-#[derive(Clone, Debug)]
-pub(super) struct FallbackSettings {
-    pub(super) attempts: AttemptSettings,
-    pub(super) candidates: Vec<Arc<Candidate>>,
-    /// The values of the headers of [`SERVED`] per candidate; `None` if a header cannot hold the
-    /// name.
-    pub(super) served: Vec<[Option<HeaderValue>; 2]>,
-    /// The classes that the program added with `also_after`.
-    pub(super) allowed: Vec<FailureClass>,
-    /// The operation of requests without one in their path.
-    pub(super) operation: Option<Operation>,
-    pub(super) json_only: bool,
-    /// Whether a JSON body without a model gets that of the candidate.
-    pub(super) default_model: bool,
-    /// Whether the candidates share the time that is left.
-    pub(super) shares: bool,
-    pub(super) cooldowns: Option<CandidateCooldowns>,
-    pub(super) sessions: Option<Arc<StickySessions>>,
 }
