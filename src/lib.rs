@@ -85,6 +85,7 @@
 //! | layer | what it does |
 //! |---|---|
 //! | [`TerminalResponseLayer`] | turns reasons into HTTP answers and error events; if asked, keeps a silent stream alive and notifies observers of slow calls |
+//! | [`RunStoreLayer`] | several processes: asks the store that they share about the run |
 //! | [`RunLayer`] | finds or opens the run by its id, and opens a call |
 //! | [`PumpLayer`] | servers: ends a call at its deadlines although the caller does not read |
 //! | [`ClientDisconnectLayer`] | ends the call when the caller disconnects; not needed inside of a pump |
@@ -272,6 +273,7 @@ pub use self::{
         pump::PumpLayer,
         retry_budget::RetryBudgetLayer,
         run::RunLayer,
+        run_store::RunStoreLayer,
         step_timeout::StepTimeoutLayer,
         stop_phrase::StopPhraseLayer,
         terminal_response::TerminalResponseLayer,

@@ -9,6 +9,7 @@ pub mod owner_cap;
 pub mod pump;
 pub mod retry_budget;
 pub mod run;
+pub mod run_store;
 pub mod step_timeout;
 pub mod stop_phrase;
 pub mod terminal_response;

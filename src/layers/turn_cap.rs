@@ -116,6 +116,7 @@ use tower_layer::Layer;
 
 use crate::{
     attempt::generates,
+    registry::AskedRun,
     run::{Run, Terminated, TurnLimit},
     supervise::{
         Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture, SupervisedService,
@@ -272,6 +273,16 @@ impl TurnCapLayer {
         (self.limit(turns), Request::from_parts(parts, body))
     }
 
+    /// The cap on the run of a request, if the request is a turn under a cap.
+    pub(crate) fn cap_for<B>(&self, request: Request<B>) -> (Option<u32>, Request<B>) {
+        let (limit, request) = self.limit_for(request);
+        let turns = limit.map(|limit| limit.turns);
+        (
+            turns.filter(|turns| *turns < TurnLimit::NONE.turns),
+            request,
+        )
+    }
+
     /// The limit of a turn with this cap; `None` if the request is no turn, or is not counted.
     fn limit(&self, turn: Option<Option<u32>>) -> Option<TurnLimit> {
         let finaliser = self.finaliser;
@@ -296,7 +307,9 @@ fn admit<B>(found: &Run, cap: TurnLimit, request: &mut Request<B>) -> Result<(),
     let known = request.extensions().get::<RequestTurn>();
     let known = known.filter(|turn| turn.run == run);
     let number = AtomicU32::new(known.map_or(0, |turn| turn.number));
-    cap.take_turn(found, &number)?;
+    let asked = request.extensions_mut().remove::<AskedRun>();
+    let asked = asked.and_then(|asked| asked.take_turn());
+    cap.take_turn(found, &number, asked)?;
     let number = number.into_inner();
     if number > 0 {
         request.extensions_mut().insert(RequestTurn { run, number });

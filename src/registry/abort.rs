@@ -21,6 +21,9 @@ pub enum AbortOutcome {
     /// A run that a request without a credential opened is one of [`Owner::anonymous`], and not of
     /// the program, which is [`Owner::default`].
     Unknown,
+    /// This registry knows no run of this id, and has told those that
+    /// [share](RunRegistry::share) its store. If one of them has the run, it ends there.
+    Told,
 }
 
 impl RunRegistry {
@@ -49,7 +52,10 @@ impl RunRegistry {
     )]
     pub fn abort(&self, owner: Owner, id: &RunId) -> AbortOutcome {
         let Some(run) = self.get(owner, id) else {
-            return AbortOutcome::Unknown;
+            return match self.state.parts.tell_abort(owner, id) {
+                true => AbortOutcome::Told,
+                false => AbortOutcome::Unknown,
+            };
         };
         match end(&run, TerminalReason::Aborted, run.now()) {
             true => AbortOutcome::Ended,
@@ -60,7 +66,9 @@ impl RunRegistry {
     /// Ends all live runs of this owner's session as aborted, each as [`abort`](Self::abort)
     /// does.
     ///
-    /// Returns the ids of the runs that this call ended, in the order in which they were opened. A
+    /// If the registry is [shared](Self::share), the session's runs of other replicas end too.
+    ///
+    /// Returns the ids of the runs that this call ended here, in the order in which they were opened. A
     /// run that its parent's end ended is not among them.
     ///
     /// ```
@@ -75,6 +83,7 @@ impl RunRegistry {
         reason = "most callers need not know which"
     )]
     pub fn abort_session(&self, owner: Owner, session: &str) -> Vec<RunId> {
+        self.state.parts.tell_session(owner, session, None);
         self.abort_but(owner, session, None)
     }
 
@@ -96,6 +105,8 @@ impl RunRegistry {
         let identity = node.identity();
         let session = identity.and_then(|known| Some((known.owner, known.session.as_ref()?)));
         session.map_or_else(Vec::new, |(owner, session)| {
+            let spared = Some(node.run_id());
+            self.state.parts.tell_session(Owner(owner), session, spared);
             self.abort_but(Owner(owner), session, Some(node.number()))
         })
     }

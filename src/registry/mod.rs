@@ -63,6 +63,7 @@ mod page;
 mod sessions;
 mod shutdown;
 mod state;
+pub mod store;
 #[cfg(test)]
 mod tests;
 
@@ -76,6 +77,7 @@ pub use self::{
 pub(crate) use self::{
     admission::{AdmittedUnread, Finder, Uncounted},
     owner_caps::OwnerTokens,
+    store::AskedRun,
 };
 
 use std::{

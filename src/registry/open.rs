@@ -12,6 +12,7 @@ use super::{
     key::EntryKey,
     owner_caps::{Owner, OwnerCaps},
     state::RegistryState,
+    store::AskedRun,
 };
 use crate::run::{
     Admission, Identity, Registration, Run, RunId, RunNotice, Settlement, TerminalReason,
@@ -61,7 +62,7 @@ impl RunRegistry {
     }
 
     fn find_or_open(&self, owner: Owner, id: RunId, session: Option<Arc<str>>) -> Run {
-        let run = self.find_with(owner, id, session, Self::IDLE, Finder::Program);
+        let run = self.find_with(owner, id, session, Self::IDLE, Finder::Program, None);
         drop(run.check());
         run
     }
@@ -115,7 +116,9 @@ impl RunRegistry {
         let ended = self.get(owner, id)?;
         let key = self.state.key(owner, id.clone());
         let enrolment = self.successor(&key, Some(&ended));
-        self.open_anew(enrolment, |known| known.terminal_reason().is_some())
+        let run = self.open_anew(enrolment, |known| known.terminal_reason().is_some())?;
+        self.state.parts.tell_reopened(owner, id);
+        Some(run)
     }
 
     /// Finds or opens the run of this id, and counts the calling layer's request as work of the
@@ -130,8 +133,9 @@ impl RunRegistry {
         id: RunId,
         session: Option<Arc<str>>,
         idle: Duration,
+        asked: Option<&AskedRun>,
     ) -> Run {
-        self.find_with(owner, id, session, idle, Finder::Request)
+        self.find_with(owner, id, session, idle, Finder::Request, asked)
     }
 
     fn find_with(
@@ -141,6 +145,7 @@ impl RunRegistry {
         session: Option<Arc<str>>,
         idle: Duration,
         finder: Finder,
+        asked: Option<&AskedRun>,
     ) -> Run {
         self.state.tidy();
         let (key, now) = (self.state.key(owner, id), Instant::now());
@@ -155,7 +160,7 @@ impl RunRegistry {
                 }
                 return (run, None);
             }
-            let run = Run::open_root();
+            let run = Run::open_aged(asked.map_or(Duration::ZERO, |asked| asked.age));
             if let Finder::Request = finder {
                 run.run_state().set_unused();
                 run.node().enter();
@@ -170,6 +175,9 @@ impl RunRegistry {
             let enrolled = self.enrol(entries, &run, enrolment, now);
             (run, Some(enrolled))
         });
+        if let Some(asked) = asked {
+            run.run_state().rare().share(&asked.part);
+        }
         if let (Some(_), Finder::Program) = (enrolled, finder) {
             run.spans().trace_run(None);
         }

@@ -21,6 +21,7 @@ use super::{
     key::EntryKey,
     owner_caps::{Owner, Owners},
     sessions::Sessions,
+    store::Parts,
 };
 use crate::{
     lock::Lock,
@@ -61,6 +62,8 @@ pub(crate) struct RegistryState {
     pub(crate) trajectory: OnceLock<Trajectory>,
     /// The counts of runs, turns and tokens by owner; unset until a layer caps owners.
     pub(crate) owners: OnceLock<Arc<Owners>>,
+    /// The store that the registry shares with those of other replicas, and its parts of their runs.
+    pub(super) parts: Parts,
     /// How often a limit in shadow mode would have ended a node. `completed` counts how often that
     /// node completed later.
     would_have_ended: AtomicU64,
@@ -94,6 +97,7 @@ impl Default for RegistryState {
             events: broadcast::Sender::new(RunRegistry::EVENTS),
             trajectory: OnceLock::new(),
             owners: OnceLock::new(),
+            parts: Parts::default(),
             would_have_ended: AtomicU64::new(0),
             completed: AtomicU64::new(0),
             deep_chain: AtomicBool::new(false),
@@ -293,6 +297,12 @@ impl Registration for RegistryState {
         // A run whose every request was refused was no turn.
         self.leave_session(identity, !node.run_state().is_unused());
         let end = node.nearest_end();
+        if named {
+            self.parts.tell_end(node);
+        }
+        if let Some(part) = node.shared() {
+            part.leave();
+        }
         // A sub-agent's run that its parent's end ended is found again by its parent.
         let is_own = end.is_some_and(|end| end.origin == node.number());
         self.remember(place, end, named && is_own);

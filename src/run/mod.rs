@@ -81,8 +81,8 @@ pub(crate) use self::{
     idle_timer::IdleTimer,
     limit_kind::{LimitHit, LimitKind},
     limits::{
-        LoopLimits, RunTokenCaps, Spending, TokenAccount, TokenMeter, ToolArguments, TurnLimit,
-        WorkingNotices,
+        LoopLimits, RunTokenCaps, SharedRun, Spending, TokenAccount, TokenMeter, ToolArguments,
+        TurnLimit, TurnUnderWay, WorkingNotices,
     },
     poll_scope::{PollScope, Role, TaskGuard},
     report::{OnEnd, is_traced},

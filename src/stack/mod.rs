@@ -7,6 +7,7 @@
 //! | layer | where | setting | without the setting |
 //! |---|---|---|---|
 //! | [`TerminalResponseLayer`] | server | [`responses`](AgentStack::responses), [`early_head`](AgentStack::early_head) | its defaults |
+//! | [`RunStoreLayer`] | server | [`RunRegistry::share`] | left out |
 //! | [`RunLayer`] | server | [`runs`](AgentStack::runs) | its defaults |
 //! | [`PumpLayer`] | server | [`pump`](AgentStack::pump) | its defaults |
 //! | [`HardCeilingLayer`] of the run | both | [`ceiling`](AgentStack::ceiling) | no limit |
@@ -73,9 +74,9 @@ use crate::{
     layers::{
         hard_ceiling::HardCeilingLayer, loop_guard::LoopGuardLayer,
         model_fallback::ModelFallbackLayer, owner_cap::OwnerCapLayer, pump::PumpLayer,
-        retry_budget::RetryBudgetLayer, run::RunLayer, step_timeout::StepTimeoutLayer,
-        stop_phrase::StopPhraseLayer, terminal_response::TerminalResponseLayer,
-        token_cap::TokenCapLayer, turn_cap::TurnCapLayer,
+        retry_budget::RetryBudgetLayer, run::RunLayer, run_store::RunStoreLayer,
+        step_timeout::StepTimeoutLayer, stop_phrase::StopPhraseLayer,
+        terminal_response::TerminalResponseLayer, token_cap::TokenCapLayer, turn_cap::TurnCapLayer,
     },
     registry::{OwnerCaps, RunRegistry},
     run::{Scope, TokenCaps},
@@ -123,7 +124,13 @@ pub type ServerLayers = Stack<
         OwnerCapLayer,
         Stack<
             StopPhraseLayer,
-            Stack<RunLimits, Stack<PumpLayer, Stack<RunLayer, TerminalResponseLayer>>>,
+            Stack<
+                RunLimits,
+                Stack<
+                    PumpLayer,
+                    Stack<RunLayer, Stack<Optional<RunStoreLayer>, TerminalResponseLayer>>,
+                >,
+            >,
         >,
     >,
 >;
@@ -267,7 +274,10 @@ impl AgentStack<Server> {
     pub fn layer(&self) -> ServerLayers {
         let side = self.side.clone();
         let runs = side.runs.idle_below(self.ceiling.earliest());
-        let layers = Stack::new(runs, side.responses);
+        let store = RunStoreLayer::new(&runs).turns(&self.turns);
+        let store = Some(store).filter(RunStoreLayer::is_shared);
+        let layers = Stack::new(Optional::new(store, |_| {}), side.responses);
+        let layers = Stack::new(runs, layers);
         let layers = Stack::new(side.pump, layers);
         let layers = Stack::new(self.run_limits(), layers);
         let stop = side.stop.within_stack(side.owners.caps());

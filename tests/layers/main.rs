@@ -37,6 +37,7 @@ mod progress;
 mod pump;
 mod reasons;
 mod registry;
+mod replicas;
 mod retry_budget;
 mod run;
 mod run_layer;

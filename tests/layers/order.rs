@@ -14,15 +14,17 @@ use tower::{ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
     AgentStack, Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer,
     LoopGuardLayer, ModelFallbackLayer, OwnerCapLayer, OwnerCaps, PumpLayer, RetryBudgetLayer, Run,
-    RunLayer, RunRegistry, StepTimeoutLayer, StopPhraseLayer, TerminalReason,
+    RunLayer, RunRegistry, RunStoreLayer, StepTimeoutLayer, StopPhraseLayer, TerminalReason,
     TerminalResponseLayer, TokenCapLayer, TokenCaps, TurnCapLayer,
+    registry::store::InMemoryRunStore,
 };
 
 use crate::support::{Outcome, Script, Upstream, no_delay, secs};
 
 /// From the outside in.
-const ORDER: [&str; 16] = [
+const ORDER: [&str; 17] = [
     "TerminalResponseLayer",
+    "RunStoreLayer",
     "RunLayer",
     "PumpLayer",
     "ClientDisconnectLayer",
@@ -122,7 +124,8 @@ fn the_tables_of_layers_show_the_one_order() {
 #[test]
 fn the_stack_builder_is_the_one_order() {
     let off = AgentStack::server(&RunRegistry::new());
-    let on = off.clone().loops(LoopGuardLayer::new());
+    let shared = RunRegistry::new().share(InMemoryRunStore::new().replica());
+    let on = AgentStack::server(&shared).loops(LoopGuardLayer::new());
     let on = on.fallback([Candidate::new("a")]);
     let built = |layers: String| -> Vec<String> { names(&layers).map(str::to_owned).collect() };
     let but = |left_out: &[&str]| -> Vec<&str> {
@@ -134,6 +137,7 @@ fn the_stack_builder_is_the_one_order() {
         but(&["ClientDisconnectLayer"])
     );
     let left_out = [
+        "RunStoreLayer",
         "ClientDisconnectLayer",
         "LoopGuardLayer",
         "ModelFallbackLayer",
@@ -174,8 +178,10 @@ async fn a_run_at_its_turn_cap_can_stop_the_others_of_its_session() {
     let registry = RunRegistry::new();
     let upstream = Upstream::script(Script::answer(200, r#"{"choices":[{}]}"#));
     let candidates = ["a", "b"].map(Candidate::new);
+    let runs = RunLayer::new(registry.clone());
     let service = ServiceBuilder::new()
         .layer(TerminalResponseLayer::new())
+        .layer(RunStoreLayer::new(&runs))
         .layer(RunLayer::new(registry.clone()))
         .layer(PumpLayer::new())
         .layer(ClientDisconnectLayer::new())

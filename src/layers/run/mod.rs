@@ -92,3 +92,5 @@ pub use self::{
     request_run::RequestRun,
     service::{CallFailed, RunBody, RunFuture, RunService},
 };
+
+pub(crate) use self::service::RunName;

@@ -100,6 +100,14 @@ impl RequestRun {
 }
 
 impl ParentRun {
+    /// The id of the parent, if the request names it whole.
+    pub(super) const fn id(&self) -> Option<&RunId> {
+        match self {
+            Self::Run(id) => Some(id),
+            Self::Latest { .. } => None,
+        }
+    }
+
     /// Finds the parent's run, which may have ended; `None` if it is unknown or completed.
     pub(super) fn find(
         &self,

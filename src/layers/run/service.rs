@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt, sync::Arc};
 
-use http::{HeaderMap, HeaderValue, Request, StatusCode};
+use http::{HeaderMap, HeaderValue, Request, StatusCode, request::Parts};
 use tower_layer::Layer;
 
 use super::{
@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::BoxError,
     headers::X_RUN_ID,
-    registry::{Finder, Owner, RunRegistry, Uncounted},
+    registry::{AskedRun, Finder, Owner, RunRegistry, Uncounted, store::RunKey},
     run::{
         CallSlot, Node, NodeKind, NodeState, Run, RunId, Settlement, TerminalReason, Terminated,
     },
@@ -38,6 +38,16 @@ struct NamedRun {
     session: Option<Arc<str>>,
     /// The run of which a new run is the child.
     parent: Option<ParentRun>,
+    /// What a store of runs was asked, if the registry is shared.
+    asked: Option<AskedRun>,
+}
+
+/// A run that a request names by its id.
+pub(crate) struct RunName {
+    pub(crate) run: RunKey,
+    pub(crate) session: Option<Arc<str>>,
+    /// The id of the run's parent, if the request names that whole.
+    pub(crate) parent: Option<RunId>,
 }
 
 /// The most levels of runs that requests build. What walks a tree upwards must stay cheap whatever
@@ -58,7 +68,12 @@ struct Resolved<'a> {
 impl RunLayer {
     fn read<B>(&self, request: Request<B>) -> Result<(NamedRun, Request<B>), BoxError> {
         let (parts, body) = request.into_parts();
-        let (mut id, mut session) = (self.id.read(&parts)?, self.session.read(&parts)?);
+        let named = self.read_head(&parts)?;
+        Ok((named, Request::from_parts(parts, body)))
+    }
+
+    fn read_head(&self, parts: &Parts) -> Result<NamedRun, BoxError> {
+        let (mut id, mut session) = (self.id.read(parts)?, self.session.read(parts)?);
         let mut parent = None;
         let given = id.is_none().then(|| parts.extensions.get::<RequestRun>());
         if let Some(given) = given.flatten() {
@@ -66,13 +81,34 @@ impl RunLayer {
             session = session.or_else(|| given.session.clone());
             parent.clone_from(&given.parent);
         }
-        let named = NamedRun {
-            owner: self.owner.read(&parts),
+        Ok(NamedRun {
+            owner: self.owner.read(parts),
             id,
             session: session.map(|session| session.to_string().into()),
             parent,
-        };
-        Ok((named, Request::from_parts(parts, body)))
+            asked: parts.extensions.get().cloned(),
+        })
+    }
+
+    pub(crate) const fn registry(&self) -> &RunRegistry {
+        &self.registry
+    }
+
+    /// The name of the run that a request names. `None` if it names none, or if its headers are wrong, which the layer's own call says.
+    pub(crate) fn named<B>(&self, request: Request<B>) -> (Option<RunName>, Request<B>) {
+        let (parts, body) = request.into_parts();
+        let named = self.read_head(&parts).ok().and_then(|named| {
+            let run = RunKey {
+                owner: named.owner,
+                id: named.id?,
+            };
+            Some(RunName {
+                run,
+                session: named.session,
+                parent: named.parent.and_then(|parent| parent.id().cloned()),
+            })
+        });
+        (named, Request::from_parts(parts, body))
     }
 
     /// Opens the call of a request in its run, and counts the call as work in progress.
@@ -132,8 +168,9 @@ impl RunLayer {
             id,
             session,
             parent,
+            asked,
         } = named;
-        let registry = &self.registry;
+        let (registry, asked) = (&self.registry, asked.as_ref());
         let idle = self.idle.unwrap_or(RunRegistry::IDLE);
         let adopt =
             |run: &Run, id| registry.adopt(run, owner, id, session.clone(), idle, Finder::Request);
@@ -150,7 +187,7 @@ impl RunLayer {
                 match id {
                     // Another run has the id already, or the registry is shut down.
                     Some(id) => Resolved {
-                        run: registry.enter(owner, id, session, idle),
+                        run: registry.enter(owner, id, session, idle, asked),
                         outer: Some(found),
                         entered: true,
                     },
@@ -168,7 +205,7 @@ impl RunLayer {
                     parent.and_then(|parent| parent.find(registry, owner, session.as_deref()));
                 // A run that is over, or at its cap, begins no sub-agent: the run of this id ends with it.
                 if let Some(over) = parent.as_ref().filter(|parent| is_over(parent)) {
-                    let run = registry.enter(owner, id, session, idle);
+                    let run = registry.enter(owner, id, session, idle, asked);
                     run.end_with_parent(over);
                     return Resolved {
                         run,
@@ -180,13 +217,16 @@ impl RunLayer {
                 let parent = parent.map(|parent| self.within_levels(parent));
                 if let Some(child) = parent.map(|parent| parent.open_below(NodeKind::Run)) {
                     if adopt(&child, Some(id.clone())) {
+                        if let Some(asked) = asked {
+                            child.run_state().rare().share(&asked.part);
+                        }
                         return here(child);
                     }
                     // A concurrent request has opened the run, or the registry is shut down: drop
                     // the child, which no request has seen.
                 }
                 Resolved {
-                    run: registry.enter(owner, id, session, idle),
+                    run: registry.enter(owner, id, session, idle, asked),
                     outer: None,
                     entered: true,
                 }

@@ -28,8 +28,15 @@ impl Run {
     /// A run that a request opens needs no span beside that of its call, and under a lock the
     /// program's subscriber must not be called.
     pub(crate) fn open_root() -> Self {
+        Self::open_aged(Duration::ZERO)
+    }
+
+    /// Opens a new run, as [`open_root`](Self::open_root) does, that was opened elsewhere this long
+    /// ago.
+    pub(crate) fn open_aged(age: Duration) -> Self {
         let number = fastrand::u64(..);
-        let state = NodeState::root(Instant::now(), number);
+        let now = Instant::now();
+        let state = NodeState::root(now.checked_sub(age).unwrap_or(now), number);
         Self(Node::root(NodeKind::Run, number, state))
     }
 

@@ -1,24 +1,28 @@
 //! The turns of a run: their count, and the last call of a run at its cap on turns.
 
 use std::{
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
     time::Duration,
 };
 
 use super::Run;
 use crate::run::{
     limit_kind::{LimitHit, LimitKind},
-    limits::{LastCall, TurnLimit},
+    limits::{LastCall, SharedRun, TurnLimit, TurnUnderWay},
     reason::TerminalReason,
     report::Terminated,
-    state::NodeState,
+    state::{NodeState, RareRunState},
     tree::{Node, NodeKind},
 };
 
 impl TurnLimit {
     /// Admits a turn of the nearest run; `found` is the node that the layer found.
     ///
-    /// `number` stores the turn's number if no call node can hold it. The run's last call is
+    /// `asked` is the turn for which a store was asked; without it, the run has what the other
+    /// replicas have left. `number` stores the turn's number if no call node can hold it. The run's last call is
     /// admitted, and is no turn.
     ///
     /// # Errors
@@ -30,7 +34,12 @@ impl TurnLimit {
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
     )]
-    pub(crate) fn take_turn(self, found: &Run, number: &AtomicU32) -> Result<(), Terminated> {
+    pub(crate) fn take_turn(
+        self,
+        found: &Run,
+        number: &AtomicU32,
+        asked: Option<TurnUnderWay>,
+    ) -> Result<(), Terminated> {
         let call = found.node().turn_of_call();
         if let Err(end) = found.check() {
             if let Some(call) = call.filter(|call| call.own_end().is_none()) {
@@ -49,8 +58,7 @@ impl TurnLimit {
             let _known = of_call.compare_exchange(0, counted, Ordering::AcqRel, Ordering::Acquire);
         }
         let number = of_call.unwrap_or(number);
-        let turns = &found.run_state().rare().turns;
-        if turns.lock().take(self.turns, number) {
+        if self.take(found.run_state().rare(), number, asked) {
             return Ok(());
         }
         let passed = LimitHit {
@@ -66,6 +74,22 @@ impl TurnLimit {
             end.measure = passed.measure;
         }
         Err(end)
+    }
+
+    /// Takes a turn of the run, of which this replica may have a part only.
+    fn take(self, run: &RareRunState, number: &AtomicU32, asked: Option<TurnUnderWay>) -> bool {
+        let mut turns = run.turns.lock();
+        let Some(shared) = run.shared() else {
+            return turns.take(self.turns, number);
+        };
+        let asked = asked.filter(|asked| asked.is_of(shared));
+        let most = match self.turns {
+            uncapped if uncapped == Self::NONE.turns => uncapped,
+            cap => shared.most(cap, asked.is_some()),
+        };
+        let is_taken = turns.take(most, number);
+        shared.record_taken(turns.taken, asked);
+        is_taken
     }
 
     /// Refuses the turn of `call`, which is beyond the cap `passed`, and closes the nearest run.
@@ -92,9 +116,17 @@ impl TurnLimit {
 }
 
 impl Node<NodeState> {
+    /// This replica's part of the run, if a store was asked about it.
+    pub(crate) fn shared(&self) -> Option<&Arc<SharedRun>> {
+        self.run_state().rare_if_any()?.shared()
+    }
+
     pub(in crate::run) fn turns(&self) -> u32 {
         let rare = self.run_state().rare_if_any();
-        rare.map_or(0, |rare| rare.turns.lock().taken)
+        rare.map_or(0, |rare| {
+            let elsewhere = rare.shared().map_or(0, |shared| shared.turns_elsewhere());
+            rare.turns.lock().taken.saturating_add(elsewhere)
+        })
     }
 
     /// Moves this node's turn number to the node of `call`, which was just opened below this node.

@@ -5,6 +5,7 @@ mod error_counts;
 mod progress_notices;
 mod repetition;
 mod shadow_mode;
+mod shared_run;
 mod step_windows;
 mod tokens;
 mod turn_count;
@@ -22,6 +23,7 @@ pub(crate) use self::{
     progress_notices::WorkingNotices,
     repetition::{RepeatDetector, Repetition},
     shadow_mode::{ShadowHit, Shadows},
+    shared_run::{SharedRun, TurnUnderWay},
     step_windows::RunWindows,
     tokens::{RunTokenCaps, Spending, TokenAccount, TokenLedger, TokenMeter},
     turn_count::{LastCall, TurnCount, TurnLimit},

@@ -155,6 +155,31 @@ impl Terminated {
         }
     }
 
+    /// The error of a request for a run that has ended at another replica.
+    pub(crate) fn elsewhere(
+        run: RunId,
+        reason: TerminalReason,
+        elapsed: Duration,
+        limit: Option<Duration>,
+        at_turn: Option<u32>,
+    ) -> Self {
+        Self {
+            reason,
+            run,
+            kind: NodeKind::Run,
+            elapsed,
+            limit,
+            last_step: None,
+            also: Vec::new(),
+            tree: 0,
+            origin: 0,
+            measure: at_turn.map_or(LimitKind::Set, LimitKind::Turns),
+            cause: None,
+            source: None,
+            failed_attempts: None,
+        }
+    }
+
     /// Whether this error reports the end that ended `node`: its own, or that of a node above it.
     /// False for the end of a node below `node`, and for an end in another tree.
     pub(crate) fn is_end_of(&self, node: &Node<NodeState>) -> bool {

@@ -17,7 +17,8 @@ use crate::{
     run::{
         handle::{StopOnEnd, SubAgentLink},
         limits::{
-            Actions, ProgressNotices, RepeatDetector, RunWindows, Shadows, TokenLedger, TurnCount,
+            Actions, ProgressNotices, RepeatDetector, RunWindows, Shadows, SharedRun, TokenLedger,
+            TurnCount,
         },
         report::{RunEvent, Trajectory, Verdict},
     },
@@ -41,6 +42,8 @@ pub(crate) struct RareRunState {
     pub(in crate::run) turns: Lock<TurnCount>,
     /// The count of the run's tokens; unset until the count begins.
     tokens: OnceLock<Arc<TokenLedger>>,
+    /// This replica's part of the run; unset unless a store was asked about the run.
+    shared: OnceLock<Arc<SharedRun>>,
     /// The guard that counts the run as open for its owner. `None` if the run is not counted.
     pub(in crate::run) open: Lock<Option<Box<dyn RunGuard>>>,
     pub(in crate::run) trajectory: OnceLock<Trajectory>,
@@ -80,6 +83,15 @@ impl RareRunState {
 
     pub(in crate::run) fn tokens_if_any(&self) -> Option<&Arc<TokenLedger>> {
         self.tokens.get()
+    }
+
+    /// Makes the run this replica's part of a run that others may have, too.
+    pub(crate) fn share(&self, part: &Arc<SharedRun>) {
+        let _known = self.shared.set(Arc::clone(part));
+    }
+
+    pub(in crate::run) fn shared(&self) -> Option<&Arc<SharedRun>> {
+        self.shared.get()
     }
 
     pub(in crate::run) fn add_stop_on_end(&self, child: StopOnEnd) {

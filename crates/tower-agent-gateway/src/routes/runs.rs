@@ -108,7 +108,8 @@ pub(crate) async fn abort_own(
     let aborted = match registry.abort(caller.owner, &parse(&id)?) {
         AbortOutcome::Ended => true,
         AbortOutcome::AlreadyOver => false,
-        AbortOutcome::Unknown => return Err(unknown(&id)),
+        // The gateway shares its registry with no other process yet.
+        AbortOutcome::Unknown | AbortOutcome::Told => return Err(unknown(&id)),
     };
     Ok(Json(json!({ "aborted": aborted })).into_response())
 }

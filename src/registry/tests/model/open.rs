@@ -19,7 +19,7 @@ impl Model {
         let run = match enters {
             true => {
                 let named = session.map(|session| Arc::from(SESSIONS[session]));
-                self.registry.enter(owner, id, named, limit)
+                self.registry.enter(owner, id, named, limit, None)
             }
             false => self.registry.open(owner, id),
         };

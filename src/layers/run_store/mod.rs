@@ -1,0 +1,392 @@
+//! Asks other replicas about a request's run before the request finds it here.
+//!
+//! The layer belongs just outside of the [`RunLayer`], whose sources of ids it
+//! uses; [`AgentStack`](crate::AgentStack) puts it there if its registry is
+//! [shared](crate::RunRegistry::share). A run that has ended elsewhere refuses the request, without
+//! an upstream call. A run that was opened elsewhere is opened here with its age, so that its
+//! ceiling counts from its first opening. If a [`TurnCapLayer`] further in caps the request, the
+//! layer asks for its turn with the same question.
+//!
+//! # What asks
+//!
+//! A request asks once, and waits at most 50 ms for the answer, if it names a run, by an id or by a
+//! [`RequestRun`](crate::layers::run::RequestRun), that this registry does not hold, or if it is a
+//! turn under a cap. A request that carries a `Run`, and one without a run's id, asks nothing.
+//!
+//! # Without an answer
+//!
+//! If the store does not answer in time, the request goes on: its run has the cap on turns of this
+//! replica, less the turns of which the store has told, and its ends are told once the store is
+//! back. With [`refuse_unanswered`](RunStoreLayer::refuse_unanswered) a request that would open a
+//! run under a cap is refused instead, as `peers_lost` with status 503.
+//!
+//! # Cancel safety
+//!
+//! Dropping the future drops the question, or the inner future. A turn that the store has granted
+//! meanwhile stays this replica's, for the next request of the run.
+//!
+//! # Examples
+//!
+//! ```
+//! use tower::ServiceBuilder;
+//! use tower_agent::{
+//!     RunLayer, RunRegistry, TurnCapLayer,
+//!     layers::run_store::RunStoreLayer, registry::store::InMemoryRunStore,
+//! };
+//!
+//! let registry = RunRegistry::new().share(InMemoryRunStore::new().replica());
+//! let (runs, turns) = (RunLayer::new(registry), TurnCapLayer::new(30));
+//! let layers = ServiceBuilder::new()
+//!     .layer(RunStoreLayer::new(&runs).turns(&turns))
+//!     .layer(runs)
+//!     .layer(turns);
+//! ```
+
+use std::{
+    fmt,
+    future::Future,
+    mem,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use http::{Request, Response, StatusCode};
+use pin_project_lite::pin_project;
+use tokio::time::{Timeout, timeout};
+use tower_layer::Layer;
+use tower_service::Service;
+
+use crate::{
+    error::BoxError,
+    layers::{
+        run::{RunLayer, RunName},
+        turn_cap::TurnCapLayer,
+    },
+    registry::{
+        AskedRun,
+        store::{Question, Recalled, RunEnd, RunKey, StoreFuture, StoreLost, TurnsAsked},
+    },
+    run::{ReasonClass, Run, RunId, SharedRun, TerminalReason, TurnUnderWay},
+};
+
+/// How long a request waits for the store by default.
+const WAIT: Duration = Duration::from_millis(50);
+
+/// Asks the store of a shared registry about a request's run: see the [module](self).
+#[derive(Clone)]
+pub struct RunStoreLayer {
+    runs: RunLayer,
+    turns: Option<TurnCapLayer>,
+    wait: Duration,
+    refuses: bool,
+}
+
+impl RunStoreLayer {
+    /// Makes the layer for the registry and the sources of ids of `runs`, the layer just inside.
+    #[must_use]
+    pub fn new(runs: &RunLayer) -> Self {
+        Self {
+            runs: runs.clone(),
+            turns: None,
+            wait: WAIT,
+            refuses: false,
+        }
+    }
+
+    /// Asks for the turns that `turns`, a layer further in, caps.
+    #[must_use]
+    pub fn turns(mut self, turns: &TurnCapLayer) -> Self {
+        self.turns = Some(turns.clone());
+        self
+    }
+
+    /// How long a request waits for the store's answer; 50 ms by default.
+    #[must_use]
+    pub const fn wait(mut self, limit: Duration) -> Self {
+        self.wait = limit;
+        self
+    }
+
+    /// Refuses a request that would open a run under a cap on turns while the store does not answer.
+    ///
+    /// The reason is `peers_lost`, with status 503. By default the run has the cap to itself.
+    #[must_use]
+    pub const fn refuse_unanswered(mut self) -> Self {
+        self.refuses = true;
+        self
+    }
+
+    /// Whether there is a store to ask.
+    pub(crate) fn is_shared(&self) -> bool {
+        self.runs.registry().is_shared()
+    }
+}
+
+/// Without the settings of the layers further in, which print them themselves.
+impl fmt::Debug for RunStoreLayer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RunStoreLayer")
+            .field("wait", &self.wait)
+            .field("refuses", &self.refuses)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<S> Layer<S> for RunStoreLayer {
+    type Service = SharedRuns<S>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        SharedRuns {
+            inner,
+            layer: Arc::new(self.clone()),
+        }
+    }
+}
+
+/// The service of a [`RunStoreLayer`]; a clone of it shares the settings.
+#[derive(Clone, Debug)]
+pub struct SharedRuns<S> {
+    inner: S,
+    layer: Arc<RunStoreLayer>,
+}
+
+impl<S, Q, B> Service<Request<Q>> for SharedRuns<S>
+where
+    S: Service<Request<Q>, Response = Response<B>, Error: Into<BoxError>> + Clone,
+{
+    type Response = Response<B>;
+    type Error = BoxError;
+    type Future = SharedRunsFuture<S, Q>;
+
+    fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.inner.poll_ready(cx).map_err(Into::into)
+    }
+
+    fn call(&mut self, request: Request<Q>) -> Self::Future {
+        let (question, request) = self.layer.question(request);
+        let Some(Asked {
+            question,
+            part,
+            turn,
+            is_open,
+        }) = question
+        else {
+            let future = self.inner.call(request);
+            return SharedRunsFuture {
+                stage: Stage::Calling { future },
+            };
+        };
+        let Some(store) = self.layer.runs.registry().store() else {
+            let future = self.inner.call(request);
+            return SharedRunsFuture {
+                stage: Stage::Calling { future },
+            };
+        };
+        // The service that was polled ready takes the call; a clone of it stays for later calls.
+        let next = self.inner.clone();
+        let service = mem::replace(&mut self.inner, next);
+        let call = Call {
+            service,
+            request,
+            layer: Arc::clone(&self.layer),
+            run: question.run.clone(),
+            turns: question.turns,
+            part,
+            turn,
+            is_open,
+        };
+        let answer = timeout(self.layer.wait, Arc::clone(store).ask(question));
+        SharedRunsFuture {
+            stage: Stage::Asking {
+                answer,
+                call: Some(call),
+            },
+        }
+    }
+}
+
+/// A question of a request, and what it is about.
+struct Asked {
+    question: Question,
+    part: Arc<SharedRun>,
+    turn: Option<TurnUnderWay>,
+    /// Whether the registry holds the run.
+    is_open: bool,
+}
+
+impl RunStoreLayer {
+    /// The question that the request needs; `None` if it needs none.
+    fn question<Q>(&self, request: Request<Q>) -> (Option<Asked>, Request<Q>) {
+        let registry = self.runs.registry();
+        if !registry.is_shared() || request.extensions().get::<Run>().is_some() {
+            return (None, request);
+        }
+        let (named, request) = self.runs.named(request);
+        let Some(RunName {
+            run,
+            session,
+            parent,
+        }) = named
+        else {
+            return (None, request);
+        };
+        let held = registry.get(run.owner, &run.id);
+        let end = held.as_ref().and_then(Run::terminal_reason);
+        if end.is_some_and(|reason| reason != TerminalReason::Completed) {
+            return (None, request);
+        }
+        let is_open = held.is_some_and(|run| run.terminal_reason().is_none());
+        let (cap, request) = match &self.turns {
+            Some(turns) => turns.cap_for(request),
+            None => (None, request),
+        };
+        let part = registry.part(&run);
+        let Some(part) = part.filter(|part| {
+            // What has ended elsewhere is heard, once the store knows the part.
+            cap.is_some() || !is_open || part.incarnation().is_none()
+        }) else {
+            return (None, request);
+        };
+        let (turns, turn) = cap
+            .map(|cap| {
+                let (want, turn) = part.begin_turn();
+                (TurnsAsked { want, cap }, turn)
+            })
+            .unzip();
+        let question = Question {
+            run,
+            part: part.part,
+            session,
+            parent,
+            turns,
+        };
+        let asked = Asked {
+            question,
+            part,
+            turn,
+            is_open,
+        };
+        (Some(asked), request)
+    }
+}
+
+/// A request that waits for the store.
+#[derive(Debug)]
+struct Call<S, Q> {
+    service: S,
+    request: Request<Q>,
+    layer: Arc<RunStoreLayer>,
+    run: RunKey,
+    turns: Option<TurnsAsked>,
+    part: Arc<SharedRun>,
+    turn: Option<TurnUnderWay>,
+    is_open: bool,
+}
+
+impl<S, Q> Call<S, Q>
+where
+    S: Service<Request<Q>>,
+{
+    /// Calls the inner service with what the store answered.
+    ///
+    /// # Errors
+    ///
+    /// The end of the run, or of its parent, if it has ended elsewhere.
+    fn make(mut self, answer: Result<Recalled, StoreLost>) -> Result<S::Future, BoxError> {
+        let registry = self.layer.runs.registry();
+        let mut age = Duration::ZERO;
+        match answer {
+            Ok(recalled) => {
+                if let Some(end) = recalled.end {
+                    registry.end_as_told(&self.run, recalled.incarnation, &end);
+                    return Err(end.refusal(self.run.id).into());
+                }
+                if let Some(end) = recalled.parent_end.filter(|_| !self.is_open) {
+                    return Err(end.refusal(self.run.id).into());
+                }
+                let (granted, elsewhere) = (recalled.granted, recalled.turns_elsewhere);
+                self.part.learn(recalled.incarnation, granted, elsewhere);
+                age = recalled.age;
+            }
+            Err(StoreLost) => {
+                if let Some(turns) = self.turns {
+                    if self.layer.refuses && !self.is_open {
+                        return Err(peers_lost(self.run.id));
+                    }
+                    self.part.grant_alone(turns.want, turns.cap);
+                }
+            }
+        }
+        let asked = AskedRun::new(self.part, age, self.turn);
+        self.request.extensions_mut().insert(asked);
+        Ok(self.service.call(self.request))
+    }
+}
+
+/// The refusal of a request while the other replicas are lost.
+fn peers_lost(run: RunId) -> BoxError {
+    let (class, status) = (ReasonClass::Failure, StatusCode::SERVICE_UNAVAILABLE);
+    let reason = TerminalReason::custom("peers_lost", class, status);
+    RunEnd::new(reason).refusal(run).into()
+}
+
+pin_project! {
+    /// The response future of [`SharedRuns`].
+    ///
+    /// # Errors
+    ///
+    /// The future returns a [`Terminated`](crate::Terminated) if the run has ended elsewhere, and
+    /// else the inner error.
+    #[must_use = "futures do nothing unless polled"]
+    pub struct SharedRunsFuture<S, Q>
+    where
+        S: Service<Request<Q>>,
+    {
+        #[pin]
+        stage: Stage<S, Q, S::Future>,
+    }
+}
+
+pin_project! {
+    #[project = StageProj]
+    enum Stage<S, Q, F> {
+        Asking {
+            #[pin]
+            answer: Timeout<StoreFuture<Result<Recalled, StoreLost>>>,
+            call: Option<Call<S, Q>>,
+        },
+        Calling {
+            #[pin]
+            future: F,
+        },
+    }
+}
+
+impl<S, Q, B> Future for SharedRunsFuture<S, Q>
+where
+    S: Service<Request<Q>, Response = Response<B>, Error: Into<BoxError>>,
+{
+    type Output = Result<Response<B>, BoxError>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut stage = self.project().stage;
+        loop {
+            match stage.as_mut().project() {
+                StageProj::Asking { answer, call } => {
+                    let answer = ready!(answer.poll(cx)).unwrap_or(Err(StoreLost));
+                    let Some(call) = call.take() else {
+                        panic!("a response future was polled after it was ready")
+                    };
+                    let future = match call.make(answer) {
+                        Ok(future) => future,
+                        Err(end) => return Poll::Ready(Err(end)),
+                    };
+                    stage.set(Stage::Calling { future });
+                }
+                StageProj::Calling { future } => return future.poll(cx).map_err(Into::into),
+            }
+        }
+    }
+}

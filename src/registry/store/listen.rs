@@ -1,0 +1,235 @@
+//! What a registry does with the news of other replicas, and what it tells them.
+
+use std::{future::Future, sync::Arc};
+
+use super::{Heard, News, Parts, Question, RunEnd, RunKey, RunStore};
+use crate::{
+    registry::{Owner, RunRegistry},
+    run::{LimitHit, LimitKind, Node, NodeState, RunId, SharedRun, TerminalReason},
+};
+
+impl RunRegistry {
+    /// Shares the runs of this registry with those of other replicas: see
+    /// [`store`](crate::registry::store).
+    ///
+    /// Give the store to the registry before its first run. The first store stays for the
+    /// registry's life. The program also runs [`listen`](Self::listen).
+    #[must_use]
+    pub fn share(self, store: Arc<dyn RunStore>) -> Self {
+        self.state.parts.set_store(store);
+        self
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.store().is_some()
+    }
+
+    pub(crate) fn store(&self) -> Option<&Arc<dyn RunStore>> {
+        self.state.parts.store()
+    }
+
+    /// This registry's part of a run; `None` if the registry is not shared.
+    pub(crate) fn part(&self, run: &RunKey) -> Option<Arc<SharedRun>> {
+        self.state.parts.part(run)
+    }
+
+    /// Carries out what other replicas tell, until the registry is dropped.
+    ///
+    /// Spawn the future, once for each registry. Without a store it resolves at once.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped and another one is run later.
+    pub fn listen(&self) -> impl Future<Output = ()> + Send + use<> {
+        let registry = self.downgrade();
+        let store = self.state.parts.store().cloned();
+        async move {
+            let Some(store) = store else { return };
+            loop {
+                let heard = Arc::clone(&store).next().await;
+                let Some(registry) = registry.upgrade() else {
+                    return;
+                };
+                match heard {
+                    Heard::Ended {
+                        run,
+                        incarnation,
+                        end,
+                    } => registry.end_as_told(&run, incarnation, &end),
+                    Heard::SessionEnded {
+                        owner,
+                        session,
+                        spared,
+                    } => registry.abort_as_told(owner, &session, spared.as_ref()),
+                    Heard::Hole => registry.ask_anew(&store).await,
+                }
+            }
+        }
+    }
+
+    /// Ends this registry's part of a run that has ended elsewhere.
+    pub(crate) fn end_as_told(&self, key: &RunKey, incarnation: u64, end: &RunEnd) {
+        let Some(run) = self.get(key.owner, &key.id) else {
+            return;
+        };
+        if let Some(part) = run.node().shared() {
+            if part.incarnation().is_some_and(|ours| ours != incarnation) {
+                return;
+            }
+            part.set_ended_elsewhere();
+        }
+        let (node, now) = (run.node(), run.now());
+        let passed = end.limit_hit();
+        if end.at_cap && !node.is_idle() {
+            // The calls that were admitted here go on, and the part ends after them.
+            let passed = passed.unwrap_or(LimitHit {
+                limit: None,
+                measure: LimitKind::Set,
+            });
+            return node.close_at_cap(&end.reason, passed, None, now);
+        }
+        drop(node.end(end.reason.clone(), passed, now));
+    }
+
+    fn abort_as_told(&self, owner: Owner, session: &str, spared: Option<&RunId>) {
+        let runs = self.state.sessions.lock().find(session, Some(owner));
+        for run in runs {
+            if Some(&run.id()) == spared {
+                continue;
+            }
+            if let Some(part) = run.node().shared() {
+                part.set_ended_elsewhere();
+            }
+            run.end(TerminalReason::Aborted);
+        }
+    }
+
+    /// Asks about each live run, as ends may have been missed.
+    async fn ask_anew(&self, store: &Arc<dyn RunStore>) {
+        for (owner, run) in self.live_runs() {
+            let key = RunKey {
+                owner,
+                id: run.id(),
+            };
+            let Some(part) = run.node().shared() else {
+                continue;
+            };
+            let question = Question {
+                run: key.clone(),
+                part: part.part,
+                session: run.session(),
+                parent: None,
+                turns: None,
+            };
+            let Ok(recalled) = Arc::clone(store).ask(question).await else {
+                // Another hole follows once the store is back.
+                return;
+            };
+            if let Some(end) = recalled.end {
+                self.end_as_told(&key, recalled.incarnation, &end);
+            }
+        }
+    }
+}
+
+impl Parts {
+    /// Tells the other replicas that a run with a given id has ended here, or that this replica's part
+    /// of it has completed.
+    pub(crate) fn tell_end(&self, node: &Node<NodeState>) {
+        let (Some(store), Some(identity), Some(end)) =
+            (self.store(), node.identity(), node.nearest_end())
+        else {
+            return;
+        };
+        let run = RunKey {
+            owner: Owner(identity.owner),
+            id: identity.id.clone(),
+        };
+        let part = node.shared();
+        match (&end.reason, part) {
+            (TerminalReason::Completed, Some(part)) => {
+                return store.tell(News::Left {
+                    run,
+                    part: part.part,
+                    completed: true,
+                });
+            }
+            (TerminalReason::Completed | TerminalReason::Shutdown, _) => return,
+            _ => {}
+        }
+        if part.is_some_and(|part| part.has_ended_elsewhere()) {
+            return;
+        }
+        let at_turn = match end.measure {
+            LimitKind::Turns(turns) => Some(turns),
+            _ => None,
+        };
+        store.tell(News::Ended {
+            run,
+            incarnation: part.and_then(|part| part.incarnation()),
+            if_known: false,
+            end: RunEnd {
+                reason: end.reason.clone(),
+                elapsed: end.lasted(),
+                limit: end.limit(),
+                at_turn,
+                at_cap: matches!(end.measure, LimitKind::Turns(_) | LimitKind::Tokens(_)),
+            },
+        });
+    }
+
+    /// Tells the other replicas that a run, which this registry does not know, was aborted. Returns
+    /// whether there are others.
+    pub(crate) fn tell_abort(&self, owner: Owner, id: &RunId) -> bool {
+        let Some(store) = self.store() else {
+            return false;
+        };
+        store.tell(News::Ended {
+            run: RunKey {
+                owner,
+                id: id.clone(),
+            },
+            incarnation: None,
+            if_known: true,
+            end: RunEnd::new(TerminalReason::Aborted),
+        });
+        true
+    }
+
+    /// Tells the other replicas that the runs of a session were aborted.
+    pub(crate) fn tell_session(&self, owner: Owner, session: &str, spared: Option<RunId>) {
+        if let Some(store) = self.store() {
+            store.tell(News::SessionEnded {
+                owner,
+                session: session.into(),
+                spared,
+            });
+        }
+    }
+
+    /// Tells the other replicas that the program opens an id anew.
+    pub(crate) fn tell_reopened(&self, owner: Owner, id: &RunId) {
+        if let Some(store) = self.store() {
+            store.tell(News::Reopened {
+                run: RunKey {
+                    owner,
+                    id: id.clone(),
+                },
+            });
+        }
+    }
+}
+
+impl RunEnd {
+    fn limit_hit(&self) -> Option<LimitHit> {
+        let measure = match self.at_turn {
+            Some(turns) => LimitKind::Turns(turns),
+            None => LimitKind::Set,
+        };
+        let is_limit = self.at_turn.is_some() || self.limit.is_some();
+        is_limit.then_some(LimitHit {
+            limit: self.limit,
+            measure,
+        })
+    }
+}

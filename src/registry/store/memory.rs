@@ -1,0 +1,340 @@
+//! A store for the registries of one process.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use tokio::{sync::Notify, time::Instant};
+
+use super::{Heard, News, Question, Recalled, RunEnd, RunKey, RunStore, StoreFuture, StoreLost};
+use crate::{lock::Lock, registry::RunRegistry, run::RunId};
+
+/// A store that the registries of one process share, for tests and for several stacks of one
+/// program.
+///
+/// Each registry gets a [`replica`](Self::replica) of its own. Ended runs stay known for
+/// [`RunRegistry::REMEMBERED`] after the last question about them, and runs that no registry holds any
+/// more, other than by a completion, for [`RunRegistry::IDLE`].
+#[derive(Clone, Default)]
+pub struct InMemoryRunStore {
+    shared: Arc<Lock<Shared>>,
+}
+
+impl fmt::Debug for InMemoryRunStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let runs = self.shared.lock().runs.len();
+        f.debug_struct("InMemoryRunStore")
+            .field("runs", &runs)
+            .finish_non_exhaustive()
+    }
+}
+
+#[derive(Default)]
+struct Shared {
+    runs: HashMap<RunKey, StoredRun>,
+    replicas: Vec<Arc<Inbox>>,
+    incarnations: u64,
+    /// The number of runs at which those that expired are removed.
+    sweep_at: usize,
+}
+
+/// What the store knows of a run.
+struct StoredRun {
+    incarnation: u64,
+    opened: Instant,
+    asked: Instant,
+    session: Option<Arc<str>>,
+    parent: Option<RunId>,
+    end: Option<RunEnd>,
+    parts: HashMap<u64, Part>,
+}
+
+#[derive(Default)]
+struct Part {
+    turns: u32,
+    has_left: bool,
+}
+
+/// The news that a replica has yet to hear.
+#[derive(Default)]
+struct Inbox {
+    news: Lock<VecDeque<Heard>>,
+    arrived: Notify,
+}
+
+impl Inbox {
+    fn push(&self, heard: Heard) {
+        self.news.lock().push_back(heard);
+        self.arrived.notify_one();
+    }
+}
+
+/// The store of one registry: see [`InMemoryRunStore::replica`].
+pub struct InMemoryReplica {
+    store: InMemoryRunStore,
+    inbox: Arc<Inbox>,
+    /// The news that wait for the store; `None` while it can be reached.
+    waiting: Lock<Option<Vec<News>>>,
+    questions: AtomicUsize,
+}
+
+impl fmt::Debug for InMemoryReplica {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("InMemoryReplica")
+            .field("is_cut", &self.waiting.lock().is_some())
+            .finish_non_exhaustive()
+    }
+}
+
+impl InMemoryRunStore {
+    /// Makes a store without runs.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Makes the store of one more registry.
+    #[must_use]
+    pub fn replica(&self) -> Arc<InMemoryReplica> {
+        let inbox = Arc::<Inbox>::default();
+        self.shared.lock().replicas.push(Arc::clone(&inbox));
+        Arc::new(InMemoryReplica {
+            store: self.clone(),
+            inbox,
+            waiting: Lock::default(),
+            questions: AtomicUsize::new(0),
+        })
+    }
+}
+
+impl InMemoryReplica {
+    /// Cuts the replica off: its questions fail, and news wait on both sides.
+    pub fn cut(&self) {
+        self.waiting.lock().get_or_insert_default();
+    }
+
+    /// Ends a [`cut`](Self::cut): the replica first tells what has waited, then hears of a hole.
+    pub fn mend(&self) {
+        let Some(waiting) = self.waiting.lock().take() else {
+            return;
+        };
+        for news in waiting {
+            self.store.shared.lock().take(&self.inbox, news);
+        }
+        self.inbox.news.lock().clear();
+        self.inbox.push(Heard::Hole);
+    }
+
+    /// The number of questions so far.
+    #[must_use]
+    pub fn questions(&self) -> usize {
+        self.questions.load(Ordering::Relaxed)
+    }
+}
+
+impl RunStore for InMemoryReplica {
+    fn ask(self: Arc<Self>, question: Question) -> StoreFuture<Result<Recalled, StoreLost>> {
+        Box::pin(async move {
+            self.questions.fetch_add(1, Ordering::Relaxed);
+            if self.waiting.lock().is_some() {
+                return Err(StoreLost);
+            }
+            Ok(self.store.shared.lock().answer(question))
+        })
+    }
+
+    fn tell(&self, news: News) {
+        if let Some(waiting) = &mut *self.waiting.lock() {
+            return waiting.push(news);
+        }
+        self.store.shared.lock().take(&self.inbox, news);
+    }
+
+    fn next(self: Arc<Self>) -> StoreFuture<Heard> {
+        Box::pin(async move {
+            loop {
+                let is_cut = self.waiting.lock().is_some();
+                let heard = match is_cut {
+                    true => None,
+                    false => self.inbox.news.lock().pop_front(),
+                };
+                if let Some(heard) = heard {
+                    return heard;
+                }
+                self.inbox.arrived.notified().await;
+            }
+        })
+    }
+}
+
+impl Shared {
+    fn answer(&mut self, question: Question) -> Recalled {
+        let now = Instant::now();
+        self.sweep(now);
+        let Question {
+            run,
+            part,
+            session,
+            parent,
+            turns,
+        } = question;
+        let incarnations = &mut self.incarnations;
+        let known = self.runs.entry(run.clone()).or_insert_with(|| {
+            *incarnations += 1;
+            StoredRun {
+                incarnation: *incarnations,
+                opened: now,
+                asked: now,
+                session,
+                parent,
+                end: None,
+                parts: HashMap::new(),
+            }
+        });
+        known.asked = now;
+        let mut recalled = Recalled {
+            incarnation: known.incarnation,
+            age: now.saturating_duration_since(known.opened),
+            end: known.end.clone(),
+            ..Recalled::default()
+        };
+        if known.end.is_none() {
+            known.parts.entry(part).or_default().has_left = false;
+            let turns_of = |(at, it): (&u64, &Part)| if *at == part { 0 } else { it.turns };
+            let elsewhere = known.parts.iter().map(turns_of);
+            recalled.turns_elsewhere = elsewhere.fold(0, u32::saturating_add);
+            let ours = known.parts.entry(part).or_default();
+            if let Some(turns) = turns {
+                let left = turns.cap.saturating_sub(recalled.turns_elsewhere);
+                ours.turns = ours.turns.max(turns.want.min(left));
+            }
+            recalled.granted = ours.turns;
+        }
+        let parent = known.parent.clone();
+        let parent = parent.map(|id| RunKey {
+            owner: run.owner,
+            id,
+        });
+        let parent = parent.and_then(|parent| self.runs.get(&parent));
+        recalled.parent_end = parent.and_then(|parent| parent.end.clone());
+        recalled
+    }
+
+    fn take(&mut self, from: &Arc<Inbox>, news: News) {
+        let heard = match news {
+            News::Ended {
+                run,
+                incarnation,
+                if_known,
+                end,
+            } => {
+                if !self.runs.contains_key(&run) && !if_known {
+                    self.make_known(run.clone());
+                }
+                let Some(known) = self.runs.get_mut(&run) else {
+                    return;
+                };
+                let is_other = incarnation.is_some_and(|ours| ours != known.incarnation);
+                if is_other || known.end.is_some() {
+                    return;
+                }
+                known.end = Some(end.clone());
+                known.asked = Instant::now();
+                let incarnation = known.incarnation;
+                Heard::Ended {
+                    run,
+                    incarnation,
+                    end,
+                }
+            }
+            News::SessionEnded {
+                owner,
+                session,
+                spared,
+            } => {
+                self.end_session(owner, &session, spared.as_ref());
+                Heard::SessionEnded {
+                    owner,
+                    session,
+                    spared,
+                }
+            }
+            News::Left {
+                run,
+                part,
+                completed,
+            } => {
+                if let Some(known) = self.runs.get_mut(&run) {
+                    if let Some(part) = known.parts.get_mut(&part) {
+                        part.has_left = true;
+                    }
+                    let is_over = completed && known.end.is_none();
+                    if is_over && known.parts.values().all(|part| part.has_left) {
+                        self.runs.remove(&run);
+                    }
+                }
+                return;
+            }
+            News::Reopened { run } => {
+                self.runs.remove(&run);
+                self.make_known(run);
+                return;
+            }
+        };
+        let others = self.replicas.iter().filter(|it| !Arc::ptr_eq(it, from));
+        others.for_each(|inbox| inbox.push(heard.clone()));
+    }
+
+    /// Stores the end of the session's runs, also of those that no replica holds now.
+    fn end_session(
+        &mut self,
+        owner: crate::registry::Owner,
+        session: &Arc<str>,
+        spared: Option<&RunId>,
+    ) {
+        let ended = RunEnd::new(crate::run::TerminalReason::Aborted);
+        for (run, known) in &mut self.runs {
+            let is_ours = run.owner == owner && known.session.as_ref() == Some(session);
+            if is_ours && Some(&run.id) != spared {
+                known.end.get_or_insert_with(|| ended.clone());
+            }
+        }
+    }
+
+    fn make_known(&mut self, run: RunKey) {
+        self.incarnations += 1;
+        let now = Instant::now();
+        let known = StoredRun {
+            incarnation: self.incarnations,
+            opened: now,
+            asked: now,
+            session: None,
+            parent: None,
+            end: None,
+            parts: HashMap::new(),
+        };
+        self.runs.insert(run, known);
+    }
+
+    /// Forgets ended runs that nobody has asked about for a while, and those that no replica has. The
+    /// work is spread over the questions between two sweeps.
+    fn sweep(&mut self, now: Instant) {
+        if self.runs.len() < self.sweep_at.max(64) {
+            return;
+        }
+        self.runs.retain(|_, known| {
+            let until = match known.end {
+                Some(_) => RunRegistry::REMEMBERED,
+                None => RunRegistry::IDLE,
+            };
+            let is_held = known.end.is_none() && known.parts.values().any(|part| !part.has_left);
+            is_held || now < known.asked + until
+        });
+        self.sweep_at = 2 * self.runs.len();
+    }
+}

@@ -1,0 +1,254 @@
+//! What several processes know of their runs together.
+//!
+//! A registry holds the runs of one process. Behind a balancer a run may have requests at several
+//! processes, *replicas*, and each then has its own part of the run. A [`RunStore`] that the
+//! replicas [share](crate::RunRegistry::share) makes them one:
+//!
+//! - an end that one replica stores ends the run on all, and its id stays refused;
+//! - a cap on turns holds for the sum of all parts;
+//! - the age of a run counts from its first opening, wherever that was;
+//! - an abort of a session ends its runs on all replicas.
+//!
+//! A [`RunStoreLayer`](crate::layers::run_store::RunStoreLayer) asks the store before a request
+//! finds its run; a replica that only tells and listens lets the caps hold for itself alone. A
+//! shutdown, a completion and what a registry forgets are never told: a replica that stops ends no
+//! run elsewhere.
+//!
+//! # The same instant
+//!
+//! The first end that reaches the store is the run's end: other replicas get that one. A replica
+//! that has stored another reason before keeps its own.
+//!
+//! # Examples
+//!
+//! Two registries of one process, as in a test:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread", start_paused = true)] async fn main() -> Result<(), tower_agent::BoxError> {
+//! use tower_agent::{
+//!     Owner, RunRegistry, TerminalReason,
+//!     registry::store::InMemoryRunStore,
+//! };
+//!
+//! let store = InMemoryRunStore::new();
+//! let [one, two] = [(); 2].map(|()| RunRegistry::new().share(store.replica()));
+//! tokio::spawn(two.listen());
+//!
+//! let here = one.open(Owner::default(), "nightly".parse()?);
+//! let there = two.open(Owner::default(), "nightly".parse()?);
+//! here.end(TerminalReason::Aborted);
+//!
+//! assert_eq!(there.ended().await, TerminalReason::Aborted);
+//! # Ok(())
+//! # }
+//! ```
+
+mod listen;
+mod memory;
+mod parts;
+
+pub use self::memory::{InMemoryReplica, InMemoryRunStore};
+pub(crate) use self::parts::{AskedRun, Parts};
+
+use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use super::Owner;
+use crate::run::{RunId, TerminalReason, Terminated};
+
+/// A future of a [`RunStore`].
+pub type StoreFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
+
+/// The store of one replica: what it asks, what it tells the others, and what it hears of them.
+pub trait RunStore: fmt::Debug + Send + Sync + 'static {
+    /// Asks what all replicas know of a run, for which this replica has a request.
+    ///
+    /// The first question about a run makes it known, and its age then counts from that time. One
+    /// round trip.
+    ///
+    /// With [`turns`](Question::turns) the store grants turns: this replica then has
+    /// `max(before, min(want, cap - elsewhere))` in all. So the same question twice grants nothing
+    /// more, and the sum of all replicas never exceeds the cap.
+    ///
+    /// The caller limits the time of the future, and drops it at that limit. A question that was
+    /// dropped may have been answered.
+    fn ask(self: Arc<Self>, question: Question) -> StoreFuture<Result<Recalled, StoreLost>>;
+
+    /// Tells the other replicas. Never waits: a store that cannot be reached keeps the news until
+    /// it can.
+    fn tell(&self, news: News);
+
+    /// Waits for news of the other replicas, in the order in which the store got them.
+    ///
+    /// The future must not lose news when it is dropped.
+    fn next(self: Arc<Self>) -> StoreFuture<Heard>;
+}
+
+/// A run among those of all replicas: its owner, and its given id.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct RunKey {
+    /// The owner of the run.
+    pub owner: Owner,
+    /// The id that the program or a request gave the run.
+    pub id: RunId,
+}
+
+/// A question about a run: see [`RunStore::ask`].
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub struct Question {
+    /// The run.
+    pub run: RunKey,
+    /// The part of the run that asks. Each part counts its own turns.
+    pub part: u64,
+    /// The session in which a new run is opened.
+    pub session: Option<Arc<str>>,
+    /// The run of the same owner whose child a new run is.
+    pub parent: Option<RunId>,
+    /// The turns that the part needs; `None` if nothing caps them.
+    pub turns: Option<TurnsAsked>,
+}
+
+/// The turns that a part of a run needs, in all, and the cap on those of all parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TurnsAsked {
+    /// The number of turns of this part, with the one that it is about to take.
+    pub want: u32,
+    /// The cap on the turns of all parts together.
+    pub cap: u32,
+}
+
+/// What the replicas know of a run: the answer to a [`Question`].
+#[non_exhaustive]
+#[derive(Clone, Debug, Default)]
+pub struct Recalled {
+    /// Which run of this id it is: an id that is used anew has another number.
+    pub incarnation: u64,
+    /// The time since the run was first opened.
+    pub age: Duration,
+    /// The end of the run; `None` while it lives.
+    pub end: Option<RunEnd>,
+    /// The end of the run's parent, if the question named one and that one has ended other than as
+    /// completed.
+    pub parent_end: Option<RunEnd>,
+    /// The number of turns that this part may take, in all.
+    pub granted: u32,
+    /// The number of turns that the other parts were granted.
+    pub turns_elsewhere: u32,
+}
+
+/// The end of a run, as one replica stored it.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunEnd {
+    /// The reason of the end.
+    pub reason: TerminalReason,
+    /// How long the run had lasted.
+    pub elapsed: Duration,
+    /// The limit on time that passed; `None` if none did.
+    pub limit: Option<Duration>,
+    /// The cap on turns that was reached; `None` if none was.
+    pub at_turn: Option<u32>,
+    /// Whether a cap ended the run. The calls that other replicas have admitted then go on, and
+    /// their parts end after them.
+    pub at_cap: bool,
+}
+
+impl RunEnd {
+    /// Makes the end of a run for this reason, which no limit caused.
+    #[must_use]
+    pub const fn new(reason: TerminalReason) -> Self {
+        Self {
+            reason,
+            elapsed: Duration::ZERO,
+            limit: None,
+            at_turn: None,
+            at_cap: false,
+        }
+    }
+
+    /// The error of a request for the run of this id, which has ended elsewhere.
+    pub(crate) fn refusal(self, run: RunId) -> Terminated {
+        Terminated::elsewhere(run, self.reason, self.elapsed, self.limit, self.at_turn)
+    }
+}
+
+/// What one replica tells the others.
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub enum News {
+    /// A run has ended.
+    Ended {
+        /// The run.
+        run: RunKey,
+        /// Which run of this id it is; `None` for the one that the store knows now.
+        incarnation: Option<u64>,
+        /// Whether the end holds only for a run that the store knows already: nobody here does.
+        if_known: bool,
+        /// Its end.
+        end: RunEnd,
+    },
+    /// The live runs of a session were aborted.
+    SessionEnded {
+        /// The owner of the session.
+        owner: Owner,
+        /// The name of the session.
+        session: Arc<str>,
+        /// The run of the session that goes on.
+        spared: Option<RunId>,
+    },
+    /// A replica no longer has this part of a run. Its turns stay counted.
+    Left {
+        /// The run.
+        run: RunKey,
+        /// The part.
+        part: u64,
+        /// Whether the part completed, as by being idle. Once no other part is left, the run is then
+        /// over, and the next request of its id opens another one. A part that leaves otherwise, as at
+        /// a shutdown, leaves the run to the requests that come.
+        completed: bool,
+    },
+    /// The program opens the id of an ended run anew.
+    Reopened {
+        /// The run.
+        run: RunKey,
+    },
+}
+
+/// What a replica hears of the others.
+#[non_exhaustive]
+#[derive(Clone, Debug)]
+pub enum Heard {
+    /// A run has ended.
+    Ended {
+        /// The run.
+        run: RunKey,
+        /// Which run of this id it is.
+        incarnation: u64,
+        /// Its end.
+        end: RunEnd,
+    },
+    /// The live runs of a session were aborted.
+    SessionEnded {
+        /// The owner of the session.
+        owner: Owner,
+        /// The name of the session.
+        session: Arc<str>,
+        /// The run of the session that goes on.
+        spared: Option<RunId>,
+    },
+    /// News were lost, or the store was away: the replica asks anew for each of its runs.
+    Hole,
+}
+
+/// The error of a store that does not answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct StoreLost;
+
+impl fmt::Display for StoreLost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the store of runs does not answer")
+    }
+}
+
+impl Error for StoreLost {}

@@ -1,0 +1,105 @@
+//! The parts that this registry has of the runs of all replicas.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, OnceLock, Weak},
+};
+
+use super::{News, RunKey, RunStore};
+use crate::{
+    lock::Lock,
+    run::{RunGuard, SharedRun, TurnUnderWay},
+};
+
+/// The store of a registry, and the registry's parts of runs.
+#[derive(Debug, Default)]
+pub(crate) struct Parts {
+    store: OnceLock<Arc<dyn RunStore>>,
+    known: Arc<Lock<Known>>,
+}
+
+/// The parts by their runs, each with its number.
+type Known = HashMap<RunKey, (u64, Weak<SharedRun>)>;
+
+/// Tells the store that a part is gone, and forgets the part.
+#[derive(Debug)]
+struct Leave {
+    run: RunKey,
+    part: u64,
+    store: Arc<dyn RunStore>,
+    known: Weak<Lock<Known>>,
+}
+
+impl RunGuard for Leave {}
+
+impl Drop for Leave {
+    fn drop(&mut self) {
+        if let Some(known) = self.known.upgrade() {
+            let mut known = known.lock();
+            // Another part of the run may have begun meanwhile.
+            if known.get(&self.run).is_some_and(|it| it.0 == self.part) {
+                known.remove(&self.run);
+            }
+        }
+        let run = self.run.clone();
+        let part = self.part;
+        self.store.tell(News::Left {
+            run,
+            part,
+            completed: false,
+        });
+    }
+}
+
+impl Parts {
+    pub(crate) fn set_store(&self, store: Arc<dyn RunStore>) {
+        let _first = self.store.set(store);
+    }
+
+    pub(crate) fn store(&self) -> Option<&Arc<dyn RunStore>> {
+        self.store.get()
+    }
+
+    /// The registry's part of a run, which begins now if there is none; `None` without a store.
+    pub(crate) fn part(&self, run: &RunKey) -> Option<Arc<SharedRun>> {
+        let store = self.store()?;
+        let mut known = self.known.lock();
+        if let Some(part) = known.get(run).and_then(|it| it.1.upgrade()) {
+            return Some(part);
+        }
+        let number = fastrand::u64(..);
+        let leave = Leave {
+            run: run.clone(),
+            part: number,
+            store: Arc::clone(store),
+            known: Arc::downgrade(&self.known),
+        };
+        let part = Arc::new(SharedRun::new(number, Box::new(leave)));
+        known.insert(run.clone(), (number, Arc::downgrade(&part)));
+        Some(part)
+    }
+}
+
+/// A request's extension: the part of its run, and the turn for which the store was asked.
+#[derive(Clone, Debug)]
+pub(crate) struct AskedRun {
+    pub(crate) part: Arc<SharedRun>,
+    pub(crate) age: std::time::Duration,
+    turn: Arc<Lock<Option<TurnUnderWay>>>,
+}
+
+impl AskedRun {
+    pub(crate) fn new(
+        part: Arc<SharedRun>,
+        age: std::time::Duration,
+        turn: Option<TurnUnderWay>,
+    ) -> Self {
+        let turn = Arc::new(Lock::new(turn));
+        Self { part, age, turn }
+    }
+
+    /// Takes the turn for which the store was asked.
+    pub(crate) fn take_turn(&self) -> Option<TurnUnderWay> {
+        self.turn.lock().take()
+    }
+}

@@ -1,0 +1,135 @@
+//! The part of a run that one replica has, and what it knows of the other parts.
+
+use std::sync::{
+    Arc, OnceLock,
+    atomic::{AtomicBool, Ordering},
+};
+
+use crate::{lock::Lock, run::state::RunGuard};
+
+/// This registry's part of a run that other replicas may have, too.
+///
+/// The part lives while the registry holds the run, or while a request asks for it.
+#[derive(Debug)]
+pub(crate) struct SharedRun {
+    /// The number of the part among all parts of the run.
+    pub(crate) part: u64,
+    counts: Lock<SharedTurns>,
+    /// What the first answer of the store said: which run of its id it is. Unset until then.
+    incarnation: OnceLock<u64>,
+    /// Whether the run's end came from elsewhere, so that it need not be told.
+    ended_elsewhere: AtomicBool,
+    /// Tells the store, at its drop, that the part is gone.
+    guard: Lock<Option<Box<dyn RunGuard>>>,
+}
+
+/// The turns of a run, here and elsewhere.
+#[derive(Debug, Default)]
+struct SharedTurns {
+    /// The turns that this part has taken.
+    taken: u32,
+    /// The requests that have asked for a turn and have neither taken it nor gone.
+    asking: u32,
+    /// The turns that this part may take in all.
+    granted: u32,
+    elsewhere: u32,
+}
+
+impl SharedRun {
+    pub(crate) fn new(part: u64, guard: Box<dyn RunGuard>) -> Self {
+        Self {
+            part,
+            counts: Lock::default(),
+            incarnation: OnceLock::new(),
+            ended_elsewhere: AtomicBool::new(false),
+            guard: Lock::new(Some(guard)),
+        }
+    }
+
+    /// Begins a turn: the number of turns for which the request asks the store, and the mark that
+    /// the turn is under way.
+    pub(crate) fn begin_turn(self: &Arc<Self>) -> (u32, TurnUnderWay) {
+        let mut counts = self.counts.lock();
+        counts.asking += 1;
+        let want = counts.taken.saturating_add(counts.asking);
+        drop(counts);
+        (want, TurnUnderWay(Some(Arc::clone(self))))
+    }
+
+    /// Records what the store answered.
+    pub(crate) fn learn(&self, incarnation: u64, granted: u32, elsewhere: u32) {
+        let _known = self.incarnation.set(incarnation);
+        let mut counts = self.counts.lock();
+        counts.granted = counts.granted.max(granted);
+        counts.elsewhere = elsewhere;
+    }
+
+    /// Grants turns without the store, which does not answer: by the last that it said of the
+    /// others.
+    pub(crate) fn grant_alone(&self, want: u32, cap: u32) {
+        let mut counts = self.counts.lock();
+        let left = cap.saturating_sub(counts.elsewhere);
+        counts.granted = counts.granted.max(want.min(left));
+    }
+
+    /// The turns that this part may take under `cap`. A request that `asked` has those that were
+    /// granted; any other one has what the others had left when the store was asked last.
+    pub(in crate::run) fn most(&self, cap: u32, asked: bool) -> u32 {
+        let counts = self.counts.lock();
+        let most = if asked {
+            counts.granted
+        } else {
+            cap.saturating_sub(counts.elsewhere)
+        };
+        most.min(cap)
+    }
+
+    /// Records the turns that were taken here. `asked` is the turn that was under way.
+    pub(in crate::run) fn record_taken(&self, taken: u32, asked: Option<TurnUnderWay>) {
+        let mut counts = self.counts.lock();
+        counts.taken = taken;
+        let ended = asked.and_then(|mut asked| asked.0.take());
+        counts.asking -= u32::from(ended.is_some());
+        drop(counts);
+    }
+
+    /// Tells the store that the part is gone, unless it was told before.
+    pub(crate) fn leave(&self) {
+        let guard = self.guard.lock().take();
+        drop(guard);
+    }
+
+    pub(crate) fn turns_elsewhere(&self) -> u32 {
+        self.counts.lock().elsewhere
+    }
+
+    pub(crate) fn incarnation(&self) -> Option<u64> {
+        self.incarnation.get().copied()
+    }
+
+    pub(crate) fn set_ended_elsewhere(&self) {
+        self.ended_elsewhere.store(true, Ordering::Release);
+    }
+
+    pub(crate) fn has_ended_elsewhere(&self) -> bool {
+        self.ended_elsewhere.load(Ordering::Acquire)
+    }
+}
+
+/// The mark of a request that has asked for a turn of its run, and has not taken it yet.
+#[derive(Debug)]
+pub(crate) struct TurnUnderWay(Option<Arc<SharedRun>>);
+
+impl TurnUnderWay {
+    pub(in crate::run) fn is_of(&self, run: &Arc<SharedRun>) -> bool {
+        self.0.as_ref().is_some_and(|own| Arc::ptr_eq(own, run))
+    }
+}
+
+impl Drop for TurnUnderWay {
+    fn drop(&mut self) {
+        if let Some(run) = self.0.take() {
+            run.counts.lock().asking -= 1;
+        }
+    }
+}
