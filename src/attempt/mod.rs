@@ -113,8 +113,7 @@ pub(crate) use self::candidate::without_last_operation;
 pub(crate) use self::{
     budget::Backoff,
     candidate::{
-        ApiKey, Operation, WITHIN_ACCOUNT, generates, strip_hop, strip_request_headers,
-        without_credentials,
+        Operation, WITHIN_ACCOUNT, generates, strip_hop, strip_request_headers, without_credentials,
     },
     denial::Denial,
     failed_attempts::is_logged,

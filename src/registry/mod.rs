@@ -36,6 +36,15 @@
 //! After [`shutdown`](RunRegistry::shutdown) or [`drain`](RunRegistry::drain) a registry never
 //! admits a run again: a new run is over from its birth.
 //!
+//! # The secret
+//!
+//! An owner is a keyed digest of a credential, so that neither a record nor a store of runs has the
+//! credential. The keys are random in each process. Processes that share runs also share a
+//! [`Secret`], from which each derives the same keys: for owners, for the run ids of
+//! [known agents](crate::layers::run::KnownAgents), and for the keys of cooldowns and sticky
+//! sessions. A program installs it before it makes the first of these. The secret cannot be
+//! exchanged while processes share runs.
+//!
 //! # Examples
 //!
 //! ```
@@ -60,6 +69,7 @@ mod key;
 mod open;
 mod owner_caps;
 mod page;
+mod secret;
 mod sessions;
 mod shutdown;
 mod state;
@@ -71,12 +81,14 @@ pub use self::{
     abort::AbortOutcome,
     owner_caps::{Owner, OwnerCaps},
     page::{InvalidRunCursor, RunCursor, RunPage},
+    secret::{Secret, SecretInUse, SecretTooShort},
     shutdown::RunDrain,
 };
 
 pub(crate) use self::{
     admission::{AdmittedUnread, Finder, Uncounted},
     owner_caps::OwnerTokens,
+    secret::{DigestKeys, Purpose},
     store::AskedRun,
 };
 

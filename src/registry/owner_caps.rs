@@ -3,24 +3,22 @@
 use std::{
     collections::{BTreeMap, HashMap, btree_map::OccupiedEntry},
     fmt,
-    hash::{BuildHasher, RandomState},
-    sync::{Arc, LazyLock, MutexGuard},
+    sync::{Arc, MutexGuard},
     time::Duration,
 };
 
 use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
 
-use super::RunRegistry;
+use super::{
+    RunRegistry,
+    secret::{DigestKeys, Purpose},
+};
 use crate::{
     headers::CREDENTIALS,
     lock::Lock,
     run::{LimitHit, LimitKind, Run, RunGuard, RunId, Spending, TokenAccount, TokenCaps},
 };
-
-/// The keys of this process for owners: two for the digest, and one for its printed form.
-static KEYS: LazyLock<[RandomState; 3]> =
-    LazyLock::new(|| std::array::from_fn(|_| RandomState::new()));
 
 /// The owner of a run: a digest of the caller's credential.
 ///
@@ -29,9 +27,9 @@ static KEYS: LazyLock<[RandomState; 3]> =
 /// program by its id. To find or end the runs of a server without keys, the program names that
 /// owner.
 ///
-/// The digest has a new key in each process, and is never printed. Records and logs show `program`,
-/// `anonymous`, or `owner-` and 16 hexadecimal digits that are derived from the digest with another
-/// key; these texts only distinguish owners.
+/// The digest has a random key in each process, or that of a [`Secret`](super::Secret), and is never
+/// printed. Records and logs show `program`, `anonymous`, or `owner-` and 16 hexadecimal digits that
+/// are derived from the digest with another key; these texts only distinguish owners.
 ///
 /// ```
 /// # use tower_agent::{RunRegistry, TerminalReason};
@@ -60,8 +58,7 @@ impl Owner {
     /// Makes the owner of a credential, or of another text that identifies the caller.
     #[must_use]
     pub fn of(credential: &[u8]) -> Self {
-        let [high, low] = [&KEYS[0], &KEYS[1]].map(|key| u128::from(key.hash_one(credential)));
-        Self((high << 64) | low)
+        Self(DigestKeys::in_use().wide(Purpose::Owner, credential))
     }
 
     /// The owner of the credential in a request's headers.
@@ -83,6 +80,15 @@ impl Owner {
         let found = CREDENTIALS.iter().find_map(|name| headers.get(name));
         // The default owner is that of the program's own runs, so it is not used here.
         found.map_or_else(Self::anonymous, |value| Self::of(key_in(value)))
+    }
+
+    /// The keyed digest; with a shared [`Secret`](super::Secret) it is the same in each process.
+    /// Never print it.
+    ///
+    /// The digest of the program itself is 0.
+    #[must_use]
+    pub const fn digest(self) -> u128 {
+        self.0
     }
 }
 
@@ -106,7 +112,9 @@ impl fmt::Display for Owner {
         } else if *self == Self::anonymous() {
             f.write_str("anonymous")
         } else {
-            write!(f, "owner-{:016x}", KEYS[2].hash_one(self.0))
+            let keys = DigestKeys::in_use();
+            let printed = keys.digest(Purpose::PrintedOwner, &self.0.to_le_bytes());
+            write!(f, "owner-{printed:016x}")
         }
     }
 }

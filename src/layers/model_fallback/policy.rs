@@ -3,7 +3,7 @@ use std::{mem, sync::Arc, time::Duration};
 use http::{HeaderName, HeaderValue, Request, StatusCode, response::Parts};
 
 use super::{
-    cooldown::{CandidateCooldowns, CooldownWatch, Witness},
+    cooldown::{CandidateCooldowns, CooldownWatch, Witness, digest_owner, digest_prompt},
     quoted_words,
     request::OriginalRequest,
     route::{CandidateOrder, Route},
@@ -113,7 +113,7 @@ impl FallbackPolicy {
 
     /// The call as a witness of what its upstream says; `None` if these words may be quoted from
     /// the call's request.
-    fn witness(&self, cooldowns: &CandidateCooldowns, words: &str) -> Option<Witness> {
+    fn witness(&self, words: &str) -> Option<Witness> {
         let original = self.original()?;
         let (head, body) = (original.head(), original.body());
         if quoted_words::may_contain(head, body, words) {
@@ -121,8 +121,8 @@ impl FallbackPolicy {
         }
         let owner = self.own.as_ref().and_then(Run::owner_digest);
         Some(Witness {
-            owner: owner.unwrap_or_else(|| cooldowns.owner_of(&head.headers)),
-            prompt: cooldowns.handle.digest(body),
+            owner: owner.unwrap_or_else(|| digest_owner(&head.headers)),
+            prompt: digest_prompt(body),
         })
     }
 }
@@ -151,7 +151,7 @@ impl AttemptPolicy for FallbackPolicy {
         }
         if let Some(cooldowns) = &self.settings.cooldowns {
             let owner = own.owner_digest();
-            let owner = owner.unwrap_or_else(|| cooldowns.owner_of(&original.head().headers));
+            let owner = owner.unwrap_or_else(|| digest_owner(&original.head().headers));
             cooldowns.handle.note_owner(owner);
         }
         self.request = PreparedRequest::Original(original);
@@ -287,7 +287,7 @@ impl AttemptPolicy for FallbackPolicy {
 
     fn note_failure(&mut self, failure: &Failure) {
         if let (Some(cooldowns), Some(keys)) = (&self.settings.cooldowns, self.keys(self.current)) {
-            let witness = |words: &str| self.witness(cooldowns, words);
+            let witness = |words: &str| self.witness(words);
             cooldowns
                 .handle
                 .fail(&keys, failure, self.is_sole(), witness);

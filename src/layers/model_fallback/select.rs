@@ -9,6 +9,7 @@ use super::{
     policy::FallbackPolicy,
     request::OriginalRequest,
     route::Route,
+    sticky_sessions::digest_session,
 };
 #[cfg(feature = "metrics")]
 use crate::run::AttemptTarget;
@@ -44,7 +45,7 @@ impl FallbackPolicy {
         let sessions = self.settings.sessions.as_ref();
         // A form without a model that the layer can read is not sticky.
         let sessions = sessions.filter(|_| original.may_move());
-        let session = sessions.and_then(|sessions| sessions.of(own, model));
+        let session = sessions.and_then(|_| digest_session(own, model));
         let served = sessions.and_then(|sessions| sessions.find(session?));
         let mut route = Route::new(candidates.len(), listed);
         if let Some(named) = named {

@@ -1,12 +1,12 @@
 //! The candidate that served each session last.
 
-use std::{
-    collections::HashMap,
-    hash::{BuildHasher, RandomState},
-    mem,
-};
+use std::{collections::HashMap, mem};
 
-use crate::{lock::Lock, run::Run};
+use crate::{
+    lock::Lock,
+    registry::{DigestKeys, Purpose},
+    run::Run,
+};
 
 /// The maximum number of sessions in one generation; `StickySessions` has two of them.
 const SESSIONS: usize = 4096;
@@ -17,7 +17,6 @@ const SESSIONS: usize = 4096;
 /// forgets the sessions that are only in the previous old one.
 #[derive(Debug, Default)]
 pub(super) struct StickySessions {
-    hasher: RandomState,
     generations: Lock<Generations>,
 }
 
@@ -27,18 +26,24 @@ struct Generations {
     old: HashMap<u64, usize>,
 }
 
-impl StickySessions {
-    /// One digest of three values: the run's owner, its session, and the requested model.
-    ///
-    /// The result is `None` if the run has no session.
-    ///
-    /// A session that asks for another model has another digest, and so no candidate yet.
-    pub(super) fn of(&self, own: &Run, model: Option<&str>) -> Option<u64> {
-        let identity = own.nearest().identity()?;
-        let session = identity.session.as_ref()?;
-        Some(self.hasher.hash_one((identity.owner, session, model)))
-    }
+/// One digest of three values: the run's owner, its session, and the requested model.
+///
+/// The result is `None` if the run has no session.
+///
+/// A session that asks for another model has another digest, and so no candidate yet.
+pub(super) fn digest_session(own: &Run, model: Option<&str>) -> Option<u64> {
+    let identity = own.nearest().identity()?;
+    let session = identity.session.as_ref()?;
+    let owner = identity.owner.to_le_bytes();
+    let values = [
+        Some(owner.as_slice()),
+        Some(session.as_bytes()),
+        model.map(str::as_bytes),
+    ];
+    Some(DigestKeys::in_use().digest_all(Purpose::StickySession, values))
+}
 
+impl StickySessions {
     pub(super) fn find(&self, session: u64) -> Option<usize> {
         let mut generations = self.generations.lock();
         let served = generations.young.get(&session).copied();

@@ -7,7 +7,8 @@ use http::{HeaderName, HeaderValue, request::Parts};
 use super::request_run::{ParentRun, RequestRun};
 use crate::{
     headers::X_RUN_ID,
-    llm::{SenderIdentity, digest, texts},
+    llm::{SenderIdentity, texts},
+    registry::{DigestKeys, Purpose},
     run::RunId,
 };
 
@@ -35,6 +36,10 @@ use crate::{
 /// `prompt_cache_key` or an `x-session-affinity` of another form may be the same for all users of a
 /// program, so it is no session. With `x-session-affinity`, a request that offers the model no tools
 /// is no part of a turn: OpenCode asks so for a title, while the turn goes on.
+///
+/// In the id of the run a digest stands for the user's words, and another one for a session or turn
+/// that cannot be a part of an id. With a [`Secret`](crate::registry::Secret) all processes that
+/// share it make the same digests.
 ///
 /// Callers choose their headers and bodies freely, so a cap on a run that is found so does not
 /// bound a caller. The caps of an [`OwnerCapLayer`](crate::OwnerCapLayer) do.
@@ -139,8 +144,10 @@ impl KnownAgents {
         if names_its_run(parts) {
             return None;
         }
-        self.of_headers(parts)
-            .or_else(|| self.of_body(parts, &SenderIdentity::read(body)?))
+        self.of_headers(parts).or_else(|| {
+            let words = DigestKeys::in_use().hasher(Purpose::Words);
+            self.of_body(parts, &SenderIdentity::read(body, &words)?)
+        })
     }
 
     /// Finds the run of a request by its headers alone.
@@ -317,6 +324,10 @@ fn part(text: &str) -> String {
     } else {
         format!("{:016x}", digest(text))
     }
+}
+
+fn digest(text: &str) -> u64 {
+    DigestKeys::in_use().digest(Purpose::IdPart, text.as_bytes())
 }
 
 /// The id that consists of parts that [`part`] made; such an id always parses.

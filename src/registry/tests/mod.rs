@@ -2,6 +2,7 @@ mod entries;
 mod keys;
 mod model;
 mod owner_caps;
+mod secret;
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,15 +1,9 @@
 //! Identifies the sender of a request by its body: the user's words, the session, the cache key.
 
-use std::{
-    hash::{BuildHasher, Hasher, RandomState},
-    sync::LazyLock,
-};
+use std::hash::Hasher;
 
 use super::item::{Item, each};
 use crate::json_scanner::{Scan, Scanner, Text};
-
-/// Seeded at random, so that a digest does not reveal what the user said.
-static SEED: LazyLock<RandomState> = LazyLock::new(RandomState::new);
 
 /// The values in a request's body that identify its sender.
 #[derive(Clone, Debug, Default)]
@@ -29,13 +23,14 @@ impl SenderIdentity {
     ///
     /// The user's words are the texts in messages of the user. Results of tools are left out. A
     /// text that is one element, such as `<system-reminder>..</system-reminder>`, counts as a note
-    /// that the agent added, and is left out too.
+    /// that the agent added, and is left out too. `hasher` digests the words: a keyed one, as a
+    /// digest must not reveal what the user said.
     #[must_use]
-    pub fn read(body: &[u8]) -> Option<Self> {
+    pub fn read(body: &[u8], hasher: &(impl Hasher + Clone)) -> Option<Self> {
         let (mut sender, mut words) = (Self::default(), None);
         let member = |json: &mut Scanner<'_>, key: &[u8]| -> Scan<()> {
             match key {
-                b"messages" | b"input" => words = Some(words_in(json)?),
+                b"messages" | b"input" => words = Some(words_in(json, hasher.clone())?),
                 b"tools" => {
                     sender.has_tools = false;
                     json.array(|json| {
@@ -81,8 +76,7 @@ fn session_in(user: &str) -> Option<String> {
 }
 
 /// Digests the user's words in a conversation.
-fn words_in(json: &mut Scanner<'_>) -> Scan<u64> {
-    let mut words = SEED.build_hasher();
+fn words_in(json: &mut Scanner<'_>, mut words: impl Hasher) -> Scan<u64> {
     let mut add = |span: &[u8]| {
         let Some(text) = Text::of(span).map(Text::decoded) else {
             return;
@@ -129,11 +123,17 @@ fn is_element(text: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::hash::DefaultHasher;
+
     use super::*;
+
+    fn read(body: &[u8]) -> Option<SenderIdentity> {
+        SenderIdentity::read(body, &DefaultHasher::new())
+    }
 
     fn words(messages: &str) -> u64 {
         let body = format!(r#"{{"model":"m","messages":[{messages}]}}"#);
-        SenderIdentity::read(body.as_bytes()).unwrap().words
+        read(body.as_bytes()).unwrap().words
     }
 
     #[test]
@@ -169,10 +169,10 @@ mod tests {
     #[test]
     fn a_body_of_another_shape_tells_nothing() {
         for body in ["", "[]", "{\"messages\":", "{\"model\":\"m\"}", "no json"] {
-            assert!(SenderIdentity::read(body.as_bytes()).is_none(), "{body}");
+            assert!(read(body.as_bytes()).is_none(), "{body}");
         }
         let odd = br#"{"messages":7,"prompt_cache_key":[],"metadata":"x"}"#;
-        let odd = SenderIdentity::read(odd).unwrap();
+        let odd = read(odd).unwrap();
         assert!(odd.cache_key.is_none() && odd.session.is_none());
     }
 }

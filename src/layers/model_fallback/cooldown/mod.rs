@@ -2,15 +2,18 @@
 //!
 //! This file has the program's handle, [`Cooldowns`], and the keys by which a candidate cools down.
 
+mod digests;
 mod windows;
 
-pub(crate) use self::windows::{
-    CooldownBackoff, CooldownKey, CooldownProbe, CooldownState, CooldownWindows, Keys, Witness,
+pub(crate) use self::{
+    digests::{digest_owner, digest_prompt},
+    windows::{
+        CooldownBackoff, CooldownKey, CooldownProbe, CooldownState, CooldownWindows, Keys, Witness,
+    },
 };
 
 use std::{
     fmt,
-    hash::{BuildHasher, Hash, RandomState},
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
@@ -18,12 +21,12 @@ use std::{
     time::Duration,
 };
 
-use http::{HeaderMap, HeaderValue, request::Parts};
+use http::{HeaderMap, request::Parts};
 use tokio::time::Instant;
 
+use self::digests::account_headers;
 use crate::{
-    attempt::{ApiKey, Candidate, CompletionObserver, Operation, WITHIN_ACCOUNT},
-    headers::CREDENTIALS,
+    attempt::{Candidate, CompletionObserver, Operation},
     llm::{
         Rest,
         failure::{ActiveCooldown, Failure, FailureClass},
@@ -100,7 +103,6 @@ pub struct Cooldowns {
 
 struct SharedCooldowns {
     opened: Instant,
-    hasher: RandomState,
     windows: Lock<CooldownWindows>,
     /// The candidates of all layers that use the windows, each once.
     candidates: Lock<Vec<CooldownIdentity>>,
@@ -139,7 +141,6 @@ impl Cooldowns {
         Self {
             shared: Arc::new(SharedCooldowns {
                 opened: Instant::now(),
-                hasher: RandomState::new(),
                 windows: Lock::default(),
                 candidates: Lock::default(),
                 known: AtomicUsize::new(0),
@@ -245,11 +246,6 @@ impl Cooldowns {
         let running = windows.clear(candidate, &digests, now);
         self.shared.known.store(windows.len(), Ordering::Release);
         running
-    }
-
-    /// A digest of a value under a random key, so that no caller can predict it.
-    pub(crate) fn digest(&self, of: impl Hash) -> u64 {
-        self.shared.hasher.hash_one(of)
     }
 
     fn now(&self) -> Duration {
@@ -442,9 +438,7 @@ struct CooldownIdentity {
 
 impl CandidateCooldowns {
     pub(crate) fn new(cooldowns: Cooldowns, candidates: &[Arc<Candidate>]) -> Self {
-        let identities = candidates
-            .iter()
-            .map(|it| CooldownIdentity::of(it, &cooldowns));
+        let identities = candidates.iter().map(|it| CooldownIdentity::of(it));
         let identities: Vec<_> = identities.collect();
         let mut known = cooldowns.shared.candidates.lock();
         for identity in &identities {
@@ -468,66 +462,52 @@ impl CandidateCooldowns {
     ) -> Option<Keys> {
         let identity = self.identities.get(at)?;
         let (headers, query) = (&caller.headers, caller.uri.query());
-        Some(identity.keys(&self.handle, headers, query, operation))
-    }
-
-    /// The digest that stands for the owner of a caller's credentials.
-    pub(crate) fn owner_of(&self, caller: &HeaderMap) -> u64 {
-        self.handle.digest(("owner", account(caller)))
+        Some(identity.keys(headers, query, operation))
     }
 }
 
 impl CooldownIdentity {
-    fn of(candidate: &Candidate, cooldowns: &Cooldowns) -> Self {
-        let origin = candidate.base_url.as_ref().map(|url| url.origin());
-        let host = candidate.base_url.as_ref().map(|url| url.authority());
-        let base_url = candidate.base_url.as_ref().map(ToString::to_string);
+    fn of(candidate: &Candidate) -> Self {
         let account = match &candidate.credential {
-            Some(id) => Some(cooldowns.digest(("account", id))),
+            Some(id) => Some(digests::named_account(id)),
             // The account is not the caller's, so all callers share one cooldown, unless `keys`
             // adds the caller's headers or query.
             None if candidate.has_own_account() || candidate.hides_credentials() => {
-                let key = candidate.api_key.as_ref().map(ApiKey::as_bytes);
-                Some(cooldowns.digest((origin, key, account(&candidate.headers))))
+                Some(digests::own_account(candidate))
             }
             None => None,
         };
         Self {
             label: candidate.label().into(),
-            model: cooldowns.digest((candidate.label(), candidate.model(), base_url)),
-            provider: cooldowns.digest(("provider", host)),
+            model: digests::model(candidate),
+            provider: digests::provider(candidate),
             account,
             forwards: candidate.forward_credentials,
         }
     }
 
-    fn keys(
-        &self,
-        cooldowns: &Cooldowns,
-        caller: &HeaderMap,
-        query: Option<&str>,
-        operation: Option<Operation>,
-    ) -> Keys {
-        let forwarded = self.forwards.then(|| account(caller));
+    fn keys(&self, caller: &HeaderMap, query: Option<&str>, operation: Option<Operation>) -> Keys {
+        let forwarded = self.forwards.then(|| account_headers(caller));
         let forwarded = forwarded.filter(|headers| headers.iter().any(Option::is_some));
         let (account, is_callers) = match self.account {
             // A refusal may be due to the caller's headers or query, though the candidate's
             // account works.
             Some(own) if forwarded.is_some() || query.is_some() => {
-                (cooldowns.digest((own, forwarded, query)), true)
+                let forwarded = forwarded.unwrap_or_default();
+                (digests::forwarded_account(own, query, forwarded), true)
             }
             Some(own) => (own, false),
-            None => (
-                cooldowns.digest((self.provider, account(caller), query)),
-                true,
-            ),
+            None => {
+                let caller = account_headers(caller);
+                (digests::callers_account(self.provider, query, caller), true)
+            }
         };
         let key = |digest, is_callers| CooldownKey { digest, is_callers };
         let model = self.model ^ mark(operation);
         Keys {
             candidate: Arc::clone(&self.label),
             model: key(model, false),
-            model_of_account: key(cooldowns.digest((model, account)), is_callers),
+            model_of_account: key(digests::model_of_account(model, account), is_callers),
             account: key(account, is_callers),
             provider: key(self.provider, false),
         }
@@ -537,16 +517,8 @@ impl CooldownIdentity {
 /// A number that tells the operations apart: a model may offer one and not another.
 const fn mark(operation: Option<Operation>) -> u64 {
     match operation {
-        // The products differ, and the digest is random.
+        // The products differ, and the digest is keyed.
         Some(operation) => (operation as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15),
         None => 0,
     }
-}
-
-/// The values of the headers that name the account: credentials, then organization and project.
-fn account(headers: &HeaderMap) -> [Option<&[u8]>; 6] {
-    let value = |name| headers.get(name).map(HeaderValue::as_bytes);
-    let [bearer, key, plain, google] = CREDENTIALS.each_ref().map(value);
-    let [organization, project] = WITHIN_ACCOUNT.each_ref().map(value);
-    [bearer, key, plain, google, organization, project]
 }

@@ -2,6 +2,7 @@ mod cooldown;
 mod headers;
 mod quotations;
 mod request;
+mod shared_secret;
 mod wire;
 
 use bytes::Bytes;
