@@ -90,6 +90,13 @@ impl Owner {
     pub const fn digest(self) -> u128 {
         self.0
     }
+
+    /// The owner of this [`digest`](Self::digest), which another replica with the same key has
+    /// written.
+    #[must_use]
+    pub const fn from_digest(digest: u128) -> Self {
+        Self(digest)
+    }
 }
 
 /// The key in a credential header, without `Bearer` or another scheme before it.

@@ -87,6 +87,37 @@ pub enum ReasonClass {
     Limit,
 }
 
+impl ReasonClass {
+    /// All classes, in the order of their declaration.
+    pub const ALL: [Self; 5] = [
+        Self::Success,
+        Self::Failure,
+        Self::Timeout,
+        Self::Cancelled,
+        Self::Limit,
+    ];
+
+    /// The name of the class in `snake_case`, for what a store or a record keeps of a
+    /// [custom](TerminalReason::custom) reason.
+    ///
+    /// ```
+    /// use tower_agent::ReasonClass;
+    ///
+    /// let parsed = ReasonClass::ALL.into_iter().find(|class| class.as_str() == "limit");
+    /// assert_eq!(parsed, Some(ReasonClass::Limit));
+    /// ```
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Success => "success",
+            Self::Failure => "failure",
+            Self::Timeout => "timeout",
+            Self::Cancelled => "cancelled",
+            Self::Limit => "limit",
+        }
+    }
+}
+
 impl TerminalReason {
     /// Makes a reason that the program defines, with its name on the wire, in `snake_case`.
     ///

@@ -108,6 +108,20 @@ pub struct Question {
     pub turns: Option<TurnsAsked>,
 }
 
+impl Question {
+    /// Makes a question about a run, for this part of it: without a session, a parent or turns.
+    #[must_use]
+    pub const fn new(run: RunKey, part: u64) -> Self {
+        Self {
+            run,
+            part,
+            session: None,
+            parent: None,
+            turns: None,
+        }
+    }
+}
+
 /// The turns that a part of a run needs, in all, and the cap on those of all parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TurnsAsked {
