@@ -1,0 +1,78 @@
+//! The names of the keys, and which hash tag they carry.
+//!
+//! A run, the part of its session's index that lists it, and the log of its news carry one tag, so
+//! that a script has all its keys in one slot.
+
+use tower_agent::{Owner, registry::store::RunKey};
+
+/// The number of hash tags.
+pub(crate) const TAGS: u8 = 16;
+
+/// Makes the names of keys below one prefix.
+#[derive(Clone, Debug)]
+pub(crate) struct Keys {
+    prefix: String,
+}
+
+impl Keys {
+    pub(crate) const fn new(prefix: String) -> Self {
+        Self { prefix }
+    }
+
+    /// The hash of a run.
+    pub(crate) fn run(&self, run: &RunKey) -> String {
+        let (tag, owner) = (
+            tag_of(run.owner, run.id.to_string().as_bytes()),
+            hex(run.owner),
+        );
+        format!("{}:{{{tag:02}}}:run:{owner}:{}", self.prefix, run.id)
+    }
+
+    /// The sorted set of the session's runs that carry this tag.
+    pub(crate) fn session(&self, tag: u8, owner: Owner, session: &str) -> String {
+        let owner = hex(owner);
+        format!("{}:{{{tag:02}}}:ses:{owner}:{session}", self.prefix)
+    }
+
+    /// The log of the news about what carries this tag.
+    pub(crate) fn log(&self, tag: u8) -> String {
+        format!("{}:{{{tag:02}}}:log", self.prefix)
+    }
+
+    /// The key that a probe writes.
+    pub(crate) fn probe(&self) -> String {
+        format!("{}:{{00}}:probe", self.prefix)
+    }
+}
+
+/// The tag of a run, or of another thing of this owner.
+///
+/// Replicas of different versions must agree: the hash is FNV-1a, and never changes below one
+/// prefix.
+pub(crate) fn tag_of(owner: Owner, name: &[u8]) -> u8 {
+    let bytes = owner.digest().to_be_bytes();
+    let hash = bytes
+        .iter()
+        .chain(name)
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+        });
+    ((hash >> 32) % u64::from(TAGS)) as u8
+}
+
+pub(crate) fn tag_of_run(run: &RunKey) -> u8 {
+    tag_of(run.owner, run.id.to_string().as_bytes())
+}
+
+/// The owner as 32 hexadecimal digits.
+pub(crate) fn hex(owner: Owner) -> String {
+    format!("{:032x}", owner.digest())
+}
+
+/// The owner of 32 hexadecimal digits.
+pub(crate) fn owner_of(hex: &str) -> Option<Owner> {
+    if hex.len() != 32 {
+        return None;
+    }
+    u128::from_str_radix(hex, 16).ok().map(Owner::from_digest)
+}

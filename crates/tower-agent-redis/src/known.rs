@@ -1,0 +1,89 @@
+//! The parts of runs that this replica has, as far as the store knows them.
+
+use std::{collections::HashMap, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+use tower_agent::{
+    RunId,
+    registry::store::{News, Question, Recalled, RunKey},
+};
+
+/// A part of a live run.
+#[derive(Clone, Debug)]
+pub(crate) struct KnownPart {
+    pub(crate) part: u64,
+    pub(crate) session: Option<Arc<str>>,
+    parent: Option<RunId>,
+    pub(crate) incarnation: u64,
+    /// The turns that the part was granted.
+    pub(crate) granted: u32,
+    /// The age of the run at the last answer, and when that was.
+    age: Duration,
+    answered: Instant,
+}
+
+impl KnownPart {
+    pub(crate) fn age_us(&self) -> u64 {
+        let age = self.age + self.answered.elapsed();
+        u64::try_from(age.as_micros()).unwrap_or(u64::MAX)
+    }
+}
+
+/// The parts by their runs.
+#[derive(Debug, Default)]
+pub(crate) struct Known {
+    parts: HashMap<RunKey, KnownPart>,
+}
+
+impl Known {
+    /// What was known before of the part that a question is about.
+    pub(crate) fn of(&self, question: &Question) -> Option<KnownPart> {
+        let known = self.parts.get(&question.run)?;
+        (known.part == question.part).then(|| known.clone())
+    }
+
+    pub(crate) fn session_of(&self, run: &RunKey) -> Option<Arc<str>> {
+        self.parts.get(run)?.session.clone()
+    }
+
+    /// Records an answer.
+    pub(crate) fn learn(&mut self, question: &Question, recalled: &Recalled) {
+        if recalled.end.is_some() {
+            self.parts.remove(&question.run);
+            return;
+        }
+        let former = self.parts.remove(&question.run);
+        let former = former.filter(|it| it.part == question.part);
+        let (session, parent) = former.map_or((None, None), |it| (it.session, it.parent));
+        let known = KnownPart {
+            part: question.part,
+            session: question.session.clone().or(session),
+            parent: question.parent.clone().or(parent),
+            incarnation: recalled.incarnation,
+            granted: recalled.granted,
+            age: recalled.age,
+            answered: Instant::now(),
+        };
+        self.parts.insert(question.run.clone(), known);
+    }
+
+    /// Forgets the part that has left.
+    pub(crate) fn forget(&mut self, news: &News) {
+        if let News::Left { run, part } = news {
+            if self.parts.get(run).is_some_and(|it| it.part == *part) {
+                self.parts.remove(run);
+            }
+        }
+    }
+
+    /// A question about each part, by which the store keeps it.
+    pub(crate) fn questions(&self) -> Vec<Question> {
+        let questions = self.parts.iter().map(|(run, known)| {
+            let mut question = Question::new(run.clone(), known.part);
+            question.session.clone_from(&known.session);
+            question.parent.clone_from(&known.parent);
+            question
+        });
+        questions.collect()
+    }
+}

@@ -1,0 +1,207 @@
+//! The task that reads the logs.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use redis::{
+    RedisError, RedisResult, Value,
+    aio::MultiplexedConnection,
+    from_redis_value,
+    streams::{StreamId, StreamRangeReply, StreamReadReply},
+};
+use tokio::time::{Instant, sleep};
+
+use crate::{
+    keys::TAGS,
+    lock,
+    shared::Shared,
+    tell::{FIRST_WAIT, LONGEST_WAIT},
+    wire::heard,
+};
+
+/// How long a read waits for news, in ms.
+const BLOCK: u32 = 400;
+
+/// A socket that is silent for longer is dead.
+const ANSWER: Duration = Duration::from_secs(2);
+
+/// How often the logs are checked for news that were trimmed before they were read.
+const CHECK: Duration = Duration::from_secs(1);
+
+/// The number of entries in one read, of each log.
+const ENTRIES: u32 = 1000;
+
+/// A connection that reads, and how far it has read.
+#[derive(Debug)]
+pub(crate) struct Reader {
+    connection: MultiplexedConnection,
+    logs: Vec<String>,
+    /// The id of the last entry read of each log; `0-0` for a log that was empty.
+    cursors: Vec<String>,
+    /// The server's process.
+    server: String,
+    checked: Instant,
+}
+
+impl Reader {
+    /// Begins at the end of the logs.
+    pub(crate) async fn open(shared: &Shared) -> RedisResult<Self> {
+        let connection = shared.address.open(ANSWER).await?;
+        let keys = &shared.commands.keys;
+        let mut reader = Self {
+            connection,
+            logs: (0..TAGS).map(|tag| keys.log(tag)).collect(),
+            cursors: Vec::new(),
+            server: String::new(),
+            checked: Instant::now(),
+        };
+        reader.server = reader.server().await?;
+        let mut pipe = redis::pipe();
+        for log in &reader.logs {
+            pipe.cmd("XREVRANGE").arg(log).arg("+").arg("-");
+            pipe.arg("COUNT").arg(1);
+        }
+        reader.cursors = first_ids(pipe, &mut reader.connection).await?;
+        Ok(reader)
+    }
+
+    async fn server(&mut self) -> RedisResult<String> {
+        let mut cmd = redis::cmd("INFO");
+        let info: String = cmd.arg("server").query_async(&mut self.connection).await?;
+        let id = info.lines().find_map(|line| line.strip_prefix("run_id:"));
+        Ok(id.unwrap_or_default().trim().to_owned())
+    }
+
+    /// Whether all that was written since the last read can still be read.
+    async fn is_whole(&mut self) -> RedisResult<bool> {
+        let mut pipe = redis::pipe();
+        for log in &self.logs {
+            pipe.cmd("XRANGE").arg(log).arg("-").arg("+");
+            pipe.arg("COUNT").arg(1);
+        }
+        let first = first_ids(pipe, &mut self.connection).await?;
+        let server = self.server().await?;
+        self.checked = Instant::now();
+        let is_whole = |(first, cursor): (&String, &String)| match cursor.as_str() {
+            NONE => true,
+            _ if first == NONE => false,
+            cursor => number_of(first) <= number_of(cursor),
+        };
+        Ok(server == self.server && first.iter().zip(&self.cursors).all(is_whole))
+    }
+
+    /// Waits for entries, and reads them.
+    async fn read(&mut self) -> RedisResult<Vec<(usize, StreamId)>> {
+        let mut cmd = redis::cmd("XREAD");
+        cmd.arg("COUNT").arg(ENTRIES).arg("BLOCK").arg(BLOCK);
+        cmd.arg("STREAMS").arg(&self.logs).arg(&self.cursors);
+        let reply: Option<StreamReadReply> = cmd.query_async(&mut self.connection).await?;
+        let mut entries = Vec::new();
+        for stream in reply.into_iter().flat_map(|reply| reply.keys) {
+            let Some(at) = self.logs.iter().position(|log| *log == stream.key) else {
+                continue;
+            };
+            for entry in stream.ids {
+                self.cursors[at].clone_from(&entry.id);
+                entries.push((at, entry));
+            }
+        }
+        Ok(entries)
+    }
+}
+
+const NONE: &str = "0-0";
+
+async fn first_ids(
+    pipe: redis::Pipeline,
+    connection: &mut MultiplexedConnection,
+) -> RedisResult<Vec<String>> {
+    let mut pipe = pipe;
+    let replies: Vec<RedisResult<Value>> = pipe.ignore_errors().query_async(connection).await?;
+    let id = |reply: RedisResult<Value>| {
+        let reply: StreamRangeReply = from_redis_value(reply?)?;
+        let first = reply.ids.into_iter().next();
+        Ok(first.map_or_else(|| NONE.to_owned(), |entry| entry.id))
+    };
+    replies.into_iter().map(id).collect()
+}
+
+/// The two numbers of an entry's id.
+fn number_of(id: &str) -> (u64, u64) {
+    let (time, count) = id.split_once('-').unwrap_or((id, "0"));
+    (time.parse().unwrap_or(0), count.parse().unwrap_or(0))
+}
+
+/// Reads the logs for as long as the store lives.
+pub(crate) async fn listen(shared: Arc<Shared>, first: Option<Reader>) {
+    let (mut opened, mut wait) = (first, FIRST_WAIT);
+    loop {
+        let reader = match opened.take() {
+            Some(reader) => Ok(reader),
+            None => {
+                let reader = Reader::open(&shared).await;
+                if reader.is_ok() {
+                    shared.hear_hole();
+                }
+                reader
+            }
+        };
+        let outcome = match reader {
+            Ok(mut reader) => {
+                let since = Instant::now();
+                let outcome = read_on(&shared, &mut reader).await;
+                if since.elapsed() > ANSWER {
+                    wait = FIRST_WAIT;
+                }
+                outcome
+            }
+            Err(error) => Err(error),
+        };
+        let Err(error) = outcome else { continue };
+        shared.counts.listens.store(false, Ordering::Release);
+        report(&shared, &error);
+        sleep(wait.mul_f64(0.8 + 0.4 * fastrand::f64())).await;
+        wait = (2 * wait).min(LONGEST_WAIT);
+    }
+}
+
+/// Reads on until the connection fails, or is to be made anew.
+async fn read_on(shared: &Shared, reader: &mut Reader) -> RedisResult<()> {
+    let generation = shared.link.generation();
+    loop {
+        let late = lock(&shared.counts.read).elapsed();
+        if reader.checked.elapsed() >= CHECK || late >= CHECK {
+            if !reader.is_whole().await? {
+                return Ok(());
+            }
+        }
+        let entries = reader.read().await?;
+        *lock(&shared.counts.read) = Instant::now();
+        shared.counts.listens.store(true, Ordering::Release);
+        for (at, entry) in entries {
+            match heard(&entry.map, &shared.commands.replica) {
+                Ok(Some(heard)) => shared.hear(heard),
+                Ok(None) => {}
+                Err(_) => shared.log_damage(&reader.logs[at], &entry.id),
+            }
+        }
+        // The store was away: the server may be another one.
+        if shared.link.generation() != generation {
+            return Ok(());
+        }
+    }
+}
+
+fn report(shared: &Shared, error: &RedisError) {
+    match crate::link::Trouble::of(error) {
+        crate::link::Trouble::Damaged(cause) => {
+            let keys = &shared.commands.keys;
+            shared.log_damage(&keys.log(0).replace("{00}", "{*}"), &cause);
+        }
+        trouble => {
+            tracing::debug!(target: "tower_agent", cause = %trouble, "the log of the store of runs is not read");
+        }
+    }
+}

@@ -1,0 +1,157 @@
+//! The scripts, and the commands that run them.
+
+use std::sync::LazyLock;
+
+use redis::{Cmd, RedisResult, Script, aio::MultiplexedConnection};
+use tower_agent::registry::store::{News, Question, RunKey};
+
+use crate::{
+    keys::{Keys, hex, tag_of_run},
+    known::KnownPart,
+    options::RedisOptions,
+    queue::Item,
+    wire::encode_end,
+};
+
+struct Scripts {
+    ask: (Script, &'static str),
+    ended: (Script, &'static str),
+    left: (Script, &'static str),
+    reopened: (Script, &'static str),
+}
+
+static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
+    let script = |text: &'static str| (Script::new(text), text);
+    Scripts {
+        ask: script(include_str!("scripts/ask.lua")),
+        ended: script(include_str!("scripts/ended.lua")),
+        left: script(include_str!("scripts/left.lua")),
+        reopened: script(include_str!("scripts/reopened.lua")),
+    }
+});
+
+/// Makes the scripts known to the server.
+pub(crate) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<()> {
+    let all = &*SCRIPTS;
+    let mut pipe = redis::pipe();
+    for (_, text) in [&all.ask, &all.ended, &all.left, &all.reopened] {
+        pipe.cmd("SCRIPT").arg("LOAD").arg(text);
+    }
+    pipe.exec_async(connection).await
+}
+
+fn run(script: &(Script, &str), keys: &[&str]) -> Cmd {
+    let mut cmd = redis::cmd("EVALSHA");
+    cmd.arg(script.0.get_hash()).arg(keys.len()).arg(keys);
+    cmd
+}
+
+/// How long the store keeps an end that nobody asks about, in ms.
+fn end_ttl() -> u128 {
+    tower_agent::RunRegistry::REMEMBERED.as_millis()
+}
+
+/// What a command needs beside its subject.
+#[derive(Debug)]
+pub(crate) struct Commands {
+    pub(crate) keys: Keys,
+    /// The name of this replica: no other one has it.
+    pub(crate) replica: String,
+    ttl_ms: u128,
+}
+
+impl Commands {
+    pub(crate) fn new(options: &RedisOptions) -> Self {
+        let name = options.replica.as_deref().unwrap_or("r");
+        Self {
+            keys: Keys::new(options.prefix.clone()),
+            replica: format!("{name}-{:016x}", fastrand::u64(..)),
+            ttl_ms: options.ttl.as_millis(),
+        }
+    }
+
+    /// Asks about a run. `known` is what this replica had of it at the last answer, which a store
+    /// that has lost the run takes over.
+    pub(crate) fn ask(&self, question: &Question, known: Option<&KnownPart>) -> Cmd {
+        let key = self.keys.run(&question.run);
+        let session = question.session.as_deref().unwrap_or_default();
+        let index = match session {
+            "" => key.clone(),
+            session => {
+                let tag = tag_of_run(&question.run);
+                self.keys.session(tag, question.run.owner, session)
+            }
+        };
+        let (want, cap) = match question.turns {
+            Some(turns) => (turns.want.to_string(), turns.cap.to_string()),
+            None => (String::new(), String::new()),
+        };
+        let fresh = known.map_or_else(|| fastrand::u64(..), |known| known.incarnation);
+        let mut cmd = run(&SCRIPTS.ask, &[&key, &index]);
+        cmd.arg(fresh)
+            .arg(known.map_or(0, |known| known.age_us()))
+            .arg(self.part(question.part))
+            .arg(known.map_or(0, |known| known.granted))
+            .arg(known.map_or_else(String::new, |known| known.incarnation.to_string()))
+            .arg(want)
+            .arg(cap)
+            .arg(self.ttl_ms.to_string())
+            .arg(end_ttl().to_string())
+            .arg(session)
+            .arg(
+                question
+                    .parent
+                    .as_ref()
+                    .map_or_else(String::new, ToString::to_string),
+            )
+            .arg(question.run.id.to_string());
+        cmd
+    }
+
+    /// Tells news; `None` for those of a session, which are several commands.
+    pub(crate) fn tell(&self, item: &Item) -> Option<Cmd> {
+        let index = |run: &RunKey| match item.session.as_deref() {
+            Some(session) => self.keys.session(tag_of_run(run), run.owner, session),
+            None => self.keys.run(run),
+        };
+        let session = item.session.as_deref().unwrap_or_default();
+        Some(match &item.news {
+            News::Ended {
+                run: ended,
+                incarnation,
+                if_known,
+                end,
+            } => {
+                let (key, log) = (self.keys.run(ended), self.keys.log(tag_of_run(ended)));
+                let mut cmd = run(&SCRIPTS.ended, &[&key, &log, &index(ended)]);
+                cmd.arg(incarnation.map_or_else(String::new, |it| it.to_string()))
+                    .arg(incarnation.unwrap_or(item.fresh))
+                    .arg(u8::from(*if_known))
+                    .arg(encode_end(end))
+                    .arg(end_ttl().to_string())
+                    .arg(&self.replica)
+                    .arg(hex(ended.owner))
+                    .arg(ended.id.to_string())
+                    .arg(session);
+                cmd
+            }
+            News::Left { run: left, part } => {
+                let mut cmd = run(&SCRIPTS.left, &[&self.keys.run(left), &index(left)]);
+                cmd.arg(self.part(*part))
+                    .arg(session)
+                    .arg(left.id.to_string());
+                cmd
+            }
+            News::Reopened { run: reopened } => {
+                let mut cmd = run(&SCRIPTS.reopened, &[&self.keys.run(reopened)]);
+                cmd.arg(item.fresh).arg(self.ttl_ms.to_string());
+                cmd
+            }
+            _ => return None,
+        })
+    }
+
+    fn part(&self, part: u64) -> String {
+        format!("{}:{part}", self.replica)
+    }
+}

@@ -1,0 +1,90 @@
+-- Answers a question about a run, makes the run known, and grants turns.
+-- KEYS: run, session index (or the run again)
+-- ARGV: 1 incarnation if the run is new, 2 age in us if it is new, 3 part, 4 turns the part is known
+--   to have, 5 incarnation of those turns or '', 6 want or '', 7 cap, 8 ttl in ms, 9 ttl of an end
+--   in ms, 10 session or '', 11 parent or '', 12 id
+-- Returns {incarnation, age in us, end or '', granted, elsewhere, parent or '', damaged key or ''}
+local run = KEYS[1]
+local stored = redis.call('HGETALL', run)
+local time = redis.call('TIME')
+local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
+local incarnation, opened, ended, parent, session, mine, alive
+local elsewhere = 0
+local name = 't:' .. ARGV[3]
+for at = 1, #stored, 2 do
+  local field, value = stored[at], stored[at + 1]
+  if field == 'inc' then incarnation = value
+  elseif field == 'opened' then opened = tonumber(value)
+  elseif field == 'end' then ended = value
+  elseif field == 'parent' then parent = value
+  elseif field == 'session' then session = value
+  elseif field == 'a:' .. ARGV[3] then alive = true
+  elseif string.sub(field, 1, 2) == 't:' then
+    local turns = tonumber(value)
+    if not turns or turns < 0 or turns ~= math.floor(turns) or turns > 4294967295 then
+      return redis.error_reply('DAMAGED ' .. field)
+    end
+    if field == name then mine = turns else elsewhere = elsewhere + turns end
+  end
+end
+if #stored > 0 and not (incarnation and string.match(incarnation, '^%d+$') and opened) then
+  return redis.error_reply('DAMAGED inc or opened')
+end
+if ended then
+  redis.call('PEXPIRE', run, ARGV[9], 'GT')
+  return {incarnation, math.max(now - opened, 0), ended, 0, 0, parent or '', ''}
+end
+local fields = {}
+if not incarnation then
+  incarnation = ARGV[1]
+  opened = now - tonumber(ARGV[2])
+  fields = {'inc', incarnation, 'opened', string.format('%.0f', opened)}
+end
+if not session and ARGV[10] ~= '' then
+  session = ARGV[10]
+  fields[#fields + 1] = 'session'
+  fields[#fields + 1] = session
+end
+if not parent and ARGV[11] ~= '' then
+  parent = ARGV[11]
+  fields[#fields + 1] = 'parent'
+  fields[#fields + 1] = parent
+end
+local granted = mine or 0
+if ARGV[5] == incarnation then granted = math.max(granted, tonumber(ARGV[4])) end
+if ARGV[6] ~= '' then
+  local left = math.max(tonumber(ARGV[7]) - elsewhere, 0)
+  granted = math.max(granted, math.min(tonumber(ARGV[6]), left))
+end
+if granted ~= (mine or 0) then
+  fields[#fields + 1] = name
+  fields[#fields + 1] = string.format('%.0f', granted)
+end
+if not alive then
+  fields[#fields + 1] = 'a:' .. ARGV[3]
+  fields[#fields + 1] = '1'
+end
+local damaged = ''
+if #fields > 0 then redis.call('HSET', run, unpack(fields)) end
+if redis.call('PTTL', run) < 0 then
+  redis.call('PEXPIRE', run, ARGV[8])
+else
+  redis.call('PEXPIRE', run, ARGV[8], 'GT')
+end
+if session and session == ARGV[10] then
+  -- By the time at which the entry expires, so that the index sheds runs that are gone.
+  local expires = now / 1000 + tonumber(ARGV[8])
+  local index = KEYS[2]
+  local added = redis.pcall('ZADD', index, 'GT', expires, incarnation .. ':' .. ARGV[12])
+  if type(added) == 'table' and added.err then
+    damaged = index
+  else
+    redis.call('ZREMRANGEBYSCORE', index, '-inf', now / 1000)
+    if redis.call('PTTL', index) < 0 then
+      redis.call('PEXPIRE', index, ARGV[8])
+    else
+      redis.call('PEXPIRE', index, ARGV[8], 'GT')
+    end
+  end
+end
+return {incarnation, math.max(now - opened, 0), '', granted, elsewhere, parent or '', damaged}

@@ -1,0 +1,309 @@
+//! What the store and its tasks share: the questions, the news, and what was heard.
+
+use std::{
+    collections::VecDeque,
+    sync::{
+        Mutex,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{Pipeline, RedisResult, Value, from_redis_value};
+use tokio::{sync::Notify, time::Instant};
+use tower_agent::{
+    RunId, RunRegistry,
+    registry::store::{Heard, News, Question, Recalled, RunKey, StoreLost},
+};
+
+use crate::{
+    address::Address,
+    known::Known,
+    link::{Link, Trouble},
+    lock,
+    options::RedisOptions,
+    queue::{Item, Queue},
+    scripts::{self, Commands},
+    wire::decode_end,
+};
+
+/// The longest that a question waits whose caller does not limit it.
+const ANSWER: Duration = Duration::from_secs(1);
+
+/// The least time between two log lines about keys that are damaged.
+const DAMAGE_LOG: Duration = Duration::from_secs(10);
+
+/// The state of a [`RedisRunStore`](crate::RedisRunStore).
+#[derive(Debug)]
+pub(crate) struct Shared {
+    pub(crate) address: Address,
+    pub(crate) commands: Commands,
+    pub(crate) ttl: Duration,
+    pub(crate) link: Link,
+    pub(crate) queue: Mutex<Queue>,
+    pub(crate) known: Mutex<Known>,
+    /// Wakes the task that tells.
+    pub(crate) told: Notify,
+    /// Whether the ends of the last minute are to be told again.
+    pub(crate) retells: AtomicBool,
+    inbox: Mutex<VecDeque<Heard>>,
+    arrived: Notify,
+    pub(crate) counts: Counts,
+    damage_logged: Mutex<Option<Instant>>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Counts {
+    pub(crate) questions: AtomicU64,
+    pub(crate) lost: AtomicU64,
+    pub(crate) dropped: AtomicU64,
+    /// Whether the log is being read.
+    pub(crate) listens: AtomicBool,
+    /// When the log was read last.
+    pub(crate) read: Mutex<Instant>,
+}
+
+impl Shared {
+    pub(crate) fn new(address: Address, options: &RedisOptions) -> Self {
+        Self {
+            address,
+            commands: Commands::new(options),
+            ttl: options.ttl,
+            link: Link::default(),
+            queue: Mutex::default(),
+            known: Mutex::default(),
+            told: Notify::new(),
+            retells: AtomicBool::new(false),
+            inbox: Mutex::default(),
+            arrived: Notify::new(),
+            counts: Counts {
+                questions: AtomicU64::new(0),
+                lost: AtomicU64::new(0),
+                dropped: AtomicU64::new(0),
+                listens: AtomicBool::new(false),
+                read: Mutex::new(Instant::now()),
+            },
+            damage_logged: Mutex::default(),
+        }
+    }
+
+    pub(crate) async fn answer(&self, question: Question) -> Result<Recalled, StoreLost> {
+        self.counts.questions.fetch_add(1, Ordering::Relaxed);
+        let mut unanswered = Unanswered(Some(&self.counts.lost));
+        let recalled = self.ask(&question).await?;
+        unanswered.0 = None;
+        Ok(recalled)
+    }
+
+    /// Asks the store, and remembers what it says of this replica's part.
+    pub(crate) async fn ask(&self, question: &Question) -> Result<Recalled, StoreLost> {
+        let (mut connection, generation) = self.link.get().ok_or_else(StoreLost::default)?;
+        connection.set_response_timeout(ANSWER);
+        let mut watch = self.link.watch(generation);
+        let known = lock(&self.known).of(question);
+        // What this replica has told about the run before comes before the question.
+        let news = lock(&self.queue).about(&question.run);
+        let mut pipe = Pipeline::new();
+        pipe.ignore_errors();
+        for cmd in news.iter().filter_map(|item| self.commands.tell(item)) {
+            pipe.add_command(cmd);
+        }
+        let at = pipe.len();
+        pipe.add_command(self.commands.ask(question, known.as_ref()));
+        if let Some(parent) = &question.parent {
+            self.read_end(&mut pipe, question, parent);
+        }
+        let mut replies = self.send(&mut connection, &pipe).await;
+        if let Ok(answers) = &replies {
+            let first = answers[at].as_ref().err().map(Trouble::of);
+            if let Some(Trouble::NoScript) = first {
+                if let Err(error) = scripts::load(&mut connection).await {
+                    watch.failed(&Trouble::of(&error));
+                    return Err(StoreLost::default());
+                }
+                replies = self.send(&mut connection, &pipe).await;
+            }
+        }
+        let answered = async {
+            let mut replies = replies?.into_iter().skip(at);
+            let answer = replies.next().unwrap_or(Ok(Value::Nil));
+            let (mut recalled, parent) = self.read(question, answer)?;
+            if let Some(parent) = parent {
+                let reply = match replies.next() {
+                    Some(reply) if question.parent.as_ref() == Some(&parent) => reply,
+                    _ => {
+                        // Nobody but the store knew this parent.
+                        let mut pipe = Pipeline::new();
+                        self.read_end(pipe.ignore_errors(), question, &parent);
+                        let replies = self.send(&mut connection, &pipe).await?;
+                        replies.into_iter().next().unwrap_or(Ok(Value::Nil))
+                    }
+                };
+                let key = self.key_of(question, &parent);
+                recalled.parent_end = reply
+                    .and_then(|reply| Ok(from_redis_value::<Option<String>>(reply)?))
+                    .map_err(|error| About(key.clone(), Trouble::of(&error)))?
+                    .map(|end| decode_end(&end).ok_or_else(|| damaged(key, "end")))
+                    .transpose()?;
+            }
+            Ok::<_, About>(recalled)
+        };
+        match answered.await {
+            Ok(recalled) => {
+                watch.succeeded();
+                lock(&self.known).learn(question, &recalled);
+                Ok(recalled)
+            }
+            Err(About(key, trouble)) => {
+                watch.failed(&trouble);
+                if let Trouble::Damaged(cause) = &trouble {
+                    self.log_damage(&key, cause);
+                }
+                Err(StoreLost::default())
+            }
+        }
+    }
+
+    async fn send(
+        &self,
+        connection: &mut redis::aio::MultiplexedConnection,
+        pipe: &Pipeline,
+    ) -> Result<Vec<RedisResult<Value>>, About> {
+        let replies = pipe
+            .query_async::<Vec<RedisResult<Value>>>(connection)
+            .await;
+        let replies = replies.map_err(|error| About(String::new(), Trouble::of(&error)))?;
+        if replies.len() < pipe.len() {
+            let short = Trouble::Broken("the server answered too little".into());
+            return Err(About(String::new(), short));
+        }
+        Ok(replies)
+    }
+
+    fn key_of(&self, question: &Question, id: &RunId) -> String {
+        self.commands.keys.run(&RunKey {
+            owner: question.run.owner,
+            id: id.clone(),
+        })
+    }
+
+    fn read_end(&self, pipe: &mut Pipeline, question: &Question, id: &RunId) {
+        pipe.cmd("HGET").arg(self.key_of(question, id)).arg("end");
+    }
+
+    /// Reads the answer to a question: what it says of the run, and the id of the run's parent.
+    fn read(
+        &self,
+        question: &Question,
+        answer: RedisResult<Value>,
+    ) -> Result<(Recalled, Option<RunId>), About> {
+        type Answer = (String, i64, String, i64, i64, String, String);
+        let key = || self.commands.keys.run(&question.run);
+        let answer = answer.and_then(|answer| Ok(from_redis_value::<Answer>(answer)?));
+        let answer = answer.map_err(|error| About(key(), Trouble::of(&error)))?;
+        let (incarnation, age, end, granted, elsewhere, parent, damage) = answer;
+        if !damage.is_empty() {
+            self.log_damage(&damage, "it is no sorted set");
+        }
+        let turns = |turns: i64| u32::try_from(turns.max(0)).unwrap_or(u32::MAX);
+        let mut recalled = Recalled::default();
+        recalled.incarnation = incarnation.parse().map_err(|_| damaged(key(), "inc"))?;
+        recalled.age = Duration::from_micros(age.max(0).unsigned_abs());
+        recalled.granted = turns(granted);
+        recalled.turns_elsewhere = turns(elsewhere);
+        if !end.is_empty() {
+            let end = decode_end(&end).ok_or_else(|| damaged(key(), "end"))?;
+            recalled.end = Some(end);
+        }
+        let parent = Some(parent).filter(|parent| !parent.is_empty());
+        let parent = parent.map(|it| it.parse().map_err(|_| damaged(key(), "parent")));
+        Ok((recalled, parent.transpose()?))
+    }
+
+    pub(crate) fn tell(&self, news: News) {
+        let session = match &news {
+            News::Ended { run, .. } | News::Left { run, .. } => lock(&self.known).session_of(run),
+            _ => None,
+        };
+        lock(&self.known).forget(&news);
+        let dropped = lock(&self.queue).push(news, session);
+        self.counts.dropped.fetch_add(dropped, Ordering::Relaxed);
+        self.told.notify_one();
+    }
+
+    pub(crate) fn hear(&self, heard: Heard) {
+        let mut inbox = lock(&self.inbox);
+        let is_hole = matches!(heard, Heard::Hole);
+        if is_hole && matches!(inbox.back(), Some(Heard::Hole)) {
+            return;
+        }
+        if inbox.len() >= RunRegistry::ENDED {
+            // Nobody listens, or not fast enough: what the news were about is asked anew.
+            inbox.clear();
+            inbox.push_back(Heard::Hole);
+        } else {
+            inbox.push_back(heard);
+        }
+        drop(inbox);
+        self.arrived.notify_one();
+    }
+
+    /// News may have been lost, on both sides.
+    pub(crate) fn hear_hole(&self) {
+        self.retells.store(true, Ordering::Release);
+        self.told.notify_one();
+        self.hear(Heard::Hole);
+    }
+
+    pub(crate) async fn next(&self) -> Heard {
+        loop {
+            let heard = lock(&self.inbox).pop_front();
+            if let Some(heard) = heard {
+                return heard;
+            }
+            self.arrived.notified().await;
+        }
+    }
+
+    /// Logs that a key does not hold what replicas write, at most once in a while.
+    pub(crate) fn log_damage(&self, key: &str, cause: &str) {
+        let mut logged = lock(&self.damage_logged);
+        if logged.is_some_and(|at| at.elapsed() < DAMAGE_LOG) {
+            return;
+        }
+        *logged = Some(Instant::now());
+        drop(logged);
+        tracing::warn!(target: "tower_agent", key, cause, "a key of the store of runs is damaged");
+    }
+
+    /// Logs that the store does not take news as they are.
+    pub(crate) fn drop_news(&self, item: &Item, cause: &str) {
+        self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+        let key = match &item.news {
+            News::Ended { run, .. } | News::Left { run, .. } | News::Reopened { run } => {
+                self.commands.keys.run(run)
+            }
+            _ => String::new(),
+        };
+        self.log_damage(&key, cause);
+    }
+}
+
+/// Trouble with this key, which is empty if it is with no key of its own.
+#[derive(Debug)]
+pub(crate) struct About(pub(crate) String, pub(crate) Trouble);
+
+fn damaged(key: String, field: &str) -> About {
+    About(key, Trouble::Damaged(format!("its field {field}")))
+}
+
+/// Counts a question that got no answer, also one that was dropped.
+struct Unanswered<'a>(Option<&'a AtomicU64>);
+
+impl Drop for Unanswered<'_> {
+    fn drop(&mut self) {
+        if let Some(lost) = self.0 {
+            lost.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+}

@@ -1,0 +1,170 @@
+//! How ends and news are written in the store.
+
+use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
+
+use http::StatusCode;
+use redis::{FromRedisValue, Value};
+use serde::{Deserialize, Serialize};
+use tower_agent::{
+    FailureClass, ReasonClass, RunId, TerminalReason,
+    registry::store::{Heard, RunEnd, RunKey},
+};
+
+use crate::keys::owner_of;
+
+/// The end of a run as JSON.
+#[derive(Serialize, Deserialize)]
+struct EndText<'a> {
+    reason: Cow<'a, str>,
+    /// The class of the failure, if the upstream failed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    failure: Option<Cow<'a, str>>,
+    /// The class and the status of a reason that the program defines.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    class: Option<Cow<'a, str>>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    elapsed_us: u64,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    limit_us: Option<u64>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    at_turn: Option<u32>,
+    #[serde(default)]
+    at_cap: bool,
+}
+
+pub(crate) fn encode_end(end: &RunEnd) -> String {
+    let micros = |it: Duration| u64::try_from(it.as_micros()).unwrap_or(u64::MAX);
+    let (failure, custom) = match &end.reason {
+        TerminalReason::Failed(class) => (Some(class.as_str().into()), None),
+        TerminalReason::Custom(custom) => (None, Some(custom)),
+        _ => (None, None),
+    };
+    let text = EndText {
+        reason: end.reason.as_str().into(),
+        failure,
+        class: custom.map(|it| it.class.as_str().into()),
+        status: custom.map(|it| it.status.as_u16()),
+        elapsed_us: micros(end.elapsed),
+        limit_us: end.limit.map(micros),
+        at_turn: end.at_turn,
+        at_cap: end.at_cap,
+    };
+    // A struct of texts and numbers always serializes.
+    serde_json::to_string(&text).unwrap_or_default()
+}
+
+/// The end that [`encode_end`] wrote; `None` for any other text.
+pub(crate) fn decode_end(text: &str) -> Option<RunEnd> {
+    let text: EndText<'_> = serde_json::from_str(text).ok()?;
+    let reason = match (&*text.reason, &text.failure, &text.class, text.status) {
+        (_, Some(failure), _, _) => {
+            let mut all = FailureClass::ALL.into_iter();
+            TerminalReason::Failed(all.find(|class| class.as_str() == failure)?)
+        }
+        (name, _, Some(class), Some(status)) => {
+            let mut all = ReasonClass::ALL.into_iter();
+            let class = all.find(|it| it.as_str() == class)?;
+            TerminalReason::custom(name, class, StatusCode::from_u16(status).ok()?)
+        }
+        ("completed", _, _, _) => TerminalReason::Completed,
+        (name, _, _, _) => name.parse().ok()?,
+    };
+    let mut end = RunEnd::new(reason);
+    end.elapsed = Duration::from_micros(text.elapsed_us);
+    end.limit = text.limit_us.map(Duration::from_micros);
+    end.at_turn = text.at_turn;
+    end.at_cap = text.at_cap;
+    Some(end)
+}
+
+/// Reads an entry of a log. `Ok(None)` for one that this replica has written itself, or of a kind
+/// that a later version tells.
+///
+/// # Errors
+///
+/// The entry is damaged.
+pub(crate) fn heard(
+    fields: &HashMap<String, Value>,
+    replica: &str,
+) -> Result<Option<Heard>, Damaged> {
+    let text = |name: &str| {
+        let value = fields.get(name).ok_or(Damaged)?;
+        String::from_redis_value_ref(value).map_err(|_| Damaged)
+    };
+    let kind = text("k")?;
+    if text("r")? == replica {
+        return Ok(None);
+    }
+    let owner = owner_of(&text("o")?).ok_or(Damaged)?;
+    let id_of = |text: String| text.parse::<RunId>().map_err(|_| Damaged);
+    Ok(match &*kind {
+        "end" => Some(Heard::Ended {
+            run: RunKey {
+                owner,
+                id: id_of(text("i")?)?,
+            },
+            incarnation: text("n")?.parse().map_err(|_| Damaged)?,
+            end: decode_end(&text("e")?).ok_or(Damaged)?,
+        }),
+        "ses" => Some(Heard::SessionEnded {
+            owner,
+            session: Arc::from(text("s")?),
+            spared: match text("x")? {
+                none if none.is_empty() => None,
+                id => Some(id_of(id)?),
+            },
+        }),
+        _ => None,
+    })
+}
+
+/// What was read is not what a replica writes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Damaged;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_reason_comes_back_as_it_was() {
+        let custom = |name: &str, class| TerminalReason::custom(name, class, StatusCode::CONFLICT);
+        let cuts = "step_timeout max_turn_time timeout client_disconnect aborted superseded \
+                    shutdown turn_cap_reached token_cap_reached retry_budget_exceeded \
+                    per_dispatch_errors_exceeded consecutive_errors loop_detected stuck \
+                    idle_circuit_open";
+        let mut reasons: Vec<_> = cuts.split(' ').map(|it| it.parse().unwrap()).collect();
+        reasons.extend(FailureClass::ALL.map(TerminalReason::Failed));
+        reasons.extend(ReasonClass::ALL.map(|class| custom("out_of_money", class)));
+        // The name of a reason of the crate, and one that has to be escaped.
+        reasons.push(custom("aborted", ReasonClass::Failure));
+        reasons.push(custom("a \"name\"\n", ReasonClass::Limit));
+        reasons.push(TerminalReason::Completed);
+        for reason in reasons {
+            let mut end = RunEnd::new(reason);
+            assert_eq!(decode_end(&encode_end(&end)), Some(end.clone()));
+            end.elapsed = Duration::from_micros(1_234_567);
+            end.limit = Some(Duration::from_secs(60));
+            end.at_turn = Some(u32::MAX);
+            end.at_cap = true;
+            assert_eq!(decode_end(&encode_end(&end)), Some(end));
+        }
+    }
+
+    #[test]
+    fn what_no_replica_wrote_is_no_end() {
+        for text in [
+            "",
+            "{}",
+            "aborted",
+            r#"{"reason":"no_such_reason","elapsed_us":0}"#,
+            r#"{"reason":"upstream_failed","elapsed_us":0}"#,
+            r#"{"reason":"upstream_failed","failure":"no_such","elapsed_us":0}"#,
+            r#"{"reason":"x","class":"limit","status":99,"elapsed_us":0}"#,
+            r#"{"reason":"aborted","elapsed_us":-1}"#,
+        ] {
+            assert_eq!(decode_end(text), None, "{text}");
+        }
+    }
+}

@@ -1,0 +1,11 @@
+//! The store on servers of the tests' own, in real time. Without `redis-server` the tests say so,
+//! and do nothing.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "these are tests"
+)]
+
+mod model;
+mod server;

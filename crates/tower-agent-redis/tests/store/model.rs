@@ -1,0 +1,336 @@
+//! Random commands of three replicas, repeated at random, against a model of the scripts' rules.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    sync::Arc,
+    time::Duration,
+};
+
+use tokio::time::timeout;
+use tower_agent::{
+    Owner, RunId, TerminalReason,
+    registry::store::{
+        Heard, News, Question, Recalled, RunEnd, RunKey, RunStore, StoreFuture, TurnsAsked,
+    },
+};
+use tower_agent_redis::RedisRunStore;
+
+use crate::server::{Server, until};
+
+/// What the store must know of a run.
+#[derive(Clone, Debug)]
+struct ModelRun {
+    /// Learned from the store when it makes the run known.
+    incarnation: Option<u64>,
+    session: Option<Arc<str>>,
+    parent: Option<RunId>,
+    end: Option<RunEnd>,
+    parts: HashMap<(usize, u64), Part>,
+    /// The incarnation by which the run is listed in its session's index.
+    is_listed: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Part {
+    turns: u32,
+    is_alive: bool,
+}
+
+impl ModelRun {
+    fn new() -> Self {
+        Self {
+            incarnation: None,
+            session: None,
+            parent: None,
+            end: None,
+            parts: HashMap::new(),
+            is_listed: false,
+        }
+    }
+}
+
+/// What a replica tells the store of its part, should the store have lost the run.
+#[derive(Clone, Copy)]
+struct Remembered {
+    part: u64,
+    incarnation: u64,
+    turns: u32,
+}
+
+#[derive(Default)]
+struct Model {
+    remembered: [HashMap<RunKey, Remembered>; 3],
+    runs: HashMap<RunKey, ModelRun>,
+    /// The ends that each replica is to hear, by run and reason.
+    ends: [BTreeMap<String, usize>; 3],
+}
+
+impl Model {
+    fn ask(&mut self, replica: usize, question: &Question) -> Recalled {
+        let remembered = self.remembered[replica].get(&question.run).copied();
+        let remembered = remembered.filter(|it| it.part == question.part);
+        let run = self.runs.entry(question.run.clone()).or_insert_with(|| {
+            let mut new = ModelRun::new();
+            new.incarnation = remembered.map(|it| it.incarnation);
+            new
+        });
+        let mut expected = Recalled::default();
+        expected.end.clone_from(&run.end);
+        if run.end.is_none() {
+            if run.session.is_none() {
+                run.session.clone_from(&question.session);
+            }
+            if run.parent.is_none() {
+                run.parent.clone_from(&question.parent);
+            }
+            run.is_listed |= question.session.is_some() && run.session == question.session;
+            let ours = (replica, question.part);
+            let others = run.parts.iter().filter(|it| *it.0 != ours);
+            expected.turns_elsewhere = others.map(|it| it.1.turns).sum();
+            let part = run.parts.entry(ours).or_default();
+            part.is_alive = true;
+            if let Some(remembered) =
+                remembered.filter(|it| run.incarnation == Some(it.incarnation))
+            {
+                part.turns = part.turns.max(remembered.turns);
+            }
+            if let Some(turns) = question.turns {
+                let left = turns.cap.saturating_sub(expected.turns_elsewhere);
+                part.turns = part.turns.max(turns.want.min(left));
+            }
+            expected.granted = part.turns;
+        }
+        let parent = run.parent.clone().map(|id| RunKey {
+            owner: question.run.owner,
+            id,
+        });
+        let parent = parent.and_then(|parent| self.runs.get(&parent));
+        expected.parent_end = parent.and_then(|parent| parent.end.clone());
+        expected
+    }
+
+    /// Whether the store takes the end.
+    fn end(
+        &mut self,
+        replica: usize,
+        run: &RunKey,
+        incarnation: Option<u64>,
+        if_known: bool,
+        end: &RunEnd,
+    ) {
+        if !if_known && !self.runs.contains_key(run) {
+            let mut new = ModelRun::new();
+            new.incarnation = incarnation;
+            self.runs.insert(run.clone(), new);
+        }
+        let Some(known) = self.runs.get_mut(run) else {
+            return;
+        };
+        // An incarnation that no answer has told yet is a random one.
+        let is_other = incarnation.is_some() && incarnation != known.incarnation;
+        if is_other || known.end.is_some() {
+            return;
+        }
+        known.end = Some(end.clone());
+        for (at, ends) in self.ends.iter_mut().enumerate() {
+            if at != replica {
+                *ends
+                    .entry(format!("{} {}", run.id, end.reason))
+                    .or_default() += 1;
+            }
+        }
+    }
+
+    fn tell(&mut self, replica: usize, news: &News) {
+        match news {
+            News::Ended {
+                run,
+                incarnation,
+                if_known,
+                end,
+            } => self.end(replica, run, *incarnation, *if_known, end),
+            News::SessionEnded {
+                owner,
+                session,
+                spared,
+            } => {
+                let runs = self.runs.iter().filter(|(key, run)| {
+                    key.owner == *owner
+                        && run.is_listed
+                        && run.session.as_ref() == Some(session)
+                        && Some(&key.id) != spared.as_ref()
+                });
+                let runs: Vec<_> = runs.map(|(key, _)| key.clone()).collect();
+                let end = RunEnd::new(TerminalReason::Aborted);
+                for run in runs {
+                    self.end(replica, &run, None, true, &end);
+                }
+            }
+            News::Left { run, part } => {
+                let remembered = &mut self.remembered[replica];
+                if remembered.get(run).is_some_and(|it| it.part == *part) {
+                    remembered.remove(run);
+                }
+                let Some(known) = self.runs.get_mut(run) else {
+                    return;
+                };
+                let part = known.parts.get_mut(&(replica, *part));
+                let Some(part) = part.filter(|part| part.is_alive) else {
+                    return;
+                };
+                part.is_alive = false;
+                if known.end.is_none() && known.parts.values().all(|part| !part.is_alive) {
+                    self.runs.remove(run);
+                }
+            }
+            News::Reopened { run } => {
+                self.runs.insert(run.clone(), ModelRun::new());
+            }
+            _ => unreachable!(),
+        }
+    }
+}
+
+fn pick<T: Clone>(from: &[T]) -> T {
+    from[fastrand::usize(..from.len())].clone()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
+    let Some(server) = Server::start(&[]) else {
+        return;
+    };
+    let stores: [Arc<RedisRunStore>; 3] = [
+        server.store().await,
+        server.store().await,
+        server.store().await,
+    ];
+    let seed = std::env::var("SEED")
+        .ok()
+        .and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| fastrand::u64(..));
+    eprintln!("SEED={seed}");
+    fastrand::seed(seed);
+
+    let owners = [Owner::anonymous(), Owner::of(b"sk-one")];
+    let runs: Vec<RunKey> = (0..8)
+        .map(|at| RunKey {
+            owner: owners[at % 2],
+            id: format!("r:{at}").parse().unwrap(),
+        })
+        .collect();
+    let ids: Vec<RunId> = runs.iter().map(|run| run.id.clone()).collect();
+    let sessions: Vec<Arc<str>> = vec!["s".into(), "a session with spaces:{}".into()];
+    let mut model = Model::default();
+    let mut incarnations = vec![1_u64];
+    for step in 0..4000 {
+        let replica = fastrand::usize(..3);
+        let run = pick(&runs);
+        let part = 10 * replica as u64 + fastrand::u64(..2);
+        let repeats = 1 + usize::from(fastrand::u8(..4) == 0);
+        let kind = fastrand::u8(..20);
+        if kind < 12 {
+            let mut question = Question::new(run.clone(), part);
+            question.session = fastrand::bool().then(|| pick(&sessions));
+            question.parent = (fastrand::u8(..4) == 0).then(|| pick(&ids));
+            question.turns = fastrand::bool().then(|| TurnsAsked {
+                want: fastrand::u32(..12),
+                cap: fastrand::u32(..20),
+            });
+            for _ in 0..repeats {
+                let expected = model.ask(replica, &question);
+                let answer = ask(&stores[replica], question.clone()).await;
+                let of = |it: &Recalled| {
+                    let ends = (it.end.clone(), it.parent_end.clone());
+                    (ends, it.granted, it.turns_elsewhere)
+                };
+                assert_eq!(
+                    of(&answer),
+                    of(&expected),
+                    "SEED={seed} {step} {question:?}"
+                );
+                let known = model.runs.get_mut(&run).unwrap();
+                let incarnation = *known.incarnation.get_or_insert(answer.incarnation);
+                assert_eq!(answer.incarnation, incarnation, "SEED={seed} {step}");
+                incarnations.push(incarnation);
+                let known = Remembered {
+                    part,
+                    incarnation,
+                    turns: answer.granted,
+                };
+                let remembered = &mut model.remembered[replica];
+                match answer.end {
+                    Some(_) => drop(remembered.remove(&run)),
+                    None => drop(remembered.insert(run.clone(), known)),
+                }
+                assert!(answer.age < Duration::from_secs(600));
+            }
+            continue;
+        }
+        let reasons = [
+            TerminalReason::Aborted,
+            TerminalReason::TurnCap,
+            TerminalReason::HardCeiling,
+        ];
+        let news = match kind {
+            12..15 => {
+                let mut end = RunEnd::new(pick(&reasons));
+                end.elapsed = Duration::from_micros(fastrand::u64(..1_000_000));
+                end.at_cap = fastrand::bool();
+                let known = model.runs.get(&run).and_then(|known| known.incarnation);
+                News::Ended {
+                    incarnation: match fastrand::u8(..4) {
+                        0 => Some(pick(&incarnations)),
+                        1 => None,
+                        _ => known,
+                    },
+                    if_known: fastrand::bool(),
+                    run,
+                    end,
+                }
+            }
+            15 => News::SessionEnded {
+                owner: run.owner,
+                session: pick(&sessions),
+                spared: fastrand::bool().then(|| pick(&ids)),
+            },
+            16..18 => News::Left { run, part },
+            _ => News::Reopened { run },
+        };
+        for _ in 0..repeats {
+            model.tell(replica, &news);
+            stores[replica].tell(news.clone());
+            until("the news are taken", || {
+                stores[replica].stats().waiting == 0
+            })
+            .await;
+        }
+    }
+
+    for (store, ends) in stores.iter().zip(&model.ends) {
+        let mut heard = BTreeMap::<String, usize>::new();
+        while heard.values().sum::<usize>() < ends.values().sum() {
+            let next = Arc::clone(store).next();
+            match timeout(Duration::from_secs(5), next)
+                .await
+                .expect("more news")
+            {
+                Heard::Ended { run, end, .. } => {
+                    *heard
+                        .entry(format!("{} {}", run.id, end.reason))
+                        .or_default() += 1;
+                }
+                Heard::SessionEnded { .. } => {}
+                heard => panic!("{heard:?}"),
+            }
+        }
+        assert_eq!(heard, *ends, "SEED={seed}");
+        assert!(heard.len() > 10);
+        assert_eq!(store.stats().dropped, 0);
+    }
+}
+
+async fn ask(store: &Arc<RedisRunStore>, question: Question) -> Recalled {
+    let answer: StoreFuture<_> = Arc::clone(store).ask(question);
+    answer.await.expect("the store answers")
+}
