@@ -77,8 +77,10 @@ impl Address {
         let server = SentinelNodeConnectionInfo::default()
             .set_redis_connection_info(server.redis_settings().clone())
             .set_tcp_settings(server.tcp_settings().clone());
+        // The client takes a `String` without TLS, and any text with it.
+        let master = String::from(master);
         let kind = SentinelServerType::Master;
-        let client = SentinelClient::build(sentinels, master.to_owned(), Some(server), kind);
+        let client = SentinelClient::build(sentinels, master, Some(server), kind);
         let client = client.map_err(|error| refused(&error))?;
         Ok(Self::Sentinels(Mutex::new(client)))
     }

@@ -18,8 +18,8 @@ const LATE: Duration = Duration::from_millis(20);
 #[derive(Default)]
 pub(crate) struct Link {
     state: Mutex<State>,
-    /// Wakes the task that mends the link.
-    pub(crate) lost: Notify,
+    /// Wakes the task that tells news and mends the link.
+    pub(crate) wake: Notify,
 }
 
 #[derive(Default)]
@@ -86,7 +86,7 @@ impl Link {
         state.connection = None;
         drop(state);
         tracing::warn!(target: "tower_agent", cause = %trouble, "the store of runs is lost");
-        self.lost.notify_one();
+        self.wake.notify_one();
     }
 
     /// Watches a question, which its caller may drop.

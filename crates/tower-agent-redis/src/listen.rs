@@ -161,6 +161,7 @@ pub(crate) async fn listen(shared: Arc<Shared>, first: Option<Reader>) {
         };
         let Err(error) = outcome else { continue };
         shared.counts.listens.store(false, Ordering::Release);
+        shared.suspect();
         report(&shared, &error);
         sleep(wait.mul_f64(0.8 + 0.4 * fastrand::f64())).await;
         wait = (2 * wait).min(LONGEST_WAIT);
@@ -172,10 +173,9 @@ async fn read_on(shared: &Shared, reader: &mut Reader) -> RedisResult<()> {
     let generation = shared.link.generation();
     loop {
         let late = lock(&shared.counts.read).elapsed();
-        if reader.checked.elapsed() >= CHECK || late >= CHECK {
-            if !reader.is_whole().await? {
-                return Ok(());
-            }
+        let is_due = reader.checked.elapsed() >= CHECK || late >= CHECK;
+        if is_due && !reader.is_whole().await? {
+            return Ok(());
         }
         let entries = reader.read().await?;
         *lock(&shared.counts.read) = Instant::now();

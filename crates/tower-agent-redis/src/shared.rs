@@ -42,10 +42,10 @@ pub(crate) struct Shared {
     pub(crate) link: Link,
     pub(crate) queue: Mutex<Queue>,
     pub(crate) known: Mutex<Known>,
-    /// Wakes the task that tells.
-    pub(crate) told: Notify,
     /// Whether the ends of the last minute are to be told again.
     pub(crate) retells: AtomicBool,
+    /// Whether the store is to be probed now.
+    pub(crate) suspected: AtomicBool,
     inbox: Mutex<VecDeque<Heard>>,
     arrived: Notify,
     pub(crate) counts: Counts,
@@ -72,8 +72,8 @@ impl Shared {
             link: Link::default(),
             queue: Mutex::default(),
             known: Mutex::default(),
-            told: Notify::new(),
             retells: AtomicBool::new(false),
+            suspected: AtomicBool::new(false),
             inbox: Mutex::default(),
             arrived: Notify::new(),
             counts: Counts {
@@ -228,7 +228,7 @@ impl Shared {
         lock(&self.known).forget(&news);
         let dropped = lock(&self.queue).push(news, session);
         self.counts.dropped.fetch_add(dropped, Ordering::Relaxed);
-        self.told.notify_one();
+        self.link.wake.notify_one();
     }
 
     pub(crate) fn hear(&self, heard: Heard) {
@@ -248,10 +248,16 @@ impl Shared {
         self.arrived.notify_one();
     }
 
+    /// Lets the store be probed at once: what reads the log has lost it.
+    pub(crate) fn suspect(&self) {
+        self.suspected.store(true, Ordering::Release);
+        self.link.wake.notify_one();
+    }
+
     /// News may have been lost, on both sides.
     pub(crate) fn hear_hole(&self) {
         self.retells.store(true, Ordering::Release);
-        self.told.notify_one();
+        self.suspect();
         self.hear(Heard::Hole);
     }
 

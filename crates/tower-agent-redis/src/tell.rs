@@ -102,7 +102,8 @@ impl Teller {
         if self.deliver(connection).await? {
             return Ok(());
         }
-        if self.probed.elapsed() >= PROBE {
+        let is_suspected = self.shared.suspected.swap(false, Ordering::AcqRel);
+        if is_suspected || self.probed.elapsed() >= PROBE {
             self.probe(connection).await?;
         }
         if self.renewed.elapsed() >= self.shared.ttl / 3 {
@@ -111,7 +112,7 @@ impl Teller {
         }
         let rest = PROBE.saturating_sub(self.probed.elapsed());
         // The news, a lost link and a hole wake the task.
-        let _woken = timeout(rest, self.shared.told.notified()).await;
+        let _woken = timeout(rest, self.shared.link.wake.notified()).await;
         Ok(())
     }
 

@@ -7,5 +7,11 @@
     reason = "these are tests"
 )]
 
+mod loss;
 mod model;
+mod proxy;
+mod replica;
+mod replicas;
 mod server;
+#[path = "../../../../tests/support/mod.rs"]
+mod support;

@@ -3,7 +3,7 @@
 use std::{
     fs,
     net::{TcpListener, TcpStream},
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Child, Command, Stdio},
     sync::Arc,
     thread,
@@ -41,14 +41,20 @@ pub(crate) fn free_port() -> u16 {
 impl Server {
     /// `None` if there is no `redis-server` here.
     pub(crate) fn start(args: &[&str]) -> Option<Self> {
-        has("redis-server").then(|| Self::start_as("redis-server", args))
+        has("redis-server").then(|| Self::start_as("redis-server", args, ""))
     }
 
-    pub(crate) fn start_as(program: &str, args: &[&str]) -> Self {
+    /// A sentinel with these lines in its configuration.
+    pub(crate) fn sentinel(conf: &str) -> Self {
+        Self::start_as("redis-sentinel", &[], conf)
+    }
+
+    fn start_as(program: &str, args: &[&str], conf: &str) -> Self {
         let port = free_port();
         let name = format!("tower-agent-redis-{}-{port}", std::process::id());
         let folder = std::env::temp_dir().join(name);
         fs::create_dir_all(&folder).unwrap();
+        fs::write(folder.join("sentinel.conf"), conf).unwrap();
         let mut server = Self {
             process: None,
             folder,
@@ -97,10 +103,6 @@ impl Server {
             .args([&format!("-{name}"), &id])
             .status();
         assert!(done.unwrap().success());
-    }
-
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
     }
 
     pub(crate) fn url(&self) -> String {
