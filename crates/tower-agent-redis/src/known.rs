@@ -69,7 +69,7 @@ impl Known {
 
     /// Forgets the part that has left.
     pub(crate) fn forget(&mut self, news: &News) {
-        if let News::Left { run, part } = news {
+        if let News::Left { run, part, .. } = news {
             if self.parts.get(run).is_some_and(|it| it.part == *part) {
                 self.parts.remove(run);
             }

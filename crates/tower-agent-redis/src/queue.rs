@@ -159,6 +159,7 @@ mod tests {
         let left = News::Left {
             run: run(0),
             part: 7,
+            completed: true,
         };
         assert_eq!(queue.push(left, None), 0);
         for number in 0..RunRegistry::ENDED {

@@ -135,11 +135,16 @@ impl Commands {
                     .arg(session);
                 cmd
             }
-            News::Left { run: left, part } => {
+            News::Left {
+                run: left,
+                part,
+                completed,
+            } => {
                 let mut cmd = run(&SCRIPTS.left, &[&self.keys.run(left), &index(left)]);
                 cmd.arg(self.part(*part))
                     .arg(session)
-                    .arg(left.id.to_string());
+                    .arg(left.id.to_string())
+                    .arg(u8::from(*completed));
                 cmd
             }
             News::Reopened { run: reopened } => {

@@ -3,7 +3,7 @@ use std::{mem, sync::Arc, time::Duration};
 use http::{HeaderName, HeaderValue, Request, StatusCode, response::Parts};
 
 use super::{
-    cooldown::{CandidateCooldowns, CooldownWatch, Witness, digest_owner, digest_prompt},
+    cooldown::{CooldownWatch, Witness, digest_owner, digest_prompt},
     quoted_words,
     request::OriginalRequest,
     route::{CandidateOrder, Route},

@@ -122,8 +122,8 @@ impl RunRegistry {
                 turns: None,
             };
             let Ok(recalled) = Arc::clone(store).ask(question).await else {
-                // Another hole follows once the store is back.
-                return;
+                // Another hole follows once the store is back; a damaged key hides no other run.
+                continue;
             };
             if let Some(end) = recalled.end {
                 self.end_as_told(&key, recalled.incarnation, &end);
@@ -147,13 +147,8 @@ impl Parts {
         };
         let part = node.shared();
         match (&end.reason, part) {
-            (TerminalReason::Completed, Some(part)) => {
-                return store.tell(News::Left {
-                    run,
-                    part: part.part,
-                    completed: true,
-                });
-            }
+            // The part tells it when it leaves, which is next.
+            (TerminalReason::Completed, Some(part)) => return part.set_completed(),
             (TerminalReason::Completed | TerminalReason::Shutdown, _) => return,
             _ => {}
         }

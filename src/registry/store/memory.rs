@@ -234,7 +234,7 @@ impl Shared {
                 end,
             } => {
                 if !self.runs.contains_key(&run) && !if_known {
-                    self.make_known(run.clone());
+                    self.make_known(run.clone(), incarnation);
                 }
                 let Some(known) = self.runs.get_mut(&run) else {
                     return;
@@ -269,20 +269,24 @@ impl Shared {
                 part,
                 completed,
             } => {
-                if let Some(known) = self.runs.get_mut(&run) {
-                    if let Some(part) = known.parts.get_mut(&part) {
-                        part.has_left = true;
-                    }
-                    let is_over = completed && known.end.is_none();
-                    if is_over && known.parts.values().all(|part| part.has_left) {
-                        self.runs.remove(&run);
-                    }
+                let Some(known) = self.runs.get_mut(&run) else {
+                    return;
+                };
+                let Some(part) = known.parts.get_mut(&part) else {
+                    return;
+                };
+                if std::mem::replace(&mut part.has_left, true) {
+                    return;
+                }
+                let is_over = completed && known.end.is_none();
+                if is_over && known.parts.values().all(|part| part.has_left) {
+                    self.runs.remove(&run);
                 }
                 return;
             }
             News::Reopened { run } => {
                 self.runs.remove(&run);
-                self.make_known(run);
+                self.make_known(run, None);
                 return;
             }
         };
@@ -306,11 +310,11 @@ impl Shared {
         }
     }
 
-    fn make_known(&mut self, run: RunKey) {
+    fn make_known(&mut self, run: RunKey, incarnation: Option<u64>) {
         self.incarnations += 1;
         let now = Instant::now();
         let known = StoredRun {
-            incarnation: self.incarnations,
+            incarnation: incarnation.unwrap_or(self.incarnations),
             opened: now,
             asked: now,
             session: None,

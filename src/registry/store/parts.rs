@@ -2,7 +2,10 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, OnceLock, Weak},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
 use super::{News, RunKey, RunStore};
@@ -28,6 +31,7 @@ struct Leave {
     part: u64,
     store: Arc<dyn RunStore>,
     known: Weak<Lock<Known>>,
+    completed: Arc<AtomicBool>,
 }
 
 impl RunGuard for Leave {}
@@ -46,7 +50,7 @@ impl Drop for Leave {
         self.store.tell(News::Left {
             run,
             part,
-            completed: false,
+            completed: self.completed.load(Ordering::Acquire),
         });
     }
 }
@@ -73,8 +77,10 @@ impl Parts {
             part: number,
             store: Arc::clone(store),
             known: Arc::downgrade(&self.known),
+            completed: Arc::default(),
         };
-        let part = Arc::new(SharedRun::new(number, Box::new(leave)));
+        let completed = Arc::clone(&leave.completed);
+        let part = Arc::new(SharedRun::new(number, completed, Box::new(leave)));
         known.insert(run.clone(), (number, Arc::downgrade(&part)));
         Some(part)
     }

@@ -17,6 +17,8 @@ pub(crate) struct SharedRun {
     counts: Lock<SharedTurns>,
     /// What the first answer of the store said: which run of its id it is. Unset until then.
     incarnation: OnceLock<u64>,
+    /// Whether this part of the run has completed, which its guard tells.
+    completed: Arc<AtomicBool>,
     /// Whether the run's end came from elsewhere, so that it need not be told.
     ended_elsewhere: AtomicBool,
     /// Tells the store, at its drop, that the part is gone.
@@ -36,11 +38,12 @@ struct SharedTurns {
 }
 
 impl SharedRun {
-    pub(crate) fn new(part: u64, guard: Box<dyn RunGuard>) -> Self {
+    pub(crate) fn new(part: u64, completed: Arc<AtomicBool>, guard: Box<dyn RunGuard>) -> Self {
         Self {
             part,
             counts: Lock::default(),
             incarnation: OnceLock::new(),
+            completed,
             ended_elsewhere: AtomicBool::new(false),
             guard: Lock::new(Some(guard)),
         }
@@ -91,6 +94,10 @@ impl SharedRun {
         let ended = asked.and_then(|mut asked| asked.0.take());
         counts.asking -= u32::from(ended.is_some());
         drop(counts);
+    }
+
+    pub(crate) fn set_completed(&self) {
+        self.completed.store(true, Ordering::Release);
     }
 
     /// Tells the store that the part is gone, unless it was told before.

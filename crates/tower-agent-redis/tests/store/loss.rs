@@ -237,6 +237,7 @@ async fn a_server_that_comes_back_empty_gets_live_runs_and_the_ends_of_the_last_
         three.tell(News::Left {
             run: run("live"),
             part: 3,
+            completed: true,
         });
         told(&three).await;
     }
@@ -297,6 +298,7 @@ async fn what_no_replica_wrote_fails_one_run_and_nothing_else() {
         store.tell(News::Left {
             run: run("r"),
             part: 1,
+            completed: true,
         });
         store.tell(abort("r"));
         store.tell(abort("other"));

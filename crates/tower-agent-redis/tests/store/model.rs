@@ -166,7 +166,11 @@ impl Model {
                     self.end(replica, &run, None, true, &end);
                 }
             }
-            News::Left { run, part } => {
+            News::Left {
+                run,
+                part,
+                completed,
+            } => {
                 let remembered = &mut self.remembered[replica];
                 if remembered.get(run).is_some_and(|it| it.part == *part) {
                     remembered.remove(run);
@@ -179,7 +183,8 @@ impl Model {
                     return;
                 };
                 part.is_alive = false;
-                if known.end.is_none() && known.parts.values().all(|part| !part.is_alive) {
+                let is_over = *completed && known.end.is_none();
+                if is_over && known.parts.values().all(|part| !part.is_alive) {
                     self.runs.remove(run);
                 }
             }
@@ -294,7 +299,11 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
                 session: pick(&sessions),
                 spared: fastrand::bool().then(|| pick(&ids)),
             },
-            16..18 => News::Left { run, part },
+            16..18 => News::Left {
+                run,
+                part,
+                completed: fastrand::bool(),
+            },
             _ => News::Reopened { run },
         };
         for _ in 0..repeats {
