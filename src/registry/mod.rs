@@ -40,7 +40,7 @@
 //!
 //! An owner is a keyed digest of a credential, so that neither a record nor a store of runs has the
 //! credential. The keys are random in each process. Processes that share runs also share a
-//! [`Secret`], from which each derives the same keys: for owners, for the run ids of
+//! [`SharedSecret`], from which each derives the same keys: for owners, for the run ids of
 //! [known agents](crate::layers::run::KnownAgents), and for the keys of cooldowns and sticky
 //! sessions. A program installs it before it makes the first of these. The secret cannot be
 //! exchanged while processes share runs.
@@ -81,7 +81,7 @@ pub use self::{
     abort::AbortOutcome,
     owner_caps::{Owner, OwnerCaps},
     page::{InvalidRunCursor, RunCursor, RunPage},
-    secret::{Secret, SecretInUse, SecretTooShort},
+    secret::{SecretInUse, SecretTooShort, SharedSecret},
     shutdown::RunDrain,
 };
 

@@ -30,20 +30,20 @@ struct KeysInUse {
 /// secrets offline, so a password is too weak. The secret stays the same while processes share runs.
 ///
 /// ```
-/// use tower_agent::{Owner, registry::Secret};
+/// use tower_agent::{Owner, registry::SharedSecret};
 ///
 /// # let secret = "0f3a61c5e2a84b7d9c10d2f86be7a935".to_owned();
 /// // In `main`, before a stack is built; the text is from the environment, say.
-/// Secret::new(secret.as_bytes())?.install()?;
+/// SharedSecret::new(secret.as_bytes())?.install()?;
 ///
 /// // In each process with this secret:
 /// assert_eq!(Owner::of(b"sk-one").to_string(), "owner-f19d5339a9771f5f");
 /// # Ok::<_, tower_agent::BoxError>(())
 /// ```
 #[derive(Clone)]
-pub struct Secret(DigestKeys);
+pub struct SharedSecret(DigestKeys);
 
-impl Secret {
+impl SharedSecret {
     /// The minimum length of a secret, in bytes.
     pub const MIN_LEN: usize = 16;
 
@@ -83,13 +83,13 @@ impl Secret {
     }
 }
 
-impl fmt::Debug for Secret {
+impl fmt::Debug for SharedSecret {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Secret(..)")
+        f.write_str("SharedSecret(..)")
     }
 }
 
-/// The error for bytes that are too few for a [`Secret`].
+/// The error for bytes that are too few for a [`SharedSecret`].
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecretTooShort {
@@ -99,14 +99,14 @@ pub struct SecretTooShort {
 
 impl fmt::Display for SecretTooShort {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (least, len) = (Secret::MIN_LEN, self.len);
+        let (least, len) = (SharedSecret::MIN_LEN, self.len);
         write!(f, "a secret has at least {least} bytes; this one has {len}")
     }
 }
 
 impl Error for SecretTooShort {}
 
-/// The error of a [`Secret`] that is installed too late, or is not the first one.
+/// The error of a [`SharedSecret`] that is installed too late, or is not the first one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SecretInUse {
     is_random: bool,

@@ -42,8 +42,8 @@ where
 
     fn layer(&self, inner: S) -> Self::Service {
         let place = match &self.layer {
-            Some(layer) => Place::Wrapped(layer.layer(inner)),
-            None => Place::Bare(inner, self.rest),
+            Some(layer) => WrappedOrBare::Wrapped(layer.layer(inner)),
+            None => WrappedOrBare::Bare(inner, self.rest),
         };
         OptionalService { place }
     }
@@ -52,12 +52,12 @@ where
 /// The service of an [`Optional`] layer.
 #[derive(Clone, Debug)]
 pub struct OptionalService<W, S> {
-    place: Place<W, S>,
+    place: WrappedOrBare<W, S>,
 }
 
 /// The layer's service, or the inner one.
 #[derive(Clone, Debug)]
-enum Place<W, S> {
+enum WrappedOrBare<W, S> {
     Wrapped(W),
     Bare(S, Rest),
 }
@@ -75,17 +75,17 @@ where
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
         match &mut self.place {
-            Place::Wrapped(service) => service.poll_ready(cx),
-            Place::Bare(service, _) => service.poll_ready(cx),
+            WrappedOrBare::Wrapped(service) => service.poll_ready(cx),
+            WrappedOrBare::Bare(service, _) => service.poll_ready(cx),
         }
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
         let call = match &mut self.place {
-            Place::Wrapped(service) => OptionalCall::Wrapped {
+            WrappedOrBare::Wrapped(service) => OptionalCall::Wrapped {
                 future: service.call(request),
             },
-            Place::Bare(service, rest) => OptionalCall::Bare {
+            WrappedOrBare::Bare(service, rest) => OptionalCall::Bare {
                 future: service.call(request),
                 rest: *rest,
             },

@@ -10,11 +10,11 @@ pub(crate) const TAGS: u8 = 16;
 
 /// Makes the names of keys below one prefix.
 #[derive(Clone, Debug)]
-pub(crate) struct Keys {
+pub(crate) struct KeyNames {
     prefix: String,
 }
 
-impl Keys {
+impl KeyNames {
     pub(crate) const fn new(prefix: String) -> Self {
         Self { prefix }
     }

@@ -5,7 +5,7 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tower_agent::{
     RunId,
-    registry::store::{News, Question, Recalled, RunKey},
+    registry::store::{Recalled, RunKey, RunNews, RunQuestion},
 };
 
 /// A part of a live run.
@@ -37,7 +37,7 @@ pub(crate) struct Known {
 
 impl Known {
     /// What was known before of the part that a question is about.
-    pub(crate) fn of(&self, question: &Question) -> Option<KnownPart> {
+    pub(crate) fn of(&self, question: &RunQuestion) -> Option<KnownPart> {
         let known = self.parts.get(&question.run)?;
         (known.part == question.part).then(|| known.clone())
     }
@@ -47,7 +47,7 @@ impl Known {
     }
 
     /// Records an answer.
-    pub(crate) fn learn(&mut self, question: &Question, recalled: &Recalled) {
+    pub(crate) fn learn(&mut self, question: &RunQuestion, recalled: &Recalled) {
         if recalled.end.is_some() {
             self.parts.remove(&question.run);
             return;
@@ -68,8 +68,8 @@ impl Known {
     }
 
     /// Forgets the part that has left.
-    pub(crate) fn forget(&mut self, news: &News) {
-        if let News::Left { run, part, .. } = news {
+    pub(crate) fn forget(&mut self, news: &RunNews) {
+        if let RunNews::Left { run, part, .. } = news {
             if self.parts.get(run).is_some_and(|it| it.part == *part) {
                 self.parts.remove(run);
             }
@@ -77,9 +77,9 @@ impl Known {
     }
 
     /// A question about each part, by which the store keeps it.
-    pub(crate) fn questions(&self) -> Vec<Question> {
+    pub(crate) fn questions(&self) -> Vec<RunQuestion> {
         let questions = self.parts.iter().map(|(run, known)| {
-            let mut question = Question::new(run.clone(), known.part);
+            let mut question = RunQuestion::new(run.clone(), known.part);
             question.session.clone_from(&known.session);
             question.parent.clone_from(&known.parent);
             question

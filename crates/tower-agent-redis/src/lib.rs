@@ -43,7 +43,7 @@
 //!
 //! # What waits
 //!
-//! [`tell`](RunStore::tell) never waits. News are told in their order, again until the store has
+//! [`tell`](RunStore::tell) never waits. RunNews are told in their order, again until the store has
 //! taken them. At most [`RunRegistry::ENDED`] ends wait; beyond them the oldest is dropped, and
 //! [counted](RedisStats::dropped). What a replica told in the last minute before a loss is told
 //! again, as a failover loses writes. So is what it knows of its live runs, if the server has
@@ -106,7 +106,7 @@ use std::{
 use redis::{RedisError, aio::MultiplexedConnection};
 use tokio::task::AbortHandle;
 use tower_agent::registry::store::{
-    Heard, News, Question, Recalled, RunStore, StoreFuture, StoreLost,
+    Heard, Recalled, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost,
 };
 
 use self::{
@@ -162,7 +162,7 @@ impl RedisRunStore {
     /// | `rediss://...` | the same with TLS; needs the feature `tls` |
     /// | `redis+sentinel://[user:password@]host:port,host:port/master[/db]` | the master of this name, which these sentinels know; the account is the master's |
     ///
-    /// The store has two tasks, which end when it is dropped. News that wait are then lost.
+    /// The store has two tasks, which end when it is dropped. RunNews that wait are then lost.
     ///
     /// With the feature `tls`, a `rediss://` URL makes ring the process' default provider of
     /// cryptography for rustls, unless there is one.
@@ -225,11 +225,11 @@ impl Drop for RedisRunStore {
 }
 
 impl RunStore for RedisRunStore {
-    fn ask(self: Arc<Self>, question: Question) -> StoreFuture<Result<Recalled, StoreLost>> {
+    fn ask(self: Arc<Self>, question: RunQuestion) -> StoreFuture<Result<Recalled, StoreLost>> {
         Box::pin(async move { self.shared.answer(question).await })
     }
 
-    fn tell(&self, news: News) {
+    fn tell(&self, news: RunNews) {
         self.shared.tell(news);
     }
 
@@ -287,4 +287,4 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The example in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct Readme;
+struct RedisReadme;

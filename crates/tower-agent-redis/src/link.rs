@@ -17,15 +17,15 @@ const LATE: Duration = Duration::from_millis(20);
 /// The connection, while the store is well.
 #[derive(Default)]
 pub(crate) struct Link {
-    state: Mutex<State>,
+    state: Mutex<LinkState>,
     /// Wakes the task that tells news and mends the link.
     pub(crate) wake: Notify,
 }
 
 #[derive(Default)]
-struct State {
+struct LinkState {
     connection: Option<MultiplexedConnection>,
-    /// Counts the connections, so that a late failure of an old one does no harm.
+    /// StoreCounts the connections, so that a late failure of an old one does no harm.
     generation: u64,
     failures: u32,
 }

@@ -7,23 +7,23 @@ use std::{
 
 use tower_agent::{
     RunRegistry,
-    registry::store::{News, RunKey},
+    registry::store::{RunKey, RunNews},
 };
 
-/// News, with all that makes it the same news if it is told twice.
+/// RunNews, with all that makes it the same news if it is told twice.
 #[derive(Debug)]
-pub(crate) struct Item {
+pub(crate) struct QueuedNews {
     number: u64,
-    pub(crate) news: News,
+    pub(crate) news: RunNews,
     /// The incarnation of a run that the news make known.
     pub(crate) fresh: u64,
     /// The session of the run, where this replica knows it.
     pub(crate) session: Option<Arc<str>>,
 }
 
-impl Item {
-    /// News that are told at once, and in no queue.
-    pub(crate) fn unqueued(news: News, session: Option<Arc<str>>) -> Self {
+impl QueuedNews {
+    /// RunNews that are told at once, and in no queue.
+    pub(crate) fn unqueued(news: RunNews, session: Option<Arc<str>>) -> Self {
         Self {
             number: 0,
             news,
@@ -34,21 +34,23 @@ impl Item {
 
     fn run(&self) -> Option<&RunKey> {
         match &self.news {
-            News::Ended { run, .. } | News::Left { run, .. } | News::Reopened { run } => Some(run),
+            RunNews::Ended { run, .. } | RunNews::Left { run, .. } | RunNews::Reopened { run } => {
+                Some(run)
+            }
             _ => None,
         }
     }
 
     /// Whether the news are of a part alone. A store that never hears them forgets the part later.
     const fn is_minor(&self) -> bool {
-        matches!(self.news, News::Left { .. })
+        matches!(self.news, RunNews::Left { .. })
     }
 }
 
-/// News in the order in which they were told.
+/// RunNews in the order in which they were told.
 #[derive(Debug, Default)]
-pub(crate) struct Queue {
-    items: VecDeque<Arc<Item>>,
+pub(crate) struct NewsQueue {
+    items: VecDeque<Arc<QueuedNews>>,
     /// The number of items that are minor.
     minor: usize,
     /// How many items there are about each run.
@@ -56,11 +58,11 @@ pub(crate) struct Queue {
     last: u64,
 }
 
-impl Queue {
+impl NewsQueue {
     /// Adds news. Returns the number of older ones that were dropped for them: 0 or 1.
-    pub(crate) fn push(&mut self, news: News, session: Option<Arc<str>>) -> u64 {
+    pub(crate) fn push(&mut self, news: RunNews, session: Option<Arc<str>>) -> u64 {
         self.last += 1;
-        let item = Item {
+        let item = QueuedNews {
             number: self.last,
             news,
             fresh: fastrand::u64(..),
@@ -92,12 +94,12 @@ impl Queue {
     }
 
     /// The oldest news, at most `most`.
-    pub(crate) fn front(&self, most: usize) -> Vec<Arc<Item>> {
+    pub(crate) fn front(&self, most: usize) -> Vec<Arc<QueuedNews>> {
         self.items.iter().take(most).cloned().collect()
     }
 
     /// Removes all news up to this item, which the store has taken.
-    pub(crate) fn taken(&mut self, last: &Item) {
+    pub(crate) fn taken(&mut self, last: &QueuedNews) {
         while self
             .items
             .front()
@@ -111,7 +113,7 @@ impl Queue {
     }
 
     /// The news about a run that the store has not taken yet.
-    pub(crate) fn about(&self, run: &RunKey) -> Vec<Arc<Item>> {
+    pub(crate) fn about(&self, run: &RunKey) -> Vec<Arc<QueuedNews>> {
         if self.by_run.is_empty() || !self.by_run.contains_key(run) {
             return Vec::new();
         }
@@ -119,7 +121,7 @@ impl Queue {
         items.filter(|it| it.run() == Some(run)).cloned().collect()
     }
 
-    fn forget(&mut self, item: &Item) {
+    fn forget(&mut self, item: &QueuedNews) {
         self.minor -= usize::from(item.is_minor());
         let Some(run) = item.run() else { return };
         if let Some(count) = self.by_run.get_mut(run) {
@@ -144,8 +146,8 @@ mod tests {
         }
     }
 
-    fn ended(number: usize) -> News {
-        News::Ended {
+    fn ended(number: usize) -> RunNews {
+        RunNews::Ended {
             run: run(number),
             incarnation: None,
             if_known: false,
@@ -155,8 +157,8 @@ mod tests {
 
     #[test]
     fn the_oldest_of_its_kind_makes_room_and_the_order_stays() {
-        let mut queue = Queue::default();
-        let left = News::Left {
+        let mut queue = NewsQueue::default();
+        let left = RunNews::Left {
             run: run(0),
             part: 7,
             completed: true,

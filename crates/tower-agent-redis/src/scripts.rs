@@ -3,13 +3,13 @@
 use std::sync::LazyLock;
 
 use redis::{Cmd, RedisResult, Script, aio::MultiplexedConnection};
-use tower_agent::registry::store::{News, Question, RunKey};
+use tower_agent::registry::store::{RunKey, RunNews, RunQuestion};
 
 use crate::{
-    keys::{Keys, hex, tag_of_run},
+    keys::{KeyNames, hex, tag_of_run},
     known::KnownPart,
     options::RedisOptions,
-    queue::Item,
+    queue::QueuedNews,
     wire::encode_end,
 };
 
@@ -54,7 +54,7 @@ fn end_ttl() -> u128 {
 /// What a command needs beside its subject.
 #[derive(Debug)]
 pub(crate) struct Commands {
-    pub(crate) keys: Keys,
+    pub(crate) keys: KeyNames,
     /// The name of this replica: no other one has it.
     pub(crate) replica: String,
     ttl_ms: u128,
@@ -64,7 +64,7 @@ impl Commands {
     pub(crate) fn new(options: &RedisOptions) -> Self {
         let name = options.replica.as_deref().unwrap_or("r");
         Self {
-            keys: Keys::new(options.prefix.clone()),
+            keys: KeyNames::new(options.prefix.clone()),
             replica: format!("{name}-{:016x}", fastrand::u64(..)),
             ttl_ms: options.ttl.as_millis(),
         }
@@ -72,7 +72,7 @@ impl Commands {
 
     /// Asks about a run. `known` is what this replica had of it at the last answer, which a store
     /// that has lost the run takes over.
-    pub(crate) fn ask(&self, question: &Question, known: Option<&KnownPart>) -> Cmd {
+    pub(crate) fn ask(&self, question: &RunQuestion, known: Option<&KnownPart>) -> Cmd {
         let key = self.keys.run(&question.run);
         let session = question.session.as_deref().unwrap_or_default();
         let index = match session {
@@ -109,14 +109,14 @@ impl Commands {
     }
 
     /// Tells news; `None` for those of a session, which are several commands.
-    pub(crate) fn tell(&self, item: &Item) -> Option<Cmd> {
+    pub(crate) fn tell(&self, item: &QueuedNews) -> Option<Cmd> {
         let index = |run: &RunKey| match item.session.as_deref() {
             Some(session) => self.keys.session(tag_of_run(run), run.owner, session),
             None => self.keys.run(run),
         };
         let session = item.session.as_deref().unwrap_or_default();
         Some(match &item.news {
-            News::Ended {
+            RunNews::Ended {
                 run: ended,
                 incarnation,
                 if_known,
@@ -135,7 +135,7 @@ impl Commands {
                     .arg(session);
                 cmd
             }
-            News::Left {
+            RunNews::Left {
                 run: left,
                 part,
                 completed,
@@ -147,7 +147,7 @@ impl Commands {
                     .arg(u8::from(*completed));
                 cmd
             }
-            News::Reopened { run: reopened } => {
+            RunNews::Reopened { run: reopened } => {
                 let mut cmd = run(&SCRIPTS.reopened, &[&self.keys.run(reopened)]);
                 cmd.arg(item.fresh).arg(self.ttl_ms.to_string());
                 cmd

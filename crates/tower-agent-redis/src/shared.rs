@@ -13,7 +13,7 @@ use redis::{Pipeline, RedisResult, Value, from_redis_value};
 use tokio::{sync::Notify, time::Instant};
 use tower_agent::{
     RunId, RunRegistry,
-    registry::store::{Heard, News, Question, Recalled, RunKey, StoreLost},
+    registry::store::{Heard, Recalled, RunKey, RunNews, RunQuestion, StoreLost},
 };
 
 use crate::{
@@ -22,7 +22,7 @@ use crate::{
     link::{Link, Trouble},
     lock,
     options::RedisOptions,
-    queue::{Item, Queue},
+    queue::{NewsQueue, QueuedNews},
     scripts::{self, Commands},
     wire::decode_end,
 };
@@ -40,7 +40,7 @@ pub(crate) struct Shared {
     pub(crate) commands: Commands,
     pub(crate) ttl: Duration,
     pub(crate) link: Link,
-    pub(crate) queue: Mutex<Queue>,
+    pub(crate) queue: Mutex<NewsQueue>,
     pub(crate) known: Mutex<Known>,
     /// Whether the ends of the last minute are to be told again.
     pub(crate) retells: AtomicBool,
@@ -48,12 +48,12 @@ pub(crate) struct Shared {
     pub(crate) suspected: AtomicBool,
     inbox: Mutex<VecDeque<Heard>>,
     arrived: Notify,
-    pub(crate) counts: Counts,
+    pub(crate) counts: StoreCounts,
     damage_logged: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug)]
-pub(crate) struct Counts {
+pub(crate) struct StoreCounts {
     pub(crate) questions: AtomicU64,
     pub(crate) lost: AtomicU64,
     pub(crate) dropped: AtomicU64,
@@ -76,7 +76,7 @@ impl Shared {
             suspected: AtomicBool::new(false),
             inbox: Mutex::default(),
             arrived: Notify::new(),
-            counts: Counts {
+            counts: StoreCounts {
                 questions: AtomicU64::new(0),
                 lost: AtomicU64::new(0),
                 dropped: AtomicU64::new(0),
@@ -87,7 +87,7 @@ impl Shared {
         }
     }
 
-    pub(crate) async fn answer(&self, question: Question) -> Result<Recalled, StoreLost> {
+    pub(crate) async fn answer(&self, question: RunQuestion) -> Result<Recalled, StoreLost> {
         self.counts.questions.fetch_add(1, Ordering::Relaxed);
         let mut unanswered = Unanswered(Some(&self.counts.lost));
         let recalled = self.ask(&question).await?;
@@ -96,7 +96,7 @@ impl Shared {
     }
 
     /// Asks the store, and remembers what it says of this replica's part.
-    pub(crate) async fn ask(&self, question: &Question) -> Result<Recalled, StoreLost> {
+    pub(crate) async fn ask(&self, question: &RunQuestion) -> Result<Recalled, StoreLost> {
         let (mut connection, generation) = self.link.get().ok_or_else(StoreLost::default)?;
         connection.set_response_timeout(ANSWER);
         let mut watch = self.link.watch(generation);
@@ -180,21 +180,21 @@ impl Shared {
         Ok(replies)
     }
 
-    fn key_of(&self, question: &Question, id: &RunId) -> String {
+    fn key_of(&self, question: &RunQuestion, id: &RunId) -> String {
         self.commands.keys.run(&RunKey {
             owner: question.run.owner,
             id: id.clone(),
         })
     }
 
-    fn read_end(&self, pipe: &mut Pipeline, question: &Question, id: &RunId) {
+    fn read_end(&self, pipe: &mut Pipeline, question: &RunQuestion, id: &RunId) {
         pipe.cmd("HGET").arg(self.key_of(question, id)).arg("end");
     }
 
     /// Reads the answer to a question: what it says of the run, and the id of the run's parent.
     fn read(
         &self,
-        question: &Question,
+        question: &RunQuestion,
         answer: RedisResult<Value>,
     ) -> Result<(Recalled, Option<RunId>), About> {
         type Answer = (String, i64, String, i64, i64, String, String);
@@ -220,9 +220,11 @@ impl Shared {
         Ok((recalled, parent.transpose()?))
     }
 
-    pub(crate) fn tell(&self, news: News) {
+    pub(crate) fn tell(&self, news: RunNews) {
         let session = match &news {
-            News::Ended { run, .. } | News::Left { run, .. } => lock(&self.known).session_of(run),
+            RunNews::Ended { run, .. } | RunNews::Left { run, .. } => {
+                lock(&self.known).session_of(run)
+            }
             _ => None,
         };
         lock(&self.known).forget(&news);
@@ -254,7 +256,7 @@ impl Shared {
         self.link.wake.notify_one();
     }
 
-    /// News may have been lost, on both sides.
+    /// RunNews may have been lost, on both sides.
     pub(crate) fn hear_hole(&self) {
         self.retells.store(true, Ordering::Release);
         self.suspect();
@@ -283,10 +285,10 @@ impl Shared {
     }
 
     /// Logs that the store does not take news as they are.
-    pub(crate) fn drop_news(&self, item: &Item, cause: &str) {
+    pub(crate) fn drop_news(&self, item: &QueuedNews, cause: &str) {
         self.counts.dropped.fetch_add(1, Ordering::Relaxed);
         let key = match &item.news {
-            News::Ended { run, .. } | News::Left { run, .. } | News::Reopened { run } => {
+            RunNews::Ended { run, .. } | RunNews::Left { run, .. } | RunNews::Reopened { run } => {
                 self.commands.keys.run(run)
             }
             _ => String::new(),
@@ -303,7 +305,7 @@ fn damaged(key: String, field: &str) -> About {
     About(key, Trouble::Damaged(format!("its field {field}")))
 }
 
-/// Counts a question that got no answer, also one that was dropped.
+/// StoreCounts a question that got no answer, also one that was dropped.
 struct Unanswered<'a>(Option<&'a AtomicU64>);
 
 impl Drop for Unanswered<'_> {

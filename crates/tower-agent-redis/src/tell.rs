@@ -10,14 +10,14 @@ use redis::{Pipeline, RedisResult, Value, aio::MultiplexedConnection, from_redis
 use tokio::time::{Instant, sleep, timeout};
 use tower_agent::{
     Owner, RunId, RunRegistry, TerminalReason,
-    registry::store::{Heard, News, RunEnd, RunKey},
+    registry::store::{Heard, RunEnd, RunKey, RunNews},
 };
 
 use crate::{
     keys::{TAGS, hex, tag_of},
     link::Trouble,
     lock,
-    queue::Item,
+    queue::QueuedNews,
     scripts,
     shared::Shared,
 };
@@ -50,7 +50,7 @@ const BATCH: usize = 64;
 pub(crate) struct Teller {
     shared: Arc<Shared>,
     /// The ends that the store took in the last [`RETOLD`], with the incarnations that they ended.
-    recent: VecDeque<(Instant, Arc<Item>, u64)>,
+    recent: VecDeque<(Instant, Arc<QueuedNews>, u64)>,
     wait: Duration,
     probed: Instant,
     renewed: Instant,
@@ -169,11 +169,11 @@ impl Teller {
     /// Tells the next news. Returns whether there were any.
     async fn deliver(&mut self, connection: &mut MultiplexedConnection) -> Result<bool, Trouble> {
         let mut batch = lock(&self.shared.queue).front(BATCH);
-        let is_session = |item: &Arc<Item>| matches!(item.news, News::SessionEnded { .. });
+        let is_session = |item: &Arc<QueuedNews>| matches!(item.news, RunNews::SessionEnded { .. });
         let Some(first) = batch.first() else {
             return Ok(false);
         };
-        if let News::SessionEnded {
+        if let RunNews::SessionEnded {
             owner,
             session,
             spared,
@@ -208,7 +208,7 @@ impl Teller {
     async fn tell(
         &mut self,
         connection: &mut MultiplexedConnection,
-        items: &[Arc<Item>],
+        items: &[Arc<QueuedNews>],
     ) -> Result<(), (usize, Trouble)> {
         let mut pipe = Pipeline::new();
         for item in items {
@@ -235,8 +235,8 @@ impl Teller {
     }
 
     /// Remembers an end that the store has taken.
-    fn took(&mut self, item: &Arc<Item>, reply: Value) {
-        if !matches!(item.news, News::Ended { .. }) {
+    fn took(&mut self, item: &Arc<QueuedNews>, reply: Value) {
+        if !matches!(item.news, RunNews::Ended { .. }) {
             return;
         }
         let reply = from_redis_value::<(u8, String, String)>(reply);
@@ -321,7 +321,7 @@ impl Teller {
                 };
                 if Some(&id) != spared {
                     let run = RunKey { owner, id };
-                    ends.push(Arc::new(Item::of_session(run, incarnation, session)));
+                    ends.push(Arc::new(QueuedNews::of_session(run, incarnation, session)));
                 }
             }
         }
@@ -369,11 +369,11 @@ impl Teller {
     }
 }
 
-impl Item {
+impl QueuedNews {
     /// The same end, for the incarnation that it has ended.
     fn again(&self, ended: u64) -> Self {
         let mut news = self.news.clone();
-        if let News::Ended {
+        if let RunNews::Ended {
             incarnation,
             if_known,
             ..
@@ -386,7 +386,7 @@ impl Item {
     }
 
     fn of_session(run: RunKey, incarnation: u64, session: &Arc<str>) -> Self {
-        let news = News::Ended {
+        let news = RunNews::Ended {
             run,
             incarnation: Some(incarnation),
             if_known: true,

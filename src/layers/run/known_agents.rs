@@ -38,7 +38,7 @@ use crate::{
 /// is no part of a turn: OpenCode asks so for a title, while the turn goes on.
 ///
 /// In the id of the run a digest stands for the user's words, and another one for a session or turn
-/// that cannot be a part of an id. With a [`Secret`](crate::registry::Secret) all processes that
+/// that cannot be a part of an id. With a [`SharedSecret`](crate::registry::SharedSecret) all processes that
 /// share it make the same digests.
 ///
 /// Callers choose their headers and bodies freely, so a cap on a run that is found so does not

@@ -94,7 +94,8 @@ impl RunLayer {
         &self.registry
     }
 
-    /// The name of the run that a request names. `None` if it names none, or if its headers are wrong, which the layer's own call says.
+    /// The name of the run that a request names. `None` if it names none, or if its headers are wrong,
+    /// which the layer's own call says.
     pub(crate) fn named<B>(&self, request: Request<B>) -> (Option<RunName>, Request<B>) {
         let (parts, body) = request.into_parts();
         let named = self.read_head(&parts).ok().and_then(|named| {

@@ -66,7 +66,7 @@ use crate::{
     },
     registry::{
         AskedRun,
-        store::{Question, Recalled, RunEnd, RunKey, StoreFuture, StoreLost, TurnsAsked},
+        store::{Recalled, RunEnd, RunKey, RunQuestion, StoreFuture, StoreLost, TurnsAsked},
     },
     run::{ReasonClass, Run, RunId, SharedRun, TerminalReason, TurnUnderWay},
 };
@@ -209,7 +209,7 @@ where
 
 /// A question of a request, and what it is about.
 struct Asked {
-    question: Question,
+    question: RunQuestion,
     part: Arc<SharedRun>,
     turn: Option<TurnUnderWay>,
     /// Whether the registry holds the run.
@@ -255,7 +255,7 @@ impl RunStoreLayer {
                 (TurnsAsked { want, cap }, turn)
             })
             .unzip();
-        let question = Question {
+        let question = RunQuestion {
             run,
             part: part.part,
             session,

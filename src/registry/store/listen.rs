@@ -2,7 +2,7 @@
 
 use std::{future::Future, sync::Arc};
 
-use super::{Heard, News, Parts, Question, RunEnd, RunKey, RunStore};
+use super::{Heard, Parts, RunEnd, RunKey, RunNews, RunQuestion, RunStore};
 use crate::{
     registry::{Owner, RunRegistry},
     run::{LimitHit, LimitKind, Node, NodeState, RunId, SharedRun, TerminalReason},
@@ -114,7 +114,7 @@ impl RunRegistry {
             let Some(part) = run.node().shared() else {
                 continue;
             };
-            let question = Question {
+            let question = RunQuestion {
                 run: key.clone(),
                 part: part.part,
                 session: run.session(),
@@ -159,7 +159,7 @@ impl Parts {
             LimitKind::Turns(turns) => Some(turns),
             _ => None,
         };
-        store.tell(News::Ended {
+        store.tell(RunNews::Ended {
             run,
             incarnation: part.and_then(|part| part.incarnation()),
             if_known: false,
@@ -179,7 +179,7 @@ impl Parts {
         let Some(store) = self.store() else {
             return false;
         };
-        store.tell(News::Ended {
+        store.tell(RunNews::Ended {
             run: RunKey {
                 owner,
                 id: id.clone(),
@@ -194,7 +194,7 @@ impl Parts {
     /// Tells the other replicas that the runs of a session were aborted.
     pub(crate) fn tell_session(&self, owner: Owner, session: &str, spared: Option<RunId>) {
         if let Some(store) = self.store() {
-            store.tell(News::SessionEnded {
+            store.tell(RunNews::SessionEnded {
                 owner,
                 session: session.into(),
                 spared,
@@ -205,7 +205,7 @@ impl Parts {
     /// Tells the other replicas that the program opens an id anew.
     pub(crate) fn tell_reopened(&self, owner: Owner, id: &RunId) {
         if let Some(store) = self.store() {
-            store.tell(News::Reopened {
+            store.tell(RunNews::Reopened {
                 run: RunKey {
                     owner,
                     id: id.clone(),

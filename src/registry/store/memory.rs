@@ -11,7 +11,9 @@ use std::{
 
 use tokio::{sync::Notify, time::Instant};
 
-use super::{Heard, News, Question, Recalled, RunEnd, RunKey, RunStore, StoreFuture, StoreLost};
+use super::{
+    Heard, Recalled, RunEnd, RunKey, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost,
+};
 use crate::{lock::Lock, registry::RunRegistry, run::RunId};
 
 /// A store that the registries of one process share, for tests and for several stacks of one
@@ -22,7 +24,7 @@ use crate::{lock::Lock, registry::RunRegistry, run::RunId};
 /// more, other than by a completion, for [`RunRegistry::IDLE`].
 #[derive(Clone, Default)]
 pub struct InMemoryRunStore {
-    shared: Arc<Lock<Shared>>,
+    shared: Arc<Lock<StoredRuns>>,
 }
 
 impl fmt::Debug for InMemoryRunStore {
@@ -35,7 +37,7 @@ impl fmt::Debug for InMemoryRunStore {
 }
 
 #[derive(Default)]
-struct Shared {
+struct StoredRuns {
     runs: HashMap<RunKey, StoredRun>,
     replicas: Vec<Arc<Inbox>>,
     incarnations: u64,
@@ -79,7 +81,7 @@ pub struct InMemoryReplica {
     store: InMemoryRunStore,
     inbox: Arc<Inbox>,
     /// The news that wait for the store; `None` while it can be reached.
-    waiting: Lock<Option<Vec<News>>>,
+    waiting: Lock<Option<Vec<RunNews>>>,
     questions: AtomicUsize,
 }
 
@@ -138,7 +140,7 @@ impl InMemoryReplica {
 }
 
 impl RunStore for InMemoryReplica {
-    fn ask(self: Arc<Self>, question: Question) -> StoreFuture<Result<Recalled, StoreLost>> {
+    fn ask(self: Arc<Self>, question: RunQuestion) -> StoreFuture<Result<Recalled, StoreLost>> {
         Box::pin(async move {
             self.questions.fetch_add(1, Ordering::Relaxed);
             if self.waiting.lock().is_some() {
@@ -148,7 +150,7 @@ impl RunStore for InMemoryReplica {
         })
     }
 
-    fn tell(&self, news: News) {
+    fn tell(&self, news: RunNews) {
         if let Some(waiting) = &mut *self.waiting.lock() {
             return waiting.push(news);
         }
@@ -172,11 +174,11 @@ impl RunStore for InMemoryReplica {
     }
 }
 
-impl Shared {
-    fn answer(&mut self, question: Question) -> Recalled {
+impl StoredRuns {
+    fn answer(&mut self, question: RunQuestion) -> Recalled {
         let now = Instant::now();
         self.sweep(now);
-        let Question {
+        let RunQuestion {
             run,
             part,
             session,
@@ -225,9 +227,9 @@ impl Shared {
         recalled
     }
 
-    fn take(&mut self, from: &Arc<Inbox>, news: News) {
+    fn take(&mut self, from: &Arc<Inbox>, news: RunNews) {
         let heard = match news {
-            News::Ended {
+            RunNews::Ended {
                 run,
                 incarnation,
                 if_known,
@@ -252,7 +254,7 @@ impl Shared {
                     end,
                 }
             }
-            News::SessionEnded {
+            RunNews::SessionEnded {
                 owner,
                 session,
                 spared,
@@ -264,7 +266,7 @@ impl Shared {
                     spared,
                 }
             }
-            News::Left {
+            RunNews::Left {
                 run,
                 part,
                 completed,
@@ -284,7 +286,7 @@ impl Shared {
                 }
                 return;
             }
-            News::Reopened { run } => {
+            RunNews::Reopened { run } => {
                 self.runs.remove(&run);
                 self.make_known(run, None);
                 return;

@@ -65,17 +65,17 @@ pub trait RunStore: fmt::Debug + Send + Sync + 'static {
     /// The first question about a run makes it known, and its age then counts from that time. One
     /// round trip.
     ///
-    /// With [`turns`](Question::turns) the store grants turns: this replica then has
+    /// With [`turns`](RunQuestion::turns) the store grants turns: this replica then has
     /// `max(before, min(want, cap - elsewhere))` in all. So the same question twice grants nothing
     /// more, and the sum of all replicas never exceeds the cap.
     ///
     /// The caller limits the time of the future, and drops it at that limit. A question that was
     /// dropped may have been answered.
-    fn ask(self: Arc<Self>, question: Question) -> StoreFuture<Result<Recalled, StoreLost>>;
+    fn ask(self: Arc<Self>, question: RunQuestion) -> StoreFuture<Result<Recalled, StoreLost>>;
 
     /// Tells the other replicas. Never waits: a store that cannot be reached keeps the news until
     /// it can.
-    fn tell(&self, news: News);
+    fn tell(&self, news: RunNews);
 
     /// Waits for news of the other replicas, in the order in which the store got them.
     ///
@@ -95,7 +95,7 @@ pub struct RunKey {
 /// A question about a run: see [`RunStore::ask`].
 #[non_exhaustive]
 #[derive(Clone, Debug)]
-pub struct Question {
+pub struct RunQuestion {
     /// The run.
     pub run: RunKey,
     /// The part of the run that asks. Each part counts its own turns.
@@ -108,7 +108,7 @@ pub struct Question {
     pub turns: Option<TurnsAsked>,
 }
 
-impl Question {
+impl RunQuestion {
     /// Makes a question about a run, for this part of it: without a session, a parent or turns.
     #[must_use]
     pub const fn new(run: RunKey, part: u64) -> Self {
@@ -131,7 +131,7 @@ pub struct TurnsAsked {
     pub cap: u32,
 }
 
-/// What the replicas know of a run: the answer to a [`Question`].
+/// What the replicas know of a run: the answer to a [`RunQuestion`].
 #[non_exhaustive]
 #[derive(Clone, Debug, Default)]
 pub struct Recalled {
@@ -189,7 +189,7 @@ impl RunEnd {
 /// What one replica tells the others.
 #[non_exhaustive]
 #[derive(Clone, Debug)]
-pub enum News {
+pub enum RunNews {
     /// A run has ended.
     Ended {
         /// The run.
@@ -250,7 +250,7 @@ pub enum Heard {
         /// The run of the session that goes on.
         spared: Option<RunId>,
     },
-    /// News were lost, or the store was away: the replica asks anew for each of its runs.
+    /// RunNews were lost, or the store was away: the replica asks anew for each of its runs.
     Hole,
 }
 

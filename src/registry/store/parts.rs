@@ -8,7 +8,7 @@ use std::{
     },
 };
 
-use super::{News, RunKey, RunStore};
+use super::{RunKey, RunNews, RunStore};
 use crate::{
     lock::Lock,
     run::{RunGuard, SharedRun, TurnUnderWay},
@@ -47,7 +47,7 @@ impl Drop for Leave {
         }
         let run = self.run.clone();
         let part = self.part;
-        self.store.tell(News::Left {
+        self.store.tell(RunNews::Left {
             run,
             part,
             completed: self.completed.load(Ordering::Acquire),

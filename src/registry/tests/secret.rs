@@ -1,6 +1,6 @@
 use proptest::prelude::*;
 
-use super::super::secret::{DigestKeys, Purpose, Secret, SecretTooShort};
+use super::super::secret::{DigestKeys, Purpose, SecretTooShort, SharedSecret};
 
 const PURPOSES: [Purpose; 6] = Purpose::ALL;
 
@@ -11,12 +11,12 @@ fn keys(secret: &[u8]) -> DigestKeys {
 #[test]
 fn a_secret_has_sixteen_bytes() {
     for len in [0, 15] {
-        let error = Secret::new(&vec![7; len]).unwrap_err();
+        let error = SharedSecret::new(&vec![7; len]).unwrap_err();
         assert_eq!(error, SecretTooShort { len });
         let said = format!("a secret has at least 16 bytes; this one has {len}");
         assert_eq!(error.to_string(), said);
     }
-    assert!(Secret::new(&[7; 16]).is_ok());
+    assert!(SharedSecret::new(&[7; 16]).is_ok());
 }
 
 #[test]
@@ -80,12 +80,12 @@ proptest! {
     /// So nothing of it is in a log.
     #[test]
     fn the_same_is_printed_of_each_secret(secret in proptest::collection::vec(any::<u8>(), 0..80)) {
-        match Secret::new(&secret) {
+        match SharedSecret::new(&secret) {
             Ok(secret) => {
-                prop_assert_eq!(format!("{secret:?} {secret:#?}"), "Secret(..) Secret(..)");
+                prop_assert_eq!(format!("{secret:?} {secret:#?}"), "SharedSecret(..) SharedSecret(..)");
             }
             Err(error) => {
-                let zeros = Secret::new(&vec![0; secret.len()]).unwrap_err();
+                let zeros = SharedSecret::new(&vec![0; secret.len()]).unwrap_err();
                 prop_assert_eq!(format!("{error} {error:?}"), format!("{zeros} {zeros:?}"));
             }
         }

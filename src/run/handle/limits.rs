@@ -82,8 +82,7 @@ impl Run {
     /// The number of turns that the nearest run has had; 0 if no
     /// [`TurnCapLayer`](crate::TurnCapLayer) counts them. The layer counts a turn when it admits the
     /// request: with a cap, or if it [always counts](crate::TurnCapLayer::always_count). The turns of
-    /// other replicas are those of which the [store](crate::registry::store) told when it was asked
-    /// last.
+    /// other replicas are those of which the store of a shared registry told when it was asked last.
     #[must_use]
     pub fn turns(&self) -> u32 {
         self.nearest().turns()

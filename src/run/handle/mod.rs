@@ -10,8 +10,8 @@
 //! | `current` | the run of a task |
 //! | `limits` | limits that the program sets beside those of the layers, and their counts |
 //! | `reports` | snapshots, events, notices, usage, texts, spans |
-//! | `crate::tool` | [`Run::tool`] |
-//! | `crate::attempt` | [`Run::attempt`], and what the program says or asks of an attempt |
+//! | `src/tool/mod.rs` | [`Run::tool`] |
+//! | `src/attempt/mod.rs` | [`Run::attempt`], and what the program says or asks of an attempt |
 //!
 //! The layers do more with a run, each concern through a view: `run.attempts()`, which is of the
 //! state, `run.actions()`, `run.errors()` and `run.tokens()` of the files here with those subjects,

@@ -10,7 +10,7 @@ use tokio::{
 use tower_agent::{
     Owner, TerminalReason,
     registry::store::{
-        Heard, News, Question, Recalled, RunEnd, RunKey, RunStore, StoreLost, TurnsAsked,
+        Heard, Recalled, RunEnd, RunKey, RunNews, RunQuestion, RunStore, StoreLost, TurnsAsked,
     },
 };
 use tower_agent_redis::{ConnectErrorKind, RedisOptions, RedisRunStore};
@@ -29,18 +29,18 @@ fn run(id: &str) -> RunKey {
     }
 }
 
-fn turns(id: &str, part: u64, want: u32) -> Question {
-    let mut question = Question::new(run(id), part);
+fn turns(id: &str, part: u64, want: u32) -> RunQuestion {
+    let mut question = RunQuestion::new(run(id), part);
     question.turns = Some(TurnsAsked { want, cap: 30 });
     question
 }
 
-async fn ask(store: &Arc<RedisRunStore>, question: Question) -> Result<Recalled, StoreLost> {
+async fn ask(store: &Arc<RedisRunStore>, question: RunQuestion) -> Result<Recalled, StoreLost> {
     Arc::clone(store).ask(question).await
 }
 
 /// Asks until there is an answer: a loss may not have been seen yet.
-async fn answered(store: &Arc<RedisRunStore>, question: Question) -> Recalled {
+async fn answered(store: &Arc<RedisRunStore>, question: RunQuestion) -> Recalled {
     let deadline = Instant::now() + Duration::from_secs(10);
     loop {
         if let Ok(recalled) = ask(store, question.clone()).await {
@@ -51,8 +51,8 @@ async fn answered(store: &Arc<RedisRunStore>, question: Question) -> Recalled {
     }
 }
 
-fn abort(id: &str) -> News {
-    News::Ended {
+fn abort(id: &str) -> RunNews {
+    RunNews::Ended {
         run: run(id),
         incarnation: None,
         if_known: false,
@@ -121,7 +121,7 @@ async fn is_stored(server: &Server, id: &str) -> bool {
 }
 
 async fn end_of(store: &Arc<RedisRunStore>, id: &str) -> Option<TerminalReason> {
-    let answer = answered(store, Question::new(run(id), 99)).await;
+    let answer = answered(store, RunQuestion::new(run(id), 99)).await;
     answer.end.map(|end| end.reason)
 }
 
@@ -217,8 +217,8 @@ async fn a_server_that_comes_back_empty_gets_live_runs_and_the_ends_of_the_last_
         up(&two).await;
         told(&one).await;
         // As a registry asks about each of its live runs after a hole.
-        answered(&one, Question::new(run("live"), 1)).await;
-        answered(&two, Question::new(run("live"), 2)).await;
+        answered(&one, RunQuestion::new(run("live"), 1)).await;
+        answered(&two, RunQuestion::new(run("live"), 2)).await;
 
         let three = server.store().await;
         let live = ask(&three, turns("live", 3, 30)).await.unwrap();
@@ -234,7 +234,7 @@ async fn a_server_that_comes_back_empty_gets_live_runs_and_the_ends_of_the_last_
             }
             assert!(end_of(&three, ended).await.is_some());
         }
-        three.tell(News::Left {
+        three.tell(RunNews::Left {
             run: run("live"),
             part: 3,
             completed: true,
@@ -251,7 +251,7 @@ async fn what_no_replica_wrote_fails_one_run_and_nothing_else() {
     let store = server.store().await;
     let mut other = server.connection().await;
     // The key, as the store names it.
-    ask(&store, Question::new(run("r"), 1)).await.unwrap();
+    ask(&store, RunQuestion::new(run("r"), 1)).await.unwrap();
     let cmd = redis::cmd("KEYS").arg("ta1:*:run:*").take();
     let keys: Vec<String> = cmd.query_async(&mut other).await.unwrap();
     let [key] = &keys[..] else { panic!("{keys:?}") };
@@ -295,7 +295,7 @@ async fn what_no_replica_wrote_fails_one_run_and_nothing_else() {
         assert_eq!(lines.len(), 1, "{damage}: {lines:?}");
         assert!(lines[0]["key"].contains(key.as_str()), "{lines:?}");
         // No other run is touched, and news of this one stop no other news.
-        store.tell(News::Left {
+        store.tell(RunNews::Left {
             run: run("r"),
             part: 1,
             completed: true,
@@ -315,7 +315,7 @@ async fn damaged_logs_and_indices_take_no_end_away() {
     };
     let (one, two) = (server.store().await, server.store().await);
     let mut other = server.connection().await;
-    let mut in_session = Question::new(run("r"), 1);
+    let mut in_session = RunQuestion::new(run("r"), 1);
     in_session.session = Some("s".into());
     ask(&one, in_session.clone()).await.unwrap();
     let cmd = redis::cmd("KEYS").arg("ta1:*:ses:*").take();
@@ -338,7 +338,7 @@ async fn damaged_logs_and_indices_take_no_end_away() {
         cmd.exec_async(&mut other).await.unwrap();
     }
     assert!(ask(&one, in_session.clone()).await.unwrap().end.is_none());
-    one.tell(News::SessionEnded {
+    one.tell(RunNews::SessionEnded {
         owner: Owner::anonymous(),
         session: "s".into(),
         spared: None,

@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tower_agent::{
     Owner, RunId, TerminalReason,
     registry::store::{
-        Heard, News, Question, Recalled, RunEnd, RunKey, RunStore, StoreFuture, TurnsAsked,
+        Heard, Recalled, RunEnd, RunKey, RunNews, RunQuestion, RunStore, StoreFuture, TurnsAsked,
     },
 };
 use tower_agent_redis::RedisRunStore;
@@ -66,7 +66,7 @@ struct Model {
 }
 
 impl Model {
-    fn ask(&mut self, replica: usize, question: &Question) -> Recalled {
+    fn ask(&mut self, replica: usize, question: &RunQuestion) -> Recalled {
         let remembered = self.remembered[replica].get(&question.run).copied();
         let remembered = remembered.filter(|it| it.part == question.part);
         let run = self.runs.entry(question.run.clone()).or_insert_with(|| {
@@ -141,15 +141,15 @@ impl Model {
         }
     }
 
-    fn tell(&mut self, replica: usize, news: &News) {
+    fn tell(&mut self, replica: usize, news: &RunNews) {
         match news {
-            News::Ended {
+            RunNews::Ended {
                 run,
                 incarnation,
                 if_known,
                 end,
             } => self.end(replica, run, *incarnation, *if_known, end),
-            News::SessionEnded {
+            RunNews::SessionEnded {
                 owner,
                 session,
                 spared,
@@ -166,7 +166,7 @@ impl Model {
                     self.end(replica, &run, None, true, &end);
                 }
             }
-            News::Left {
+            RunNews::Left {
                 run,
                 part,
                 completed,
@@ -188,7 +188,7 @@ impl Model {
                     self.runs.remove(run);
                 }
             }
-            News::Reopened { run } => {
+            RunNews::Reopened { run } => {
                 self.runs.insert(run.clone(), ModelRun::new());
             }
             _ => unreachable!(),
@@ -235,7 +235,7 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
         let repeats = 1 + usize::from(fastrand::u8(..4) == 0);
         let kind = fastrand::u8(..20);
         if kind < 12 {
-            let mut question = Question::new(run.clone(), part);
+            let mut question = RunQuestion::new(run.clone(), part);
             question.session = fastrand::bool().then(|| pick(&sessions));
             question.parent = (fastrand::u8(..4) == 0).then(|| pick(&ids));
             question.turns = fastrand::bool().then(|| TurnsAsked {
@@ -283,7 +283,7 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
                 end.elapsed = Duration::from_micros(fastrand::u64(..1_000_000));
                 end.at_cap = fastrand::bool();
                 let known = model.runs.get(&run).and_then(|known| known.incarnation);
-                News::Ended {
+                RunNews::Ended {
                     incarnation: match fastrand::u8(..4) {
                         0 => Some(pick(&incarnations)),
                         1 => None,
@@ -294,17 +294,17 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
                     end,
                 }
             }
-            15 => News::SessionEnded {
+            15 => RunNews::SessionEnded {
                 owner: run.owner,
                 session: pick(&sessions),
                 spared: fastrand::bool().then(|| pick(&ids)),
             },
-            16..18 => News::Left {
+            16..18 => RunNews::Left {
                 run,
                 part,
                 completed: fastrand::bool(),
             },
-            _ => News::Reopened { run },
+            _ => RunNews::Reopened { run },
         };
         for _ in 0..repeats {
             model.tell(replica, &news);
@@ -339,7 +339,7 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
     }
 }
 
-async fn ask(store: &Arc<RedisRunStore>, question: Question) -> Recalled {
+async fn ask(store: &Arc<RedisRunStore>, question: RunQuestion) -> Recalled {
     let answer: StoreFuture<_> = Arc::clone(store).ask(question);
     answer.await.expect("the store answers")
 }

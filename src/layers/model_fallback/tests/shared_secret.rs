@@ -10,7 +10,7 @@ use super::super::{
 use crate::{
     attempt::{Candidate, Operation},
     layers::run::{AgentHeaders, KnownAgents},
-    registry::{Owner, RunRegistry, Secret},
+    registry::{Owner, RunRegistry, SharedSecret},
     run::Run,
 };
 
@@ -133,7 +133,10 @@ fn in_session(registry: &RunRegistry, owner: Owner) -> Run {
 fn one_secret_makes_the_same_digests_in_each_process() {
     if let Ok(secret) = env::var(CHILD) {
         if !secret.is_empty() {
-            Secret::new(secret.as_bytes()).unwrap().install().unwrap();
+            SharedSecret::new(secret.as_bytes())
+                .unwrap()
+                .install()
+                .unwrap();
         }
         println!();
         for (name, digest) in digests() {
@@ -167,7 +170,7 @@ fn a_secret_is_installed_before_the_first_digest_and_once() {
         }
         return;
     };
-    let ours = Secret::new(SECRET.as_bytes()).unwrap();
+    let ours = SharedSecret::new(SECRET.as_bytes()).unwrap();
     // The program itself needs no key.
     let program = Owner::default();
     assert_eq!((program.digest(), &*program.to_string()), (0, "program"));
@@ -180,7 +183,7 @@ fn a_secret_is_installed_before_the_first_digest_and_once() {
         ours.install().unwrap();
         let owner = Owner::of(b"sk-one");
         assert_eq!(ours.install(), Ok(()), "the same again");
-        let other = Secret::new(&[7; 16]).unwrap();
+        let other = SharedSecret::new(&[7; 16]).unwrap();
         let error = other.install().unwrap_err().to_string();
         assert!(error.contains("another secret"), "{error}");
         assert_eq!(Owner::of(b"sk-one"), owner);
