@@ -7,7 +7,7 @@
 //! | layer | where | setting | without the setting |
 //! |---|---|---|---|
 //! | [`TerminalResponseLayer`] | server | [`responses`](AgentStack::responses), [`early_head`](AgentStack::early_head) | its defaults |
-//! | [`RunStoreLayer`] | server | [`RunRegistry::share`] | left out |
+//! | [`RunStoreLayer`] | server | [`RunRegistry::share`], [`run_store`](AgentStack::run_store) | left out |
 //! | [`RunLayer`] | server | [`runs`](AgentStack::runs) | its defaults |
 //! | [`PumpLayer`] | server | [`pump`](AgentStack::pump) | its defaults |
 //! | [`HardCeilingLayer`] of the run | both | [`ceiling`](AgentStack::ceiling) | no limit |
@@ -104,6 +104,7 @@ pub struct AgentStack<Side> {
 pub struct Server {
     registry: RunRegistry,
     responses: TerminalResponseLayer,
+    store: RunStoreLayer,
     runs: RunLayer,
     pump: PumpLayer,
     stop: StopPhraseLayer,
@@ -214,6 +215,7 @@ impl AgentStack<Server> {
     pub fn server(registry: &RunRegistry) -> Self {
         Self::new(Server {
             responses: TerminalResponseLayer::new(),
+            store: RunStoreLayer::new(&RunLayer::new(registry.clone())),
             runs: RunLayer::new(registry.clone()),
             pump: PumpLayer::new(),
             stop: StopPhraseLayer::new(registry.clone(), [""; 0]),
@@ -239,6 +241,15 @@ impl AgentStack<Server> {
     #[must_use]
     pub fn early_head(self, after: Duration) -> Self {
         self.responses(|layer| layer.early_head(after))
+    }
+
+    /// Changes the layer that asks the store of a [shared](RunRegistry::share) registry.
+    ///
+    /// The stack sets the layer's sources of ids, and its cap on turns.
+    #[must_use]
+    pub fn run_store(mut self, change: impl FnOnce(RunStoreLayer) -> RunStoreLayer) -> Self {
+        self.side.store = change(self.side.store);
+        self
     }
 
     /// Changes the layer that finds or opens a request's run.
@@ -274,7 +285,7 @@ impl AgentStack<Server> {
     pub fn layer(&self) -> ServerLayers {
         let side = self.side.clone();
         let runs = side.runs.idle_below(self.ceiling.earliest());
-        let store = RunStoreLayer::new(&runs).turns(&self.turns);
+        let store = side.store.within(&runs, &self.turns);
         let store = Some(store).filter(RunStoreLayer::is_shared);
         let layers = Stack::new(Optional::new(store, |_| {}), side.responses);
         let layers = Stack::new(runs, layers);

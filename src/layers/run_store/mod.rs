@@ -1,7 +1,7 @@
 //! Asks other replicas about a request's run before the request finds it here.
 //!
-//! The layer belongs just outside of the [`RunLayer`], whose sources of ids it
-//! uses; [`AgentStack`](crate::AgentStack) puts it there if its registry is
+//! The layer belongs just outside of the [`RunLayer`], whose sources of ids it uses;
+//! [`AgentStack`](crate::AgentStack) puts it there if its registry is
 //! [shared](crate::RunRegistry::share). A run that has ended elsewhere refuses the request, without
 //! an upstream call. A run that was opened elsewhere is opened here with its age, so that its
 //! ceiling counts from its first opening. If a [`TurnCapLayer`] further in caps the request, the
@@ -116,6 +116,12 @@ impl RunStoreLayer {
     pub const fn refuse_unanswered(mut self) -> Self {
         self.refuses = true;
         self
+    }
+
+    /// The layer with its settings, in a stack with these layers further in.
+    pub(crate) fn within(self, runs: &RunLayer, turns: &TurnCapLayer) -> Self {
+        let runs = runs.clone();
+        Self { runs, ..self }.turns(turns)
     }
 
     /// Whether there is a store to ask.
