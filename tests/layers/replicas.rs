@@ -163,10 +163,18 @@ async fn an_abort_at_a_replica_that_does_not_hold_the_run_ends_it_where_it_is() 
     sleep(secs(1)).await;
     assert_eq!(two.abort("r"), AbortOutcome::Told);
     assert_eq!(call.await.unwrap().reason, Some(TerminalReason::Aborted));
+    // The replica that told it does not know how long the run had lasted; the store does.
+    sleep(secs(60)).await;
+    let refused = two.ask("r").await;
+    assert!(refused.text.contains("after 1s"), "{}", refused.text);
     // Nobody knows this one, and nothing is stored for it.
     assert_eq!(two.abort("unknown"), AbortOutcome::Told);
     assert_eq!(one.abort("unknown"), AbortOutcome::Told);
-    assert_eq!(spawn(&two, "unknown").await.map(|_| ()).ok(), Some(()));
+    let call = spawn(&two, "unknown");
+    sleep(secs(1)).await;
+    assert_eq!(two.upstream.calls(), 1);
+    assert_eq!(two.reason("unknown"), None);
+    call.abort();
 }
 
 #[tokio::test(start_paused = true)]

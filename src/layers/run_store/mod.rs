@@ -307,10 +307,10 @@ where
             Ok(recalled) => {
                 if let Some(end) = recalled.end {
                     registry.end_as_told(&self.run, recalled.incarnation, &end);
-                    return Err(end.refusal(self.run.id).into());
+                    return Err(end.refusal(self.run.id, recalled.age).into());
                 }
                 if let Some(end) = recalled.parent_end.filter(|_| !self.is_open) {
-                    return Err(end.refusal(self.run.id).into());
+                    return Err(end.refusal(self.run.id, Duration::ZERO).into());
                 }
                 let (granted, elsewhere) = (recalled.granted, recalled.turns_elsewhere);
                 self.part.learn(recalled.incarnation, granted, elsewhere);
@@ -335,7 +335,7 @@ where
 fn peers_lost(run: RunId) -> BoxError {
     let (class, status) = (ReasonClass::Failure, StatusCode::SERVICE_UNAVAILABLE);
     let reason = TerminalReason::custom("peers_lost", class, status);
-    RunEnd::new(reason).refusal(run).into()
+    RunEnd::new(reason).refusal(run, Duration::ZERO).into()
 }
 
 pin_project! {

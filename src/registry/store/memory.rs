@@ -14,7 +14,11 @@ use tokio::{sync::Notify, time::Instant};
 use super::{
     Heard, Recalled, RunEnd, RunKey, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost,
 };
-use crate::{lock::Lock, registry::RunRegistry, run::RunId};
+use crate::{
+    lock::Lock,
+    registry::{Owner, RunRegistry},
+    run::{RunId, TerminalReason},
+};
 
 /// A store that the registries of one process share, for tests and for several stacks of one
 /// program.
@@ -53,6 +57,7 @@ struct StoredRun {
     session: Option<Arc<str>>,
     parent: Option<RunId>,
     end: Option<RunEnd>,
+    ended: Option<Instant>,
     parts: HashMap<u64, Part>,
 }
 
@@ -195,13 +200,17 @@ impl StoredRuns {
                 session,
                 parent,
                 end: None,
+                ended: None,
                 parts: HashMap::new(),
             }
         });
         known.asked = now;
         let mut recalled = Recalled {
             incarnation: known.incarnation,
-            age: now.saturating_duration_since(known.opened),
+            age: known
+                .ended
+                .unwrap_or(now)
+                .saturating_duration_since(known.opened),
             end: known.end.clone(),
             ..Recalled::default()
         };
@@ -247,6 +256,7 @@ impl StoredRuns {
                 }
                 known.end = Some(end.clone());
                 known.asked = Instant::now();
+                known.ended = Some(known.asked);
                 let incarnation = known.incarnation;
                 Heard::Ended {
                     run,
@@ -297,17 +307,13 @@ impl StoredRuns {
     }
 
     /// Stores the end of the session's runs, also of those that no replica holds now.
-    fn end_session(
-        &mut self,
-        owner: crate::registry::Owner,
-        session: &Arc<str>,
-        spared: Option<&RunId>,
-    ) {
-        let ended = RunEnd::new(crate::run::TerminalReason::Aborted);
+    fn end_session(&mut self, owner: Owner, session: &Arc<str>, spared: Option<&RunId>) {
+        let ended = RunEnd::new(TerminalReason::Aborted);
         for (run, known) in &mut self.runs {
             let is_ours = run.owner == owner && known.session.as_ref() == Some(session);
             if is_ours && Some(&run.id) != spared {
                 known.end.get_or_insert_with(|| ended.clone());
+                known.ended.get_or_insert_with(Instant::now);
             }
         }
     }
@@ -322,6 +328,7 @@ impl StoredRuns {
             session: None,
             parent: None,
             end: None,
+            ended: None,
             parts: HashMap::new(),
         };
         self.runs.insert(run, known);

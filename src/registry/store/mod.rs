@@ -137,7 +137,7 @@ pub struct TurnsAsked {
 pub struct Recalled {
     /// Which run of this id it is: an id that is used anew has another number.
     pub incarnation: u64,
-    /// The time since the run was first opened.
+    /// The time from the run's first opening until now, or until its end.
     pub age: Duration,
     /// The end of the run; `None` while it lives.
     pub end: Option<RunEnd>,
@@ -156,7 +156,8 @@ pub struct Recalled {
 pub struct RunEnd {
     /// The reason of the end.
     pub reason: TerminalReason,
-    /// How long the run had lasted.
+    /// How long the run had lasted. Zero if a replica that did not hold the run ended it: then
+    /// the store knows its [`age`](Recalled::age).
     pub elapsed: Duration,
     /// The limit on time that passed; `None` if none did.
     pub limit: Option<Duration>,
@@ -180,9 +181,14 @@ impl RunEnd {
         }
     }
 
-    /// The error of a request for the run of this id, which has ended elsewhere.
-    pub(crate) fn refusal(self, run: RunId) -> Terminated {
-        Terminated::elsewhere(run, self.reason, self.elapsed, self.limit, self.at_turn)
+    /// The error of a request for the run of this id, which has ended elsewhere at this `age`.
+    pub(crate) fn refusal(self, run: RunId, age: Duration) -> Terminated {
+        let elapsed = if self.elapsed.is_zero() {
+            age
+        } else {
+            self.elapsed
+        };
+        Terminated::elsewhere(run, self.reason, elapsed, self.limit, self.at_turn)
     }
 }
 

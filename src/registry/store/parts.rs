@@ -6,6 +6,7 @@ use std::{
         Arc, OnceLock, Weak,
         atomic::{AtomicBool, Ordering},
     },
+    time::Duration,
 };
 
 use super::{RunKey, RunNews, RunStore};
@@ -90,16 +91,12 @@ impl Parts {
 #[derive(Clone, Debug)]
 pub(crate) struct AskedRun {
     pub(crate) part: Arc<SharedRun>,
-    pub(crate) age: std::time::Duration,
+    pub(crate) age: Duration,
     turn: Arc<Lock<Option<TurnUnderWay>>>,
 }
 
 impl AskedRun {
-    pub(crate) fn new(
-        part: Arc<SharedRun>,
-        age: std::time::Duration,
-        turn: Option<TurnUnderWay>,
-    ) -> Self {
+    pub(crate) fn new(part: Arc<SharedRun>, age: Duration, turn: Option<TurnUnderWay>) -> Self {
         let turn = Arc::new(Lock::new(turn));
         Self { part, age, turn }
     }

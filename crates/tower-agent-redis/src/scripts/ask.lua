@@ -8,13 +8,14 @@ local run = KEYS[1]
 local stored = redis.call('HGETALL', run)
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local incarnation, opened, ended, parent, session, mine, alive
+local incarnation, opened, over, ended, parent, session, mine, alive
 local elsewhere = 0
 local name = 't:' .. ARGV[3]
 for at = 1, #stored, 2 do
   local field, value = stored[at], stored[at + 1]
   if field == 'inc' then incarnation = value
   elseif field == 'opened' then opened = tonumber(value)
+  elseif field == 'over' then over = tonumber(value)
   elseif field == 'end' then ended = value
   elseif field == 'parent' then parent = value
   elseif field == 'session' then session = value
@@ -32,7 +33,7 @@ if #stored > 0 and not (incarnation and string.match(incarnation, '^%d+$') and o
 end
 if ended then
   redis.call('PEXPIRE', run, ARGV[9], 'GT')
-  return {incarnation, math.max(now - opened, 0), ended, 0, 0, parent or '', ''}
+  return {incarnation, math.max((over or now) - opened, 0), ended, 0, 0, parent or '', ''}
 end
 local fields = {}
 if not incarnation then

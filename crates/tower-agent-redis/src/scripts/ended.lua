@@ -18,7 +18,8 @@ if ARGV[1] ~= '' and ARGV[1] ~= incarnation then return {0, incarnation, ''} end
 if known[2] then return {0, incarnation, ''} end
 -- What the parts have is of no use any more.
 redis.call('DEL', run)
-redis.call('HSET', run, 'inc', incarnation, 'opened', opened, 'end', ARGV[4])
+redis.call('HSET', run, 'inc', incarnation, 'opened', opened, 'over', string.format('%.0f', now),
+  'end', ARGV[4])
 if known[4] then redis.call('HSET', run, 'parent', known[4]) end
 redis.call('PEXPIRE', run, ARGV[5])
 local damaged = ''
