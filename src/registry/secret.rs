@@ -59,6 +59,14 @@ impl SharedSecret {
         }
     }
 
+    /// The digest of a constant, by which replicas see whether they have the same secret.
+    ///
+    /// It tells nothing about other digests. A store of runs may keep it.
+    #[must_use]
+    pub fn fingerprint(&self) -> u128 {
+        self.0.wide(Purpose::Fingerprint, b"")
+    }
+
     /// Makes this the secret of the process, for good.
     ///
     /// The program calls the method before the first digest is made: before a layer with candidates
@@ -138,16 +146,18 @@ pub(crate) enum Purpose {
     IdPart,
     Cooldown,
     StickySession,
+    Fingerprint,
 }
 
 impl Purpose {
-    pub(super) const ALL: [Self; 6] = [
+    pub(super) const ALL: [Self; 7] = [
         Self::Owner,
         Self::PrintedOwner,
         Self::Words,
         Self::IdPart,
         Self::Cooldown,
         Self::StickySession,
+        Self::Fingerprint,
     ];
 
     /// The text from which the purpose's key is derived: another one changes all its digests.
@@ -159,6 +169,7 @@ impl Purpose {
             Self::IdPart => b"id part",
             Self::Cooldown => b"cooldown",
             Self::StickySession => b"sticky session",
+            Self::Fingerprint => b"fingerprint",
         }
     }
 }

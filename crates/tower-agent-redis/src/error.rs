@@ -25,6 +25,9 @@ pub enum ConnectErrorKind {
     Refused,
     /// The server is older than Redis 7.
     TooOld,
+    /// The replicas of this prefix have another secret, or this process has one already, or has made
+    /// digests without one.
+    Secret,
 }
 
 impl ConnectError {
@@ -58,6 +61,7 @@ impl fmt::Display for ConnectError {
             ConnectErrorKind::Unreachable => "the store of runs cannot be reached",
             ConnectErrorKind::Refused => "the store of runs refuses the connection",
             ConnectErrorKind::TooOld => "the store of runs is too old",
+            ConnectErrorKind::Secret => "the secret of the store of runs cannot be used",
         };
         write!(f, "{what}: {}", self.text)
     }

@@ -39,6 +39,11 @@ impl KeyNames {
         format!("{}:{{{tag:02}}}:log", self.prefix)
     }
 
+    /// The fingerprint of the secret that all replicas have.
+    pub(crate) fn secret(&self) -> String {
+        format!("{}:{{00}}:secret", self.prefix)
+    }
+
     /// The key that a probe writes.
     pub(crate) fn probe(&self) -> String {
         format!("{}:{{00}}:probe", self.prefix)

@@ -9,11 +9,14 @@
 //! # Examples
 //!
 //! ```no_run
-//! use tower_agent::{AgentStack, RunRegistry};
+//! use tower_agent::{AgentStack, RunRegistry, registry::SharedSecret};
 //! use tower_agent_redis::{RedisOptions, RedisRunStore};
 //!
 //! # async fn run() -> Result<(), tower_agent::BoxError> {
-//! let store = RedisRunStore::connect("redis://localhost:6379", RedisOptions::new()).await?;
+//! // The same in all replicas.
+//! let secret = SharedSecret::new(std::env::var("REPLICA_SECRET")?.as_bytes())?;
+//! let url = "redis://localhost:6379";
+//! let store = RedisRunStore::connect(url, &secret, RedisOptions::new()).await?;
 //! let registry = RunRegistry::new().share(store);
 //! tokio::spawn(registry.listen());
 //! let stack = AgentStack::server(&registry).max_turns(30);
@@ -59,7 +62,8 @@
 //! | `:run:<owner>:<id>` | hash | the run: its incarnation, opening, session, parent, end, and the turns of each part |
 //! | `:ses:<owner>:<session>` | sorted set | the live runs of a session |
 //! | `:log` | stream | about 10,000 news |
-//! | `:probe` | string | what the last probe wrote |
+//! | `:secret` | string | the fingerprint of the secret, in `{00}` |
+//! | `:probe` | string | what the last probe wrote, in `{00}` |
 //!
 //! A key that holds something else is logged by its name, and questions about it fail, as if the
 //! store were lost for that run alone.
@@ -105,8 +109,9 @@ use std::{
 
 use redis::{RedisError, aio::MultiplexedConnection};
 use tokio::task::AbortHandle;
-use tower_agent::registry::store::{
-    Heard, Recalled, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost,
+use tower_agent::registry::{
+    SharedSecret,
+    store::{Heard, Recalled, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost},
 };
 
 use self::{
@@ -114,7 +119,7 @@ use self::{
     link::Trouble,
     listen::{Reader, listen},
     shared::Shared,
-    tell::{ANSWER, Teller},
+    tell::{ANSWER, OTHER_SECRET, Teller},
 };
 
 /// A store on Redis or Valkey: see the [crate's docs](crate).
@@ -156,6 +161,10 @@ pub struct RedisStats {
 impl RedisRunStore {
     /// Connects to a server, and begins to listen.
     ///
+    /// `secret` is that of all replicas of the prefix: with another one no owner would be the same. The
+    /// call [installs](SharedSecret::install) it in this process, so connect before the first stack is
+    /// built.
+    ///
     /// | URL | |
     /// |---|---|
     /// | `redis://[user:password@]host[:port][/db]` | a server |
@@ -169,8 +178,8 @@ impl RedisRunStore {
     ///
     /// # Errors
     ///
-    /// The URL or an option cannot be used, the server cannot be reached within seconds, refuses
-    /// the connection, or is older than version 7.
+    /// The URL, an option or the secret cannot be used, the server cannot be reached within seconds,
+    /// refuses the connection, or is older than version 7.
     ///
     /// # Panics
     ///
@@ -179,9 +188,17 @@ impl RedisRunStore {
         clippy::disallowed_methods,
         reason = "tasks of the store's own, outside of the request path"
     )]
-    pub async fn connect(url: &str, options: RedisOptions) -> Result<Arc<Self>, ConnectError> {
+    pub async fn connect(
+        url: &str,
+        secret: &SharedSecret,
+        options: RedisOptions,
+    ) -> Result<Arc<Self>, ConnectError> {
         options.check()?;
-        let shared = Arc::new(Shared::new(Address::parse(url)?, &options));
+        let address = Address::parse(url)?;
+        let installed = secret.install();
+        installed
+            .map_err(|error| ConnectError::new(ConnectErrorKind::Secret, error.to_string()))?;
+        let shared = Arc::new(Shared::new(address, secret, &options));
         let reader = match begin(&shared).await {
             Ok((connection, reader)) => {
                 shared.link.set_up(connection);
@@ -264,7 +281,10 @@ async fn begin(shared: &Shared) -> Result<(MultiplexedConnection, Reader), Conne
             "the store of runs evicts keys: ends and turns will be forgotten"
         );
     }
-    scripts::load(&mut connection).await.map_err(unusable)?;
+    let prepared = shared.commands.prepare(&mut connection).await;
+    if !prepared.map_err(unusable)? {
+        return Err(ConnectError::new(ConnectErrorKind::Secret, OTHER_SECRET));
+    }
     let reader = Reader::open(shared).await.map_err(unusable)?;
     Ok((connection, reader))
 }
@@ -287,4 +307,5 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The example in the README.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
-struct RedisReadme;
+#[derive(Debug)]
+pub struct RedisReadme;

@@ -3,7 +3,10 @@
 use std::sync::LazyLock;
 
 use redis::{Cmd, RedisResult, Script, aio::MultiplexedConnection};
-use tower_agent::registry::store::{RunKey, RunNews, RunQuestion};
+use tower_agent::registry::{
+    SharedSecret,
+    store::{RunKey, RunNews, RunQuestion},
+};
 
 use crate::{
     keys::{KeyNames, hex, tag_of_run},
@@ -58,16 +61,35 @@ pub(crate) struct Commands {
     /// The name of this replica: no other one has it.
     pub(crate) replica: String,
     ttl_ms: u128,
+    /// The fingerprint of the secret, as 32 hexadecimal digits.
+    fingerprint: String,
 }
 
 impl Commands {
-    pub(crate) fn new(options: &RedisOptions) -> Self {
+    pub(crate) fn new(secret: &SharedSecret, options: &RedisOptions) -> Self {
         let name = options.replica.as_deref().unwrap_or("r");
         Self {
             keys: KeyNames::new(options.prefix.clone()),
             replica: format!("{name}-{:016x}", fastrand::u64(..)),
             ttl_ms: options.ttl.as_millis(),
+            fingerprint: format!("{:032x}", secret.fingerprint()),
         }
+    }
+
+    /// Makes the scripts known to the server, and leaves this replica's fingerprint of the secret
+    /// there, unless another replica has. Returns whether the server has the same one.
+    pub(crate) async fn prepare(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> RedisResult<bool> {
+        load(connection).await?;
+        let mut cmd = redis::cmd("SET");
+        cmd.arg(self.keys.secret())
+            .arg(&self.fingerprint)
+            .arg("NX")
+            .arg("GET");
+        let before: Option<String> = cmd.query_async(connection).await?;
+        Ok(before.is_none_or(|before| before == self.fingerprint))
     }
 
     /// Asks about a run. `known` is what this replica had of it at the last answer, which a store

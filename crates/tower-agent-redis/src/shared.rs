@@ -13,7 +13,10 @@ use redis::{Pipeline, RedisResult, Value, from_redis_value};
 use tokio::{sync::Notify, time::Instant};
 use tower_agent::{
     RunId, RunRegistry,
-    registry::store::{Heard, Recalled, RunKey, RunNews, RunQuestion, StoreLost},
+    registry::{
+        SharedSecret,
+        store::{Heard, Recalled, RunKey, RunNews, RunQuestion, StoreLost},
+    },
 };
 
 use crate::{
@@ -64,10 +67,10 @@ pub(crate) struct StoreCounts {
 }
 
 impl Shared {
-    pub(crate) fn new(address: Address, options: &RedisOptions) -> Self {
+    pub(crate) fn new(address: Address, secret: &SharedSecret, options: &RedisOptions) -> Self {
         Self {
             address,
-            commands: Commands::new(options),
+            commands: Commands::new(secret, options),
             ttl: options.ttl,
             link: Link::default(),
             queue: Mutex::default(),

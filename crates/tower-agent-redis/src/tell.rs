@@ -42,6 +42,10 @@ const WELL: Duration = Duration::from_secs(10);
 /// A store that comes back may have lost the writes of this last time, as after a failover.
 const RETOLD: Duration = Duration::from_secs(60);
 
+/// Why a server that answers is of no use.
+pub(crate) const OTHER_SECRET: &str =
+    "the replicas have another secret: give all of this prefix the same one";
+
 /// The number of news in one round trip.
 const BATCH: usize = 64;
 
@@ -138,8 +142,10 @@ impl Teller {
     async fn try_mend(&mut self) -> Result<MultiplexedConnection, Trouble> {
         let opened = self.shared.address.open(ANSWER).await;
         let mut connection = opened.map_err(|error| Trouble::of(&error))?;
-        let loaded = scripts::load(&mut connection).await;
-        loaded.map_err(|error| Trouble::of(&error))?;
+        let prepared = self.shared.commands.prepare(&mut connection).await;
+        if !prepared.map_err(|error| Trouble::of(&error))? {
+            return Err(Trouble::Broken(OTHER_SECRET.into()));
+        }
         for _ in 0..PROBES {
             let since = Instant::now();
             self.probe(&mut connection).await?;

@@ -16,7 +16,7 @@ use tower_agent::{
 use tower_agent_redis::{ConnectErrorKind, RedisOptions, RedisRunStore};
 
 use crate::{
-    server::{Server, free_port, has, until},
+    server::{Server, free_port, has, secret, until},
     support::LogCapture,
 };
 
@@ -396,7 +396,7 @@ async fn useless_until(server: &Server, useless: &[&[&str]], mended: &[&[&str]],
     // It stays so, although the server answers.
     sleep(Duration::from_millis(500)).await;
     assert!(!store.stats().up && store.stats().waiting == 1);
-    let connected = RedisRunStore::connect(&server.url(), RedisOptions::new()).await;
+    let connected = RedisRunStore::connect(&server.url(), &secret(), RedisOptions::new()).await;
     if !password.is_empty() {
         let error = connected.unwrap_err();
         assert_eq!(error.kind(), ConnectErrorKind::Refused, "{error}");
@@ -459,7 +459,7 @@ async fn a_server_that_wants_a_password_is_lost_and_refuses_a_connect() {
 #[tokio::test]
 async fn a_connect_tells_what_is_wrong() {
     let connect = |url: String| async move {
-        let error = RedisRunStore::connect(&url, RedisOptions::new())
+        let error = RedisRunStore::connect(&url, &secret(), RedisOptions::new())
             .await
             .unwrap_err();
         (error.kind(), error.to_string())
@@ -471,7 +471,9 @@ async fn a_connect_tells_what_is_wrong() {
     assert_eq!(kind, ConnectErrorKind::Unreachable, "{text}");
     assert!(!text.contains("hunter2"));
     let options = RedisOptions::new().prefix("a{b}");
-    let error = RedisRunStore::connect(&url, options).await.unwrap_err();
+    let error = RedisRunStore::connect(&url, &secret(), options)
+        .await
+        .unwrap_err();
     assert_eq!(error.kind(), ConnectErrorKind::Option);
 
     // A server that is too old.
@@ -522,7 +524,7 @@ async fn a_store_may_begin_without_its_server() {
     };
     server.kill();
     let options = RedisOptions::new().may_be_lost();
-    let store = RedisRunStore::connect(&server.url(), options)
+    let store = RedisRunStore::connect(&server.url(), &secret(), options)
         .await
         .unwrap();
     assert!(!store.stats().up && ask(&store, turns("r", 1, 1)).await.is_err());
@@ -609,7 +611,8 @@ async fn a_failover_by_sentinels_keeps_ends_and_turns() {
         free_port(),
         sentinel.port
     );
-    let connect = || RedisRunStore::connect(&url, RedisOptions::new());
+    let secret = secret();
+    let connect = || RedisRunStore::connect(&url, &secret, RedisOptions::new());
     let (one, two) = (connect().await.unwrap(), connect().await.unwrap());
     ask(&one, turns("live", 1, 3)).await.unwrap();
     one.tell(abort("before"));

@@ -14,7 +14,7 @@ use tower_agent::{
 use tower_agent_redis::{RedisOptions, RedisRunStore};
 
 use crate::{
-    server::{Server, until},
+    server::{Server, secret, until},
     support::{DONE, FINISH, Outcome, PRELUDE, Script, Upstream, chat, prompt, secs, with_header},
 };
 
@@ -72,7 +72,7 @@ pub(crate) fn id(text: &str) -> RunId {
 
 impl Replica {
     pub(crate) async fn new(url: &str, script: Script, settings: Settings) -> Self {
-        let store = RedisRunStore::connect(url, RedisOptions::new())
+        let store = RedisRunStore::connect(url, &secret(), RedisOptions::new())
             .await
             .unwrap();
         let upstream = Upstream::script(script);

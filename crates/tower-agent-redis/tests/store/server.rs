@@ -10,6 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use tower_agent::registry::SharedSecret;
 use tower_agent_redis::{RedisOptions, RedisRunStore};
 
 /// A process that is killed when it is dropped.
@@ -18,6 +19,13 @@ pub(crate) struct Server {
     folder: PathBuf,
     pub(crate) port: u16,
     args: Vec<String>,
+}
+
+/// The secret of all replicas of the tests. Installed, so that no digest is made before.
+pub(crate) fn secret() -> SharedSecret {
+    let secret = SharedSecret::new(b"a secret of the tests").unwrap();
+    secret.install().unwrap();
+    secret
 }
 
 /// Whether a program can be run; says loudly if it cannot, as its tests are then left out.
@@ -41,6 +49,7 @@ pub(crate) fn free_port() -> u16 {
 impl Server {
     /// `None` if there is no `redis-server` here.
     pub(crate) fn start(args: &[&str]) -> Option<Self> {
+        let _installed = secret();
         has("redis-server").then(|| Self::start_as("redis-server", args, ""))
     }
 
@@ -117,7 +126,7 @@ impl Server {
         // The server may still load its file.
         let until = Instant::now() + Duration::from_secs(20);
         loop {
-            match RedisRunStore::connect(&self.url(), options.clone()).await {
+            match RedisRunStore::connect(&self.url(), &secret(), options.clone()).await {
                 Ok(store) => return store,
                 Err(error) if Instant::now() > until => panic!("{error}"),
                 Err(_) => tokio::time::sleep(Duration::from_millis(20)).await,
