@@ -171,7 +171,7 @@ impl RedisRunStore {
     /// | `rediss://...` | the same with TLS; needs the feature `tls` |
     /// | `redis+sentinel://[user:password@]host:port,host:port/master[/db]` | the master of this name, which these sentinels know; the account is the master's |
     ///
-    /// The store has two tasks, which end when it is dropped. RunNews that wait are then lost.
+    /// The store has two tasks, which end when it is dropped. News that wait are then lost.
     ///
     /// With the feature `tls`, a `rediss://` URL makes ring the process' default provider of
     /// cryptography for rustls, unless there is one.

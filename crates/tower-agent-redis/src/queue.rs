@@ -22,7 +22,7 @@ pub(crate) struct QueuedNews {
 }
 
 impl QueuedNews {
-    /// RunNews that are told at once, and in no queue.
+    /// News that are told at once, and in no queue.
     pub(crate) fn unqueued(news: RunNews, session: Option<Arc<str>>) -> Self {
         Self {
             number: 0,

@@ -256,7 +256,7 @@ pub enum Heard {
         /// The run of the session that goes on.
         spared: Option<RunId>,
     },
-    /// RunNews were lost, or the store was away: the replica asks anew for each of its runs.
+    /// News were lost, or the store was away: the replica asks anew for each of its runs.
     Hole,
 }
 
