@@ -259,7 +259,7 @@ impl Shared {
         self.link.wake.notify_one();
     }
 
-    /// RunNews may have been lost, on both sides.
+    /// News may have been lost, on both sides.
     pub(crate) fn hear_hole(&self) {
         self.retells.store(true, Ordering::Release);
         self.suspect();
@@ -308,7 +308,7 @@ fn damaged(key: String, field: &str) -> About {
     About(key, Trouble::Damaged(format!("its field {field}")))
 }
 
-/// StoreCounts a question that got no answer, also one that was dropped.
+/// Counts a question that got no answer, also one that was dropped.
 struct Unanswered<'a>(Option<&'a AtomicU64>);
 
 impl Drop for Unanswered<'_> {
