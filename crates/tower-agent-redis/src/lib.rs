@@ -46,7 +46,7 @@
 //!
 //! # What waits
 //!
-//! [`tell`](RunStore::tell) never waits. RunNews are told in their order, again until the store has
+//! [`tell`](RunStore::tell) never waits. News are told in their order, again until the store has
 //! taken them. At most [`RunRegistry::ENDED`] ends wait; beyond them the oldest is dropped, and
 //! [counted](RedisStats::dropped). What a replica told in the last minute before a loss is told
 //! again, as a failover loses writes. So is what it knows of its live runs, if the server has

@@ -25,7 +25,7 @@ pub(crate) struct Link {
 #[derive(Default)]
 struct LinkState {
     connection: Option<MultiplexedConnection>,
-    /// StoreCounts the connections, so that a late failure of an old one does no harm.
+    /// Counts the connections, so that a late failure of an old one does no harm.
     generation: u64,
     failures: u32,
 }

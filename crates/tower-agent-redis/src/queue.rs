@@ -10,7 +10,7 @@ use tower_agent::{
     registry::store::{RunKey, RunNews},
 };
 
-/// RunNews, with all that makes it the same news if it is told twice.
+/// News, with all that makes it the same news if it is told twice.
 #[derive(Debug)]
 pub(crate) struct QueuedNews {
     number: u64,
@@ -47,7 +47,7 @@ impl QueuedNews {
     }
 }
 
-/// RunNews in the order in which they were told.
+/// News in the order in which they were told.
 #[derive(Debug, Default)]
 pub(crate) struct NewsQueue {
     items: VecDeque<Arc<QueuedNews>>,
