@@ -2,8 +2,6 @@ use proptest::prelude::*;
 
 use super::super::secret::{DigestKeys, Purpose, SecretTooShort, SharedSecret};
 
-const PURPOSES: [Purpose; 6] = Purpose::ALL;
-
 fn keys(secret: &[u8]) -> DigestKeys {
     DigestKeys::of_secret(secret)
 }
@@ -22,18 +20,22 @@ fn a_secret_has_sixteen_bytes() {
 #[test]
 fn each_purpose_has_a_key_of_its_own() {
     let keys = keys(&[7; 16]);
-    let digests = PURPOSES.map(|purpose| keys.digest(purpose, b"sk-one"));
-    let wide = PURPOSES.map(|purpose| keys.wide(purpose, b"sk-one"));
-    for at in 0..PURPOSES.len() {
-        assert!(!digests[..at].contains(&digests[at]), "{:?}", PURPOSES[at]);
-        assert!(!wide[..at].contains(&wide[at]), "{:?}", PURPOSES[at]);
+    let digests = Purpose::ALL.map(|purpose| keys.digest(purpose, b"sk-one"));
+    let wide = Purpose::ALL.map(|purpose| keys.wide(purpose, b"sk-one"));
+    for at in 0..Purpose::ALL.len() {
+        assert!(
+            !digests[..at].contains(&digests[at]),
+            "{:?}",
+            Purpose::ALL[at]
+        );
+        assert!(!wide[..at].contains(&wide[at]), "{:?}", Purpose::ALL[at]);
     }
 }
 
 #[test]
 fn processes_without_a_secret_have_other_keys() {
     let [one, two] = [(); 2].map(|()| DigestKeys::random());
-    for purpose in PURPOSES {
+    for purpose in Purpose::ALL {
         assert_ne!(one.digest(purpose, b""), two.digest(purpose, b""));
     }
 }
