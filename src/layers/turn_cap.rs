@@ -307,8 +307,9 @@ fn admit<B>(found: &Run, cap: TurnLimit, request: &mut Request<B>) -> Result<(),
     let known = request.extensions().get::<RequestTurn>();
     let known = known.filter(|turn| turn.run == run);
     let number = AtomicU32::new(known.map_or(0, |turn| turn.number));
-    let asked = request.extensions_mut().remove::<AskedRun>();
-    let asked = asked.and_then(|asked| asked.take_turn());
+    let is_shared = found.node().shared().is_some();
+    let asked = is_shared.then(|| request.extensions_mut().remove::<AskedRun>());
+    let asked = asked.flatten().and_then(|asked| asked.take_turn());
     cap.take_turn(found, &number, asked)?;
     let number = number.into_inner();
     if number > 0 {

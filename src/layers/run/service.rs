@@ -81,12 +81,14 @@ impl RunLayer {
             session = session.or_else(|| given.session.clone());
             parent.clone_from(&given.parent);
         }
+        let is_shared = self.registry.is_shared();
+        let asked = is_shared.then(|| parts.extensions.get::<AskedRun>());
         Ok(NamedRun {
             owner: self.owner.read(parts),
             id,
             session: session.map(|session| session.to_string().into()),
             parent,
-            asked: parts.extensions.get().cloned(),
+            asked: asked.flatten().cloned(),
         })
     }
 
