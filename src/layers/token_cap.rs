@@ -184,6 +184,11 @@ impl TokenCapLayer {
         self
     }
 
+    /// Whether a cap is set.
+    pub(crate) const fn is_capped(&self) -> bool {
+        self.of_run.caps.is_set()
+    }
+
     /// Sends a notice when a run has used this part of a cap, such as 0.8.
     ///
     /// The notice is [`NearTokenCap`](crate::RunNotice::NearTokenCap). A
@@ -253,7 +258,7 @@ impl SupervisesCalls for TokenCapLayer {
         inner: impl FnOnce(Request<B>) -> F,
     ) -> SupervisedFuture<F> {
         let caps = self.of_run;
-        let is_capped = caps.caps.is_set();
+        let is_capped = self.is_capped();
         if !is_capped && self.without_caps == WithoutCaps::Inert {
             return SupervisedFuture::inert(inner(request));
         }

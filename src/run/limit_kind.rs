@@ -60,19 +60,37 @@ pub(crate) struct TokenLimit {
     /// The number of tokens or the cost, as the bytes of an `f64`. Bytes need no alignment, which
     /// keeps each node smaller, as a node has room for a limit.
     cap: [u8; 8],
-    of: TokenMeasure,
+    pub(crate) of: TokenMeasure,
     /// Whether some of the tokens are an estimate.
     pub(crate) estimated: bool,
     /// Whether the cap is that of the run's owner in an hour.
     pub(crate) of_owner: bool,
 }
 
-/// The unit of a cap on tokens.
+/// What a cap on tokens counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::run) enum TokenMeasure {
+pub enum TokenMeasure {
+    /// The tokens of answers.
     Output,
+    /// The tokens of prompts and answers together.
     Total,
+    /// The cost of prompts and answers.
     Cost,
+}
+
+impl TokenMeasure {
+    /// All measures.
+    pub const ALL: [Self; 3] = [Self::Output, Self::Total, Self::Cost];
+
+    /// The name of the measure: `output`, `total` or `cost`.
+    #[must_use]
+    pub const fn as_str(self) -> &'static str {
+        match self {
+            Self::Output => "output",
+            Self::Total => "total",
+            Self::Cost => "cost",
+        }
+    }
 }
 
 /// Writes the cap as a message names it after the word "its": "500 output tokens".
@@ -89,7 +107,7 @@ impl fmt::Display for TokenLimit {
 
 impl TokenLimit {
     /// Makes the limit on a run; `estimated` if some of the tokens are an estimate.
-    pub(in crate::run) const fn new(cap: f64, of: TokenMeasure, estimated: bool) -> Self {
+    pub(crate) const fn new(cap: f64, of: TokenMeasure, estimated: bool) -> Self {
         Self {
             cap: cap.to_le_bytes(),
             of,
@@ -98,7 +116,7 @@ impl TokenLimit {
         }
     }
 
-    const fn cap(self) -> f64 {
+    pub(crate) const fn cap(self) -> f64 {
         f64::from_le_bytes(self.cap)
     }
 

@@ -61,6 +61,7 @@ mod tree;
 pub use self::{
     handle::{Ended, InScope, PauseGuard, Run, RunCompletion, RunWait, Scope, Settled},
     id::{InvalidRunId, RunId},
+    limit_kind::TokenMeasure,
     limits::{
         ErrorAllowance, ErrorCounts, ErrorKey, LoopPattern, LoopVerdict, Price, ProgressNotices,
         ShadowReport, TokenCaps, TokensSpent,
@@ -79,10 +80,10 @@ pub(crate) use self::{
     call_slot::CallSlot,
     handle::WeakRun,
     idle_timer::IdleTimer,
-    limit_kind::{LimitHit, LimitKind},
+    limit_kind::{LimitHit, LimitKind, TokenLimit},
     limits::{
-        LoopLimits, RunTokenCaps, SharedRun, Spending, TokenAccount, TokenMeter, ToolArguments,
-        TurnLimit, TurnUnderWay, WorkingNotices,
+        LoopLimits, PartLink, RunTokenCaps, SharedRun, Spending, TokenAccount, TokenMeter,
+        ToolArguments, TurnLimit, TurnUnderWay, WorkingNotices,
     },
     poll_scope::{PollScope, Role, TaskGuard},
     report::{OnEnd, is_traced},

@@ -1,5 +1,7 @@
 //! Two and three registries that share a store: ends, caps on turns, ages and sessions hold for all.
 
+mod tokens;
+
 use std::{sync::Arc, time::Duration};
 
 use bytes::Bytes;

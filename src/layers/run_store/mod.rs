@@ -11,7 +11,7 @@
 //!
 //! A request asks once, and waits at most 50 ms for the answer, if it names a run, by an id or by a
 //! [`RequestRun`](crate::layers::run::RequestRun), that this registry does not hold, or if it is a
-//! turn under a cap. A request that carries a `Run`, and one without a run's id, asks nothing.
+//! turn under a cap, or if a [`TokenCapLayer`] further in has caps. A request that carries a `Run`, and one without a run's id, asks nothing.
 //!
 //! # Without an answer
 //!
@@ -62,6 +62,7 @@ use crate::{
     error::BoxError,
     layers::{
         run::{RunLayer, RunName},
+        token_cap::TokenCapLayer,
         turn_cap::TurnCapLayer,
     },
     registry::{
@@ -79,6 +80,7 @@ const WAIT: Duration = Duration::from_millis(50);
 pub struct RunStoreLayer {
     runs: RunLayer,
     turns: Option<TurnCapLayer>,
+    caps_tokens: bool,
     wait: Duration,
     refuses: bool,
 }
@@ -90,6 +92,7 @@ impl RunStoreLayer {
         Self {
             runs: runs.clone(),
             turns: None,
+            caps_tokens: false,
             wait: WAIT,
             refuses: false,
         }
@@ -99,6 +102,13 @@ impl RunStoreLayer {
     #[must_use]
     pub fn turns(mut self, turns: &TurnCapLayer) -> Self {
         self.turns = Some(turns.clone());
+        self
+    }
+
+    /// Asks what other replicas have spent, if `tokens`, a layer further in, has caps.
+    #[must_use]
+    pub const fn tokens(mut self, tokens: &TokenCapLayer) -> Self {
+        self.caps_tokens = tokens.is_capped();
         self
     }
 
@@ -119,9 +129,14 @@ impl RunStoreLayer {
     }
 
     /// The layer with its settings, in a stack with these layers further in.
-    pub(crate) fn within(self, runs: &RunLayer, turns: &TurnCapLayer) -> Self {
+    pub(crate) fn within(
+        self,
+        runs: &RunLayer,
+        turns: &TurnCapLayer,
+        tokens: &TokenCapLayer,
+    ) -> Self {
         let runs = runs.clone();
-        Self { runs, ..self }.turns(turns)
+        Self { runs, ..self }.turns(turns).tokens(tokens)
     }
 
     /// Whether there is a store to ask.
@@ -251,7 +266,7 @@ impl RunStoreLayer {
         let part = registry.part(&run);
         let Some(part) = part.filter(|part| {
             // What has ended elsewhere is heard, once the store knows the part.
-            cap.is_some() || !is_open || part.incarnation().is_none()
+            cap.is_some() || self.caps_tokens || !is_open || part.incarnation().is_none()
         }) else {
             return (None, request);
         };
@@ -314,6 +329,7 @@ where
                 }
                 let (granted, elsewhere) = (recalled.granted, recalled.turns_elsewhere);
                 self.part.learn(recalled.incarnation, granted, elsewhere);
+                self.part.learn_spent(recalled.spent_elsewhere);
                 age = recalled.age;
             }
             Err(StoreLost) => {

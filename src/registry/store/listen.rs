@@ -2,10 +2,13 @@
 
 use std::{future::Future, sync::Arc};
 
-use super::{Heard, Parts, RunEnd, RunKey, RunNews, RunQuestion, RunStore};
+use super::{Heard, Parts, RunEnd, RunKey, RunNews, RunQuestion, RunStore, TokenCapReached};
 use crate::{
     registry::{Owner, RunRegistry},
-    run::{LimitHit, LimitKind, Node, NodeState, RunId, SharedRun, TerminalReason},
+    run::{
+        LimitHit, LimitKind, Node, NodeState, RunId, SharedRun, TerminalReason, TokenLimit,
+        TokensSpent,
+    },
 };
 
 impl RunRegistry {
@@ -61,6 +64,11 @@ impl RunRegistry {
                         session,
                         spared,
                     } => registry.abort_as_told(owner, &session, spared.as_ref()),
+                    Heard::Spent {
+                        run,
+                        incarnation,
+                        elsewhere,
+                    } => registry.learn_spent(&run, incarnation, elsewhere),
                     Heard::Hole => registry.ask_anew(&store).await,
                 }
             }
@@ -73,7 +81,7 @@ impl RunRegistry {
             return;
         };
         if let Some(part) = run.node().shared() {
-            if part.incarnation().is_some_and(|ours| ours != incarnation) {
+            if !part.is_of(incarnation) {
                 return;
             }
             part.set_ended_elsewhere();
@@ -89,6 +97,16 @@ impl RunRegistry {
             return node.close_at_cap(&end.reason, passed, None, now);
         }
         drop(node.end(end.reason.clone(), passed, now));
+    }
+
+    /// Records what the other parts of a run have spent. The next frame or request here is then
+    /// held to the sum.
+    fn learn_spent(&self, key: &RunKey, incarnation: u64, elsewhere: TokensSpent) {
+        let run = self.get(key.owner, &key.id);
+        let part = run.as_ref().and_then(|run| run.node().shared());
+        if let Some(part) = part.filter(|part| part.is_of(incarnation)) {
+            part.learn_spent(elsewhere);
+        }
     }
 
     fn abort_as_told(&self, owner: Owner, session: &str, spared: Option<&RunId>) {
@@ -125,8 +143,9 @@ impl RunRegistry {
                 // Another hole follows once the store is back; a damaged key hides no other run.
                 continue;
             };
-            if let Some(end) = recalled.end {
-                self.end_as_told(&key, recalled.incarnation, &end);
+            match recalled.end {
+                Some(end) => self.end_as_told(&key, recalled.incarnation, &end),
+                None => self.learn_spent(&key, recalled.incarnation, recalled.spent_elsewhere),
             }
         }
     }
@@ -155,9 +174,10 @@ impl Parts {
         if part.is_some_and(|part| part.has_ended_elsewhere()) {
             return;
         }
-        let at_turn = match end.measure {
-            LimitKind::Turns(turns) => Some(turns),
-            _ => None,
+        let (at_turn, at_tokens) = match end.measure {
+            LimitKind::Turns(turns) => (Some(turns), None),
+            LimitKind::Tokens(limit) => (None, Some(limit.into())),
+            _ => (None, None),
         };
         store.tell(RunNews::Ended {
             run,
@@ -168,7 +188,9 @@ impl Parts {
                 elapsed: end.lasted(),
                 limit: end.limit(),
                 at_turn,
-                at_cap: matches!(end.measure, LimitKind::Turns(_) | LimitKind::Tokens(_)),
+                at_tokens,
+                // A cap on tokens cuts what is under way, here and elsewhere.
+                at_cap: at_turn.is_some(),
             },
         });
     }
@@ -217,14 +239,34 @@ impl Parts {
 
 impl RunEnd {
     fn limit_hit(&self) -> Option<LimitHit> {
-        let measure = match self.at_turn {
-            Some(turns) => LimitKind::Turns(turns),
-            None => LimitKind::Set,
-        };
-        let is_limit = self.at_turn.is_some() || self.limit.is_some();
+        let measure = self.measure();
+        let is_limit = measure != LimitKind::Set || self.limit.is_some();
         is_limit.then_some(LimitHit {
             limit: self.limit,
             measure,
         })
+    }
+
+    /// The kind of the limit that was reached.
+    pub(super) fn measure(&self) -> LimitKind {
+        let turns = self.at_turn.map(LimitKind::Turns);
+        let tokens = self.at_tokens.map(|it| LimitKind::Tokens(it.into()));
+        turns.or(tokens).unwrap_or_default()
+    }
+}
+
+impl From<TokenLimit> for TokenCapReached {
+    fn from(limit: TokenLimit) -> Self {
+        Self {
+            measure: limit.of,
+            cap: limit.cap(),
+            estimated: limit.estimated,
+        }
+    }
+}
+
+impl From<TokenCapReached> for TokenLimit {
+    fn from(reached: TokenCapReached) -> Self {
+        Self::new(reached.cap, reached.measure, reached.estimated)
     }
 }

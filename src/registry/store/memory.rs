@@ -17,7 +17,7 @@ use super::{
 use crate::{
     lock::Lock,
     registry::{Owner, RunRegistry},
-    run::{RunId, TerminalReason},
+    run::{RunId, Spending, TerminalReason, TokensSpent},
 };
 
 /// A store that the registries of one process share, for tests and for several stacks of one
@@ -64,6 +64,7 @@ struct StoredRun {
 #[derive(Default)]
 struct Part {
     turns: u32,
+    spent: Spending,
     has_left: bool,
 }
 
@@ -179,6 +180,19 @@ impl RunStore for InMemoryReplica {
     }
 }
 
+impl StoredRun {
+    /// The parts but this one.
+    fn others(&self, part: u64) -> impl Iterator<Item = &Part> {
+        let others = self.parts.iter().filter(move |(at, _)| **at != part);
+        others.map(|(_, it)| it)
+    }
+
+    fn spent_elsewhere(&self, part: u64) -> TokensSpent {
+        let spent = self.others(part).map(|it| it.spent);
+        spent.fold(Spending::default(), Spending::plus).into()
+    }
+}
+
 impl StoredRuns {
     fn answer(&mut self, question: RunQuestion) -> Recalled {
         let now = Instant::now();
@@ -216,9 +230,9 @@ impl StoredRuns {
         };
         if known.end.is_none() {
             known.parts.entry(part).or_default().has_left = false;
-            let turns_of = |(at, it): (&u64, &Part)| if *at == part { 0 } else { it.turns };
-            let elsewhere = known.parts.iter().map(turns_of);
-            recalled.turns_elsewhere = elsewhere.fold(0, u32::saturating_add);
+            let others = known.others(part).map(|it| it.turns);
+            recalled.turns_elsewhere = others.fold(0, u32::saturating_add);
+            recalled.spent_elsewhere = known.spent_elsewhere(part);
             let ours = known.parts.entry(part).or_default();
             if let Some(turns) = turns {
                 let left = turns.cap.saturating_sub(recalled.turns_elsewhere);
@@ -275,6 +289,26 @@ impl StoredRuns {
                     session,
                     spared,
                 }
+            }
+            RunNews::Spent {
+                run,
+                part,
+                incarnation,
+                spent,
+            } => {
+                let Some(known) = self.runs.get_mut(&run) else {
+                    return;
+                };
+                let is_other = incarnation.is_some_and(|ours| ours != known.incarnation);
+                if is_other || known.end.is_some() {
+                    return;
+                }
+                known.parts.entry(part).or_default().spent = spent.into();
+                return from.push(Heard::Spent {
+                    incarnation: known.incarnation,
+                    elsewhere: known.spent_elsewhere(part),
+                    run,
+                });
             }
             RunNews::Left {
                 run,

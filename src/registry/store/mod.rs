@@ -6,6 +6,7 @@
 //!
 //! - an end that one replica stores ends the run on all, and its id stays refused;
 //! - a cap on turns holds for the sum of all parts;
+//! - a cap on tokens, or on their cost, holds for the sum of what the parts have told;
 //! - the age of a run counts from its first opening, wherever that was;
 //! - an abort of a session ends its runs on all replicas.
 //!
@@ -53,7 +54,7 @@ pub(crate) use self::parts::{AskedRun, Parts};
 use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use super::Owner;
-use crate::run::{RunId, TerminalReason, Terminated};
+use crate::run::{RunId, TerminalReason, Terminated, TokenMeasure, TokensSpent};
 
 /// A future of a [`RunStore`].
 pub type StoreFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -75,6 +76,10 @@ pub trait RunStore: fmt::Debug + Send + Sync + 'static {
 
     /// Tells the other replicas. Never waits: a store that cannot be reached keeps the news until
     /// it can.
+    ///
+    /// A replica tells [what it has spent](RunNews::Spent) at each frame of a stream. Of one part
+    /// only the last such news count, so a store may leave out those before, and tell them at
+    /// intervals of a quarter of a second or less.
     fn tell(&self, news: RunNews);
 
     /// Waits for news of the other replicas, in the order in which the store got them.
@@ -148,6 +153,8 @@ pub struct Recalled {
     pub granted: u32,
     /// The number of turns that the other parts were granted.
     pub turns_elsewhere: u32,
+    /// What the other parts have spent, as far as they have told.
+    pub spent_elsewhere: TokensSpent,
 }
 
 /// The end of a run, as one replica stored it.
@@ -163,7 +170,9 @@ pub struct RunEnd {
     pub limit: Option<Duration>,
     /// The cap on turns that was reached; `None` if none was.
     pub at_turn: Option<u32>,
-    /// Whether a cap ended the run. The calls that other replicas have admitted then go on, and
+    /// The cap on tokens, or on their cost, that was reached; `None` if none was.
+    pub at_tokens: Option<TokenCapReached>,
+    /// Whether a cap on turns ended the run. The calls that other replicas have admitted then go on, and
     /// their parts end after them.
     pub at_cap: bool,
 }
@@ -177,6 +186,7 @@ impl RunEnd {
             elapsed: Duration::ZERO,
             limit: None,
             at_turn: None,
+            at_tokens: None,
             at_cap: false,
         }
     }
@@ -188,8 +198,20 @@ impl RunEnd {
         } else {
             self.elapsed
         };
-        Terminated::elsewhere(run, self.reason, elapsed, self.limit, self.at_turn)
+        let measure = self.measure();
+        Terminated::elsewhere(run, self.reason, elapsed, self.limit, measure)
     }
+}
+
+/// The cap on the tokens of a run, or on their cost, that ended it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct TokenCapReached {
+    /// What the cap counts.
+    pub measure: TokenMeasure,
+    /// The number of tokens, or the cost.
+    pub cap: f64,
+    /// Whether some of the tokens are an estimate.
+    pub estimated: bool,
 }
 
 /// What one replica tells the others.
@@ -216,7 +238,19 @@ pub enum RunNews {
         /// The run of the session that goes on.
         spared: Option<RunId>,
     },
-    /// A replica no longer has this part of a run. Its turns stay counted.
+    /// A part of a run has spent so much.
+    Spent {
+        /// The run.
+        run: RunKey,
+        /// The part.
+        part: u64,
+        /// Which run of this id it is; `None` for the one that the store knows now.
+        incarnation: Option<u64>,
+        /// What the part has spent since it began. It can be less than before, as what an upstream
+        /// states replaces an estimate.
+        spent: TokensSpent,
+    },
+    /// A replica no longer has this part of a run. Its turns and tokens stay counted.
     Left {
         /// The run.
         run: RunKey,
@@ -255,6 +289,15 @@ pub enum Heard {
         session: Arc<str>,
         /// The run of the session that goes on.
         spared: Option<RunId>,
+    },
+    /// What the other parts of a run have spent, in answer to what this replica told of its own.
+    Spent {
+        /// The run.
+        run: RunKey,
+        /// Which run of this id it is.
+        incarnation: u64,
+        /// The sum of the other parts.
+        elsewhere: TokensSpent,
     },
     /// News were lost, or the store was away: the replica asks anew for each of its runs.
     Hole,

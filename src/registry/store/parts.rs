@@ -12,7 +12,7 @@ use std::{
 use super::{RunKey, RunNews, RunStore};
 use crate::{
     lock::Lock,
-    run::{RunGuard, SharedRun, TurnUnderWay},
+    run::{PartLink, SharedRun, TokensSpent, TurnUnderWay},
 };
 
 /// The store of a registry, and the registry's parts of runs.
@@ -25,9 +25,9 @@ pub(crate) struct Parts {
 /// The parts by their runs, each with its number.
 type Known = HashMap<RunKey, (u64, Weak<SharedRun>)>;
 
-/// Tells the store that a part is gone, and forgets the part.
+/// The link of a part. Its drop tells the store that the part is gone, and forgets the part.
 #[derive(Debug)]
-struct Leave {
+struct StoreLink {
     run: RunKey,
     part: u64,
     store: Arc<dyn RunStore>,
@@ -35,9 +35,18 @@ struct Leave {
     completed: Arc<AtomicBool>,
 }
 
-impl RunGuard for Leave {}
+impl PartLink for StoreLink {
+    fn spent(&self, incarnation: Option<u64>, spent: TokensSpent) {
+        self.store.tell(RunNews::Spent {
+            run: self.run.clone(),
+            part: self.part,
+            incarnation,
+            spent,
+        });
+    }
+}
 
-impl Drop for Leave {
+impl Drop for StoreLink {
     fn drop(&mut self) {
         if let Some(known) = self.known.upgrade() {
             let mut known = known.lock();
@@ -73,15 +82,15 @@ impl Parts {
             return Some(part);
         }
         let number = fastrand::u64(..);
-        let leave = Leave {
+        let link = StoreLink {
             run: run.clone(),
             part: number,
             store: Arc::clone(store),
             known: Arc::downgrade(&self.known),
             completed: Arc::default(),
         };
-        let completed = Arc::clone(&leave.completed);
-        let part = Arc::new(SharedRun::new(number, completed, Box::new(leave)));
+        let completed = Arc::clone(&link.completed);
+        let part = Arc::new(SharedRun::new(number, completed, Box::new(link)));
         known.insert(run.clone(), (number, Arc::downgrade(&part)));
         Some(part)
     }

@@ -94,7 +94,8 @@ impl Run {
     /// [`OwnerCapLayer`](crate::OwnerCapLayer) counts them: both do with caps on tokens, and the
     /// former also if it [always counts](crate::TokenCapLayer::always_count). Unlike
     /// [`usage`](Self::usage) it includes answers that still stream, and estimates where an
-    /// upstream has not stated its usage.
+    /// upstream has not stated its usage. What other replicas have spent is what the store of a shared
+    /// registry told last.
     #[must_use]
     pub fn tokens_spent(&self) -> Option<TokensSpent> {
         self.nearest().tokens_spent()

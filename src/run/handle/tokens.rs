@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use super::Run;
 use crate::run::{
     limit_kind::{LimitHit, LimitKind, TokenLimit},
-    limits::{RunTokenCaps, TokenAccount, TokenCaps, TokenLedger, TokenMeter, TokensSpent},
+    limits::{
+        CountedRun, RunTokenCaps, Spending, TokenAccount, TokenCaps, TokenLedger, TokenMeter,
+        TokensSpent,
+    },
     reason::TerminalReason,
     report::{RunNotice, Terminated},
     state::NodeState,
@@ -31,8 +34,12 @@ impl<'a> RunTokens<'a> {
     /// The message about the cap that the nearest run is near; `None` if its layer sends no notices
     /// or no cap is near.
     pub(crate) fn near_cap(self) -> Option<String> {
-        let tokens = self.0.nearest().tokens_if_any()?;
-        Some(near_message(tokens.caps()?.near(tokens)?))
+        let run = self.0.nearest();
+        let tokens = run.tokens_if_any()?;
+        let near = tokens
+            .caps()?
+            .near(&run.spent_by_all(tokens), tokens.times());
+        Some(near_message(near?))
     }
 
     /// Counts the tokens of the nearest run, and of the runs above it, from now on.
@@ -69,8 +76,11 @@ impl<'a> RunTokens<'a> {
 
     #[cold]
     fn make_meter(self) -> TokenMeter {
-        let ledgers = self.ledgers().map(|(_, ledger)| Arc::clone(ledger));
-        TokenMeter::new(ledgers.collect(), self.0.attempts().price())
+        let runs = self.ledgers().map(|(run, ledger)| CountedRun {
+            ledger: Arc::clone(ledger),
+            part: run.shared().cloned(),
+        });
+        TokenMeter::new(runs.collect(), self.0.attempts().price())
     }
 
     /// Counts the tokens of the nearest run against `caps`, and ends the outermost run at or above
@@ -88,9 +98,7 @@ impl<'a> RunTokens<'a> {
         self.count();
         self.0.run_state().rare().tokens().set_caps(*caps);
         self.0.check()?;
-        self.end_spent(caps, |caps, ledger| {
-            caps.reached(&ledger.spent(), ledger.times(), 1.0)
-        });
+        self.end_spent(caps, |caps, spent, times| caps.reached(spent, times, 1.0));
         self.0.check()?;
         self.ask_at_cap(caps);
         Ok(())
@@ -99,9 +107,7 @@ impl<'a> RunTokens<'a> {
     /// Ends the outermost run at or above this node that has exceeded one of its caps; `caps` are
     /// those of the nearest run. Then sends the notices of [`ask_at_cap`](Self::ask_at_cap).
     pub(crate) fn cap(self, caps: &RunTokenCaps) {
-        self.end_spent(caps, |caps, ledger| {
-            caps.exceeded(&ledger.spent(), ledger.times())
-        });
+        self.end_spent(caps, TokenCaps::exceeded);
         self.ask_at_cap(caps);
     }
 
@@ -112,7 +118,8 @@ impl<'a> RunTokens<'a> {
     /// [`extend_tokens`](Run::extend_tokens).
     pub(crate) fn ask_at_cap(self, caps: &RunTokenCaps) {
         for (run, ledger, caps) in self.capped(caps) {
-            let near = caps.near(ledger).filter(|_| !run.is_over());
+            let near = caps.near(&run.spent_by_all(ledger), ledger.times());
+            let near = near.filter(|_| !run.is_over());
             if let Some(limit) = near.filter(|_| ledger.claim_notice()) {
                 let (message, estimated) = (near_message(limit), limit.estimated);
                 run.publish(&RunNotice::NearTokenCap { message, estimated }, false);
@@ -123,10 +130,13 @@ impl<'a> RunTokens<'a> {
     fn end_spent(
         self,
         caps: &RunTokenCaps,
-        limit: impl Fn(&TokenCaps, &TokenLedger) -> Option<TokenLimit>,
+        limit: impl Fn(&TokenCaps, &Spending, u32) -> Option<TokenLimit>,
     ) {
         let runs = self.capped(caps);
-        let spent = runs.filter_map(|(run, ledger, of)| Some((run, limit(&of.caps, ledger)?)));
+        let spent = runs.filter_map(|(run, ledger, of)| {
+            let spent = run.spent_by_all(ledger);
+            Some((run, limit(&of.caps, &spent, ledger.times())?))
+        });
         if let Some((run, limit)) = spent.last() {
             end_at(run, limit, self.0.now());
         }
@@ -177,7 +187,15 @@ impl Node<NodeState> {
         self.payload.rare_if_any()?.tokens_if_any()
     }
 
+    /// The tokens of all parts of this run, of which `ledger` counts those here.
+    fn spent_by_all(&self, ledger: &TokenLedger) -> Spending {
+        let here = ledger.spent();
+        self.shared()
+            .map_or(here, |part| here.plus(part.spent_elsewhere()))
+    }
+
     pub(in crate::run) fn tokens_spent(&self) -> Option<TokensSpent> {
-        Some(self.nearest_run().tokens_if_any()?.spent().into())
+        let run = self.nearest_run();
+        Some(run.spent_by_all(run.tokens_if_any()?).into())
     }
 }

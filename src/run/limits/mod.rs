@@ -23,8 +23,8 @@ pub(crate) use self::{
     progress_notices::WorkingNotices,
     repetition::{RepeatDetector, Repetition},
     shadow_mode::{ShadowHit, Shadows},
-    shared_run::{SharedRun, TurnUnderWay},
+    shared_run::{PartLink, SharedRun, TurnUnderWay},
     step_windows::RunWindows,
-    tokens::{RunTokenCaps, Spending, TokenAccount, TokenLedger, TokenMeter},
+    tokens::{CountedRun, RunTokenCaps, Spending, TokenAccount, TokenLedger, TokenMeter},
     turn_count::{LastCall, TurnCount, TurnLimit},
 };

@@ -1,11 +1,21 @@
 //! The part of a run that one replica has, and what it knows of the other parts.
 
-use std::sync::{
-    Arc, OnceLock,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    fmt,
+    sync::{
+        Arc, OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
 };
 
-use crate::{lock::Lock, run::state::RunGuard};
+use super::tokens::{Spending, TokenLedger, TokensSpent};
+use crate::lock::Lock;
+
+/// How a part reaches the store. Its drop tells that the part is gone.
+pub(crate) trait PartLink: fmt::Debug + Send + Sync {
+    /// Tells what the part has spent in all.
+    fn spent(&self, incarnation: Option<u64>, spent: TokensSpent);
+}
 
 /// This registry's part of a run that other replicas may have, too.
 ///
@@ -15,14 +25,16 @@ pub(crate) struct SharedRun {
     /// The number of the part among all parts of the run.
     pub(crate) part: u64,
     counts: Lock<SharedTurns>,
+    /// What the other parts have spent, as far as the store has told.
+    spent_elsewhere: Lock<Spending>,
     /// What the first answer of the store said: which run of its id it is. Unset until then.
     incarnation: OnceLock<u64>,
-    /// Whether this part of the run has completed, which its guard tells.
+    /// Whether this part of the run has completed, which its link tells.
     completed: Arc<AtomicBool>,
     /// Whether the run's end came from elsewhere, so that it need not be told.
     ended_elsewhere: AtomicBool,
-    /// Tells the store, at its drop, that the part is gone.
-    guard: Lock<Option<Box<dyn RunGuard>>>,
+    /// The link to the store; `None` once the part has left.
+    link: Lock<Option<Box<dyn PartLink>>>,
 }
 
 /// The turns of a run, here and elsewhere.
@@ -38,14 +50,15 @@ struct SharedTurns {
 }
 
 impl SharedRun {
-    pub(crate) fn new(part: u64, completed: Arc<AtomicBool>, guard: Box<dyn RunGuard>) -> Self {
+    pub(crate) fn new(part: u64, completed: Arc<AtomicBool>, link: Box<dyn PartLink>) -> Self {
         Self {
             part,
             counts: Lock::default(),
+            spent_elsewhere: Lock::default(),
             incarnation: OnceLock::new(),
             completed,
             ended_elsewhere: AtomicBool::new(false),
-            guard: Lock::new(Some(guard)),
+            link: Lock::new(Some(link)),
         }
     }
 
@@ -102,12 +115,34 @@ impl SharedRun {
 
     /// Tells the store that the part is gone, unless it was told before.
     pub(crate) fn leave(&self) {
-        let guard = self.guard.lock().take();
-        drop(guard);
+        let link = self.link.lock().take();
+        drop(link);
+    }
+
+    /// Tells the store what this part has spent, unless the part has left.
+    pub(in crate::run) fn tell_spent(&self, ledger: &TokenLedger) {
+        // The count is read under the lock, so that the last one told is the newest.
+        if let Some(link) = &*self.link.lock() {
+            link.spent(self.incarnation(), ledger.spent().into());
+        }
+    }
+
+    /// Records what the other parts have spent.
+    pub(crate) fn learn_spent(&self, elsewhere: TokensSpent) {
+        *self.spent_elsewhere.lock() = elsewhere.into();
+    }
+
+    pub(crate) fn spent_elsewhere(&self) -> Spending {
+        *self.spent_elsewhere.lock()
     }
 
     pub(crate) fn turns_elsewhere(&self) -> u32 {
         self.counts.lock().elsewhere
+    }
+
+    /// Whether the part may be one of this incarnation: it does not know of another.
+    pub(crate) fn is_of(&self, incarnation: u64) -> bool {
+        self.incarnation().is_none_or(|ours| ours == incarnation)
     }
 
     pub(crate) fn incarnation(&self) -> Option<u64> {

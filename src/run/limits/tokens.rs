@@ -11,7 +11,10 @@ use std::{
 use crate::{
     llm::dialect::Usage,
     lock::Lock,
-    run::limit_kind::{TokenLimit, TokenMeasure},
+    run::{
+        limit_kind::{TokenLimit, TokenMeasure},
+        limits::SharedRun,
+    },
 };
 
 /// The units of cost in one unit of the program's currency. A price per million tokens with six
@@ -205,10 +208,9 @@ pub(crate) struct RunTokenCaps {
 }
 
 impl RunTokenCaps {
-    /// The first cap that a run is near, by the tokens in its ledger.
-    pub(crate) fn near(&self, ledger: &TokenLedger) -> Option<TokenLimit> {
-        self.caps
-            .reached(&ledger.spent(), ledger.times(), self.ask_at?)
+    /// The first cap that a run is near that has `spent` so much; the caps hold `times` times over.
+    pub(crate) fn near(&self, spent: &Spending, times: u32) -> Option<TokenLimit> {
+        self.caps.reached(spent, times, self.ask_at?)
     }
 }
 
@@ -347,6 +349,20 @@ impl From<Spending> for TokensSpent {
     }
 }
 
+impl From<TokensSpent> for Spending {
+    fn from(spent: TokensSpent) -> Self {
+        Self {
+            input: spent.input_tokens,
+            cached_input: spent.cached_input_tokens,
+            output: spent.output_tokens,
+            estimated: spent.estimated_tokens,
+            estimated_input: spent.estimated_input_tokens,
+            // A number that is none, or below 0, is 0.
+            cost: (spent.cost * UNITS).round() as u128,
+        }
+    }
+}
+
 /// The count of one run's tokens, those of answers that still stream included.
 #[derive(Debug, Default)]
 pub(crate) struct TokenLedger {
@@ -417,11 +433,19 @@ impl TokenLedger {
     }
 }
 
+/// A run whose tokens are counted.
+#[derive(Debug)]
+pub(crate) struct CountedRun {
+    pub(crate) ledger: Arc<TokenLedger>,
+    /// This replica's part of the run; `None` if the run is no other replica's.
+    pub(crate) part: Option<Arc<SharedRun>>,
+}
+
 /// The count of one answer's tokens, or of one prompt's, in its run and in the runs above.
 #[derive(Debug)]
 pub(crate) struct TokenMeter {
-    /// The counts of the nearest run and of the runs above it, as far as these count tokens.
-    ledgers: Vec<Arc<TokenLedger>>,
+    /// The nearest run and the runs above it, as far as these count tokens.
+    runs: Vec<CountedRun>,
     /// The account of the owner that all these runs share.
     account: Option<Arc<dyn TokenAccount>>,
     price: Option<Price>,
@@ -430,12 +454,12 @@ pub(crate) struct TokenMeter {
 
 impl TokenMeter {
     /// Makes a meter that has counted nothing.
-    pub(crate) fn new(ledgers: Vec<Arc<TokenLedger>>, price: Option<Price>) -> Self {
-        let account = ledgers
+    pub(crate) fn new(runs: Vec<CountedRun>, price: Option<Price>) -> Self {
+        let account = runs
             .iter()
-            .find_map(|ledger| ledger.account.get().cloned());
+            .find_map(|run| run.ledger.account.get().cloned());
         Self {
-            ledgers,
+            runs,
             account,
             price,
             counted: Spending::default(),
@@ -455,8 +479,11 @@ impl TokenMeter {
     fn replace(&mut self, now: Spending) {
         let before = std::mem::replace(&mut self.counted, now);
         if before != now {
-            for ledger in &self.ledgers {
-                ledger.replace(before, now);
+            for run in &self.runs {
+                run.ledger.replace(before, now);
+                if let Some(part) = &run.part {
+                    part.tell_spent(&run.ledger);
+                }
             }
             if let Some(account) = &self.account {
                 account.replace(before, now);

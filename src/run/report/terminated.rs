@@ -161,7 +161,7 @@ impl Terminated {
         reason: TerminalReason,
         elapsed: Duration,
         limit: Option<Duration>,
-        at_turn: Option<u32>,
+        measure: LimitKind,
     ) -> Self {
         Self {
             reason,
@@ -173,7 +173,7 @@ impl Terminated {
             also: Vec::new(),
             tree: 0,
             origin: 0,
-            measure: at_turn.map_or(LimitKind::Set, LimitKind::Turns),
+            measure,
             cause: None,
             source: None,
             failed_attempts: None,
