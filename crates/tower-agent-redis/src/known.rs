@@ -6,6 +6,7 @@ use tokio::time::Instant;
 use tower_agent::{
     RunId,
     registry::store::{Recalled, RunKey, RunNews, RunQuestion},
+    run::TokensSpent,
 };
 
 /// A part of a live run.
@@ -17,6 +18,8 @@ pub(crate) struct KnownPart {
     pub(crate) incarnation: u64,
     /// The turns that the part was granted.
     pub(crate) granted: u32,
+    /// What the part has spent; `None` if nothing was told.
+    pub(crate) spent: Option<TokensSpent>,
     /// The age of the run at the last answer, and when that was.
     age: Duration,
     answered: Instant,
@@ -54,6 +57,7 @@ impl Known {
         }
         let former = self.parts.remove(&question.run);
         let former = former.filter(|it| it.part == question.part);
+        let spent = former.as_ref().and_then(|it| it.spent);
         let (session, parent) = former.map_or((None, None), |it| (it.session, it.parent));
         let known = KnownPart {
             part: question.part,
@@ -61,6 +65,7 @@ impl Known {
             parent: question.parent.clone().or(parent),
             incarnation: recalled.incarnation,
             granted: recalled.granted,
+            spent,
             age: recalled.age,
             answered: Instant::now(),
         };
@@ -73,6 +78,13 @@ impl Known {
             if self.parts.get(run).is_some_and(|it| it.part == *part) {
                 self.parts.remove(run);
             }
+        }
+    }
+
+    /// Records what a part has spent.
+    pub(crate) fn spend(&mut self, run: &RunKey, part: u64, spent: TokensSpent) {
+        if let Some(known) = self.parts.get_mut(run).filter(|it| it.part == part) {
+            known.spent = Some(spent);
         }
     }
 

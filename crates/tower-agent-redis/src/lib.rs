@@ -94,6 +94,7 @@ mod queue;
 mod scripts;
 mod shared;
 mod tell;
+mod unsaid;
 mod wire;
 
 pub use self::{
@@ -227,7 +228,7 @@ impl RedisRunStore {
             questions: counts.questions.load(Ordering::Relaxed),
             lost: counts.lost.load(Ordering::Relaxed),
             dropped: counts.dropped.load(Ordering::Relaxed),
-            waiting: lock(&self.shared.queue).len() as u64,
+            waiting: (lock(&self.shared.queue).len() + lock(&self.shared.unsaid).len()) as u64,
             lag: lock(&counts.read).elapsed(),
         }
     }

@@ -13,12 +13,13 @@ use crate::{
     known::KnownPart,
     options::RedisOptions,
     queue::QueuedNews,
-    wire::encode_end,
+    wire::{encode_end, encode_spent},
 };
 
 struct Scripts {
     ask: (Script, &'static str),
     ended: (Script, &'static str),
+    spent: (Script, &'static str),
     left: (Script, &'static str),
     reopened: (Script, &'static str),
 }
@@ -28,6 +29,7 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
     Scripts {
         ask: script(include_str!("scripts/ask.lua")),
         ended: script(include_str!("scripts/ended.lua")),
+        spent: script(include_str!("scripts/spent.lua")),
         left: script(include_str!("scripts/left.lua")),
         reopened: script(include_str!("scripts/reopened.lua")),
     }
@@ -37,7 +39,7 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
 pub(crate) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<()> {
     let all = &*SCRIPTS;
     let mut pipe = redis::pipe();
-    for (_, text) in [&all.ask, &all.ended, &all.left, &all.reopened] {
+    for (_, text) in [&all.ask, &all.ended, &all.spent, &all.left, &all.reopened] {
         pipe.cmd("SCRIPT").arg("LOAD").arg(text);
     }
     pipe.exec_async(connection).await
@@ -126,7 +128,12 @@ impl Commands {
                     .as_ref()
                     .map_or_else(String::new, ToString::to_string),
             )
-            .arg(question.run.id.to_string());
+            .arg(question.run.id.to_string())
+            .arg(
+                known
+                    .and_then(|known| known.spent.as_ref())
+                    .map_or_else(String::new, encode_spent),
+            );
         cmd
     }
 
@@ -155,6 +162,19 @@ impl Commands {
                     .arg(hex(ended.owner))
                     .arg(ended.id.to_string())
                     .arg(session);
+                cmd
+            }
+            RunNews::Spent {
+                run: spender,
+                part,
+                incarnation,
+                spent,
+            } => {
+                let mut cmd = run(&SCRIPTS.spent, &[&self.keys.run(spender)]);
+                cmd.arg(self.part(*part))
+                    .arg(incarnation.map_or_else(String::new, |it| it.to_string()))
+                    .arg(encode_spent(spent))
+                    .arg(self.ttl_ms.to_string());
                 cmd
             }
             RunNews::Left {

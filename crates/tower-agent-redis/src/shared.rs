@@ -27,7 +27,8 @@ use crate::{
     options::RedisOptions,
     queue::{NewsQueue, QueuedNews},
     scripts::{self, Commands},
-    wire::decode_end,
+    unsaid::{Pushed, UnsaidSpending},
+    wire::{decode_end, decode_spent},
 };
 
 /// The longest that a question waits whose caller does not limit it.
@@ -44,6 +45,7 @@ pub(crate) struct Shared {
     pub(crate) ttl: Duration,
     pub(crate) link: Link,
     pub(crate) queue: Mutex<NewsQueue>,
+    pub(crate) unsaid: Mutex<UnsaidSpending>,
     pub(crate) known: Mutex<Known>,
     /// Whether the ends of the last minute are to be told again.
     pub(crate) retells: AtomicBool,
@@ -74,6 +76,7 @@ impl Shared {
             ttl: options.ttl,
             link: Link::default(),
             queue: Mutex::default(),
+            unsaid: Mutex::default(),
             known: Mutex::default(),
             retells: AtomicBool::new(false),
             suspected: AtomicBool::new(false),
@@ -200,11 +203,11 @@ impl Shared {
         question: &RunQuestion,
         answer: RedisResult<Value>,
     ) -> Result<(Recalled, Option<RunId>), About> {
-        type Answer = (String, i64, String, i64, i64, String, String);
+        type Answer = (String, i64, String, i64, i64, String, String, String);
         let key = || self.commands.keys.run(&question.run);
         let answer = answer.and_then(|answer| Ok(from_redis_value::<Answer>(answer)?));
         let answer = answer.map_err(|error| About(key(), Trouble::of(&error)))?;
-        let (incarnation, age, end, granted, elsewhere, parent, damage) = answer;
+        let (incarnation, age, end, granted, elsewhere, parent, damage, spent) = answer;
         if !damage.is_empty() {
             self.log_damage(&damage, "it is no sorted set");
         }
@@ -214,7 +217,10 @@ impl Shared {
         recalled.age = Duration::from_micros(age.max(0).unsigned_abs());
         recalled.granted = turns(granted);
         recalled.turns_elsewhere = turns(elsewhere);
-        if !end.is_empty() {
+        if end.is_empty() {
+            let spent = decode_spent(&spent).ok_or_else(|| damaged(key(), "s:"))?;
+            recalled.spent_elsewhere = spent;
+        } else {
             let end = decode_end(&end).ok_or_else(|| damaged(key(), "end"))?;
             recalled.end = Some(end);
         }
@@ -224,6 +230,23 @@ impl Shared {
     }
 
     pub(crate) fn tell(&self, news: RunNews) {
+        if let RunNews::Spent {
+            run,
+            part,
+            incarnation,
+            spent,
+        } = news
+        {
+            lock(&self.known).spend(&run, part, spent);
+            match lock(&self.unsaid).push(run, part, incarnation, spent) {
+                Pushed::First => self.link.wake.notify_one(),
+                Pushed::Full => {
+                    self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                }
+                Pushed::Another => {}
+            }
+            return;
+        }
         let session = match &news {
             RunNews::Ended { run, .. } | RunNews::Left { run, .. } => {
                 lock(&self.known).session_of(run)
@@ -251,6 +274,22 @@ impl Shared {
         }
         drop(inbox);
         self.arrived.notify_one();
+    }
+
+    /// Hears what the other parts of a run have spent, from the reply to this replica's news.
+    pub(crate) fn hear_spent(&self, run: &RunKey, reply: Value) {
+        let Ok((incarnation, spent)) = from_redis_value::<(String, String)>(reply) else {
+            return;
+        };
+        // Of a run that is over, or that is another one now, the others' parts do not matter.
+        let (Ok(incarnation), Some(elsewhere)) = (incarnation.parse(), decode_spent(&spent)) else {
+            return;
+        };
+        self.hear(Heard::Spent {
+            run: run.clone(),
+            incarnation,
+            elsewhere,
+        });
     }
 
     /// Lets the store be probed at once: what reads the log has lost it.
@@ -291,9 +330,10 @@ impl Shared {
     pub(crate) fn drop_news(&self, item: &QueuedNews, cause: &str) {
         self.counts.dropped.fetch_add(1, Ordering::Relaxed);
         let key = match &item.news {
-            RunNews::Ended { run, .. } | RunNews::Left { run, .. } | RunNews::Reopened { run } => {
-                self.commands.keys.run(run)
-            }
+            RunNews::Ended { run, .. }
+            | RunNews::Left { run, .. }
+            | RunNews::Spent { run, .. }
+            | RunNews::Reopened { run } => self.commands.keys.run(run),
             _ => String::new(),
         };
         self.log_damage(&key, cause);

@@ -103,6 +103,10 @@ impl Teller {
                 return Err(trouble);
             }
         }
+        let due = lock(&self.shared.unsaid).due_in();
+        if due.is_some_and(|due| due.is_zero()) {
+            self.tell_spent(connection).await?;
+        }
         if self.deliver(connection).await? {
             return Ok(());
         }
@@ -115,6 +119,8 @@ impl Teller {
             self.renew().await;
         }
         let rest = PROBE.saturating_sub(self.probed.elapsed());
+        let due = lock(&self.shared.unsaid).due_in();
+        let rest = due.map_or(rest, |due| rest.min(due));
         // The news, a lost link and a hole wake the task.
         let _woken = timeout(rest, self.shared.link.wake.notified()).await;
         Ok(())
@@ -206,6 +212,29 @@ impl Teller {
         outcome
     }
 
+    /// Tells what this replica's parts have spent, and hears what the others have.
+    async fn tell_spent(&mut self, connection: &mut MultiplexedConnection) -> Result<(), Trouble> {
+        let all = lock(&self.shared.unsaid).all();
+        for batch in all.chunks(BATCH) {
+            let items = batch.iter().map(|(_, news)| {
+                let news = QueuedNews::unqueued(news.clone(), None);
+                Arc::new(news)
+            });
+            let items: Vec<_> = items.collect();
+            let told = self.tell(connection, &items).await;
+            let taken = told.as_ref().map_or_else(|(at, _)| *at, |()| batch.len());
+            let mut unsaid = lock(&self.shared.unsaid);
+            for (number, news) in &batch[..taken] {
+                if let RunNews::Spent { run, .. } = news {
+                    unsaid.said(*number, run);
+                }
+            }
+            drop(unsaid);
+            told.map_err(|(_, trouble)| trouble)?;
+        }
+        Ok(())
+    }
+
     /// Tells these news in one round trip.
     ///
     /// # Errors
@@ -240,8 +269,11 @@ impl Teller {
         Ok(())
     }
 
-    /// Remembers an end that the store has taken.
+    /// Remembers an end that the store has taken, and hears what the others have spent.
     fn took(&mut self, item: &Arc<QueuedNews>, reply: Value) {
+        if let RunNews::Spent { run, .. } = &item.news {
+            return self.shared.hear_spent(run, reply);
+        }
         if !matches!(item.news, RunNews::Ended { .. }) {
             return;
         }

@@ -7,7 +7,8 @@ use redis::{FromRedisValue, Value};
 use serde::{Deserialize, Serialize};
 use tower_agent::{
     FailureClass, ReasonClass, RunId, TerminalReason,
-    registry::store::{Heard, RunEnd, RunKey},
+    registry::store::{Heard, RunEnd, RunKey, TokenCapReached},
+    run::{TokenMeasure, TokensSpent},
 };
 
 use crate::keys::owner_of;
@@ -29,8 +30,50 @@ struct EndText<'a> {
     limit_us: Option<u64>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     at_turn: Option<u32>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    at_tokens: Option<TokensText<'a>>,
     #[serde(default)]
     at_cap: bool,
+}
+
+/// The cap on tokens that was reached.
+#[derive(Serialize, Deserialize)]
+struct TokensText<'a> {
+    measure: Cow<'a, str>,
+    cap: f64,
+    #[serde(default)]
+    estimated: bool,
+}
+
+/// What a part has spent: five whole numbers and the cost, by spaces.
+pub(crate) fn encode_spent(spent: &TokensSpent) -> String {
+    format!(
+        "{} {} {} {} {} {:.12}",
+        spent.input_tokens,
+        spent.cached_input_tokens,
+        spent.output_tokens,
+        spent.estimated_tokens,
+        spent.estimated_input_tokens,
+        spent.cost
+    )
+}
+
+/// What [`encode_spent`] or a script wrote; `None` for any other text.
+pub(crate) fn decode_spent(text: &str) -> Option<TokensSpent> {
+    let mut texts = text.split(' ');
+    let mut spent = TokensSpent::default();
+    for number in [
+        &mut spent.input_tokens,
+        &mut spent.cached_input_tokens,
+        &mut spent.output_tokens,
+        &mut spent.estimated_tokens,
+        &mut spent.estimated_input_tokens,
+    ] {
+        *number = texts.next()?.parse().ok()?;
+    }
+    let cost = texts.next()?.parse().ok();
+    spent.cost = cost.filter(|cost: &f64| cost.is_finite() && *cost >= 0.0)?;
+    texts.next().is_none().then_some(spent)
 }
 
 pub(crate) fn encode_end(end: &RunEnd) -> String {
@@ -48,6 +91,11 @@ pub(crate) fn encode_end(end: &RunEnd) -> String {
         elapsed_us: micros(end.elapsed),
         limit_us: end.limit.map(micros),
         at_turn: end.at_turn,
+        at_tokens: end.at_tokens.map(|reached| TokensText {
+            measure: reached.measure.as_str().into(),
+            cap: reached.cap,
+            estimated: reached.estimated,
+        }),
         at_cap: end.at_cap,
     };
     // A struct of texts and numbers always serializes.
@@ -75,6 +123,14 @@ pub(crate) fn decode_end(text: &str) -> Option<RunEnd> {
     end.limit = text.limit_us.map(Duration::from_micros);
     end.at_turn = text.at_turn;
     end.at_cap = text.at_cap;
+    if let Some(reached) = text.at_tokens {
+        let mut all = TokenMeasure::ALL.into_iter();
+        end.at_tokens = Some(TokenCapReached {
+            measure: all.find(|it| it.as_str() == reached.measure)?,
+            cap: reached.cap,
+            estimated: reached.estimated,
+        });
+    }
     Some(end)
 }
 
@@ -148,7 +204,37 @@ mod tests {
             end.limit = Some(Duration::from_secs(60));
             end.at_turn = Some(u32::MAX);
             end.at_cap = true;
-            assert_eq!(decode_end(&encode_end(&end)), Some(end));
+            for measure in TokenMeasure::ALL {
+                end.at_tokens = Some(TokenCapReached {
+                    measure,
+                    cap: 0.1,
+                    estimated: true,
+                });
+                assert_eq!(decode_end(&encode_end(&end)), Some(end.clone()));
+            }
+        }
+    }
+
+    #[test]
+    fn what_was_spent_comes_back_as_it_was() {
+        let mut spent = TokensSpent::default();
+        assert_eq!(decode_spent(&encode_spent(&spent)), Some(spent));
+        spent.input_tokens = 1;
+        spent.cached_input_tokens = 2;
+        spent.output_tokens = 3_000_000_000_000;
+        spent.estimated_tokens = 4;
+        spent.estimated_input_tokens = 5;
+        spent.cost = 123.000_000_000_001;
+        assert_eq!(decode_spent(&encode_spent(&spent)), Some(spent));
+        for text in [
+            "",
+            "1 2 3 4 5",
+            "1 2 3 4 5 -1",
+            "1 2 3 4 5 nan",
+            "1 2 3 4 -5 6",
+            "1 2 3 4 5 6 7",
+        ] {
+            assert_eq!(decode_spent(text), None, "{text}");
         }
     }
 
@@ -163,6 +249,7 @@ mod tests {
             r#"{"reason":"upstream_failed","failure":"no_such","elapsed_us":0}"#,
             r#"{"reason":"x","class":"limit","status":99,"elapsed_us":0}"#,
             r#"{"reason":"aborted","elapsed_us":-1}"#,
+            r#"{"reason":"token_cap_reached","elapsed_us":0,"at_tokens":{"measure":"x","cap":1}}"#,
         ] {
             assert_eq!(decode_end(text), None, "{text}");
         }

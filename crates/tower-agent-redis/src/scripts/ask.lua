@@ -2,15 +2,18 @@
 -- KEYS: run, session index (or the run again)
 -- ARGV: 1 incarnation if the run is new, 2 age in us if it is new, 3 part, 4 turns the part is known
 --   to have, 5 incarnation of those turns or '', 6 want or '', 7 cap, 8 ttl in ms, 9 ttl of an end
---   in ms, 10 session or '', 11 parent or '', 12 id
--- Returns {incarnation, age in us, end or '', granted, elsewhere, parent or '', damaged key or ''}
+--   in ms, 10 session or '', 11 parent or '', 12 id, 13 what the part is known to have spent or ''
+-- Returns {incarnation, age in us, end or '', granted, elsewhere, parent or '', damaged key or '',
+--   what the other parts have spent}
 local run = KEYS[1]
 local stored = redis.call('HGETALL', run)
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local incarnation, opened, over, ended, parent, session, mine, alive
 local elsewhere = 0
+local sums = {0, 0, 0, 0, 0, 0}
 local name = 't:' .. ARGV[3]
+local spent = 's:' .. ARGV[3]
 for at = 1, #stored, 2 do
   local field, value = stored[at], stored[at + 1]
   if field == 'inc' then incarnation = value
@@ -26,6 +29,10 @@ for at = 1, #stored, 2 do
       return redis.error_reply('DAMAGED ' .. field)
     end
     if field == name then mine = turns else elsewhere = elsewhere + turns end
+  elseif string.sub(field, 1, 2) == 's:' and field ~= spent then
+    local numbers = {string.match(value, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+%.?%d*)$')}
+    if #numbers == 0 then return redis.error_reply('DAMAGED ' .. field) end
+    for of = 1, 6 do sums[of] = sums[of] + tonumber(numbers[of]) end
   end
 end
 if #stored > 0 and not (incarnation and string.match(incarnation, '^%d+$') and opened) then
@@ -33,7 +40,7 @@ if #stored > 0 and not (incarnation and string.match(incarnation, '^%d+$') and o
 end
 if ended then
   redis.call('PEXPIRE', run, ARGV[9], 'GT')
-  return {incarnation, math.max((over or now) - opened, 0), ended, 0, 0, parent or '', ''}
+  return {incarnation, math.max((over or now) - opened, 0), ended, 0, 0, parent or '', '', ''}
 end
 local fields = {}
 if not incarnation then
@@ -60,6 +67,10 @@ end
 if granted ~= (mine or 0) then
   fields[#fields + 1] = name
   fields[#fields + 1] = string.format('%.0f', granted)
+end
+if ARGV[5] == incarnation and ARGV[13] ~= '' then
+  fields[#fields + 1] = spent
+  fields[#fields + 1] = ARGV[13]
 end
 if not alive then
   fields[#fields + 1] = 'a:' .. ARGV[3]
@@ -88,4 +99,5 @@ if session and session == ARGV[10] then
     end
   end
 end
-return {incarnation, math.max(now - opened, 0), '', granted, elsewhere, parent or '', damaged}
+return {incarnation, math.max(now - opened, 0), '', granted, elsewhere, parent or '', damaged,
+  string.format('%.0f %.0f %.0f %.0f %.0f %.12f', unpack(sums))}

@@ -16,3 +16,4 @@ mod replicas;
 mod server;
 #[path = "../../../../tests/support/mod.rs"]
 mod support;
+mod tokens;

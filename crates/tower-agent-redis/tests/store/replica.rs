@@ -9,7 +9,8 @@ use tokio::task::{AbortHandle, JoinHandle};
 use tower::{ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_agent::{
     BoxError, HardCeilingLayer, Owner, Run, RunId, RunLayer, RunRegistry, Scope, TerminalReason,
-    TerminalResponseLayer, TurnCapLayer, layers::run_store::RunStoreLayer, registry::AbortOutcome,
+    TerminalResponseLayer, TokenCapLayer, TokenCaps, TurnCapLayer,
+    layers::run_store::RunStoreLayer, registry::AbortOutcome,
 };
 use tower_agent_redis::{RedisOptions, RedisRunStore};
 
@@ -25,6 +26,8 @@ pub(crate) type Service =
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     pub(crate) turns: u32,
+    /// The cap on output tokens.
+    pub(crate) tokens: Option<u32>,
     pub(crate) ceiling: Duration,
     pub(crate) idle: Duration,
     /// How long a request waits for the store: long, so that a machine under load refuses nothing.
@@ -35,6 +38,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             turns: 1000,
+            tokens: None,
             ceiling: secs(600),
             idle: secs(600),
             wait: secs(5),
@@ -43,6 +47,13 @@ impl Default for Settings {
 }
 
 impl Settings {
+    pub(crate) fn tokens(tokens: u32) -> Self {
+        Self {
+            tokens: Some(tokens),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn turns(turns: u32) -> Self {
         Self {
             turns,
@@ -79,13 +90,16 @@ impl Replica {
         let registry = RunRegistry::new().share(Arc::clone(&store) as Arc<_>);
         let runs = RunLayer::new(registry.clone()).idle(settings.idle);
         let turns = TurnCapLayer::new(settings.turns);
-        let asks = RunStoreLayer::new(&runs).turns(&turns).wait(settings.wait);
+        let tokens = TokenCapLayer::new(TokenCaps::new().max_output_tokens(settings.tokens));
+        let asks = RunStoreLayer::new(&runs).turns(&turns).tokens(&tokens);
+        let asks = asks.wait(settings.wait);
         let service = ServiceBuilder::new()
             .layer(TerminalResponseLayer::new())
             .layer(asks)
             .layer(runs)
             .layer(HardCeilingLayer::new(settings.ceiling).scope(Scope::Run))
             .layer(turns)
+            .layer(tokens)
             .service(upstream.clone());
         let service = service.map_response(|answer| answer.map(BodyExt::boxed_unsync));
         Self {
