@@ -16,7 +16,8 @@ use tower_agent::{
 use tower_agent_redis::{ConnectErrorKind, RedisOptions, RedisRunStore};
 
 use crate::{
-    server::{Server, free_port, has, secret, until},
+    sentinels::Sentinels,
+    server::{Server, free_port, secret, until},
     support::LogCapture,
 };
 
@@ -570,50 +571,15 @@ async fn a_live_run_is_kept_while_its_replica_lives() {
 
 #[tokio::test]
 async fn a_failover_by_sentinels_keeps_ends_and_turns() {
-    if !has("redis-sentinel") {
-        return;
-    }
-    let Some(mut master) = Server::start(&[]) else {
+    let Some(Sentinels {
+        mut master,
+        second,
+        url,
+        sentinel: _watches,
+    }) = Sentinels::start().await
+    else {
         return;
     };
-    let port = master.port.to_string();
-    let Some(second) = Server::start(&["--replicaof", "127.0.0.1", &port]) else {
-        return;
-    };
-    let mut info = second.connection().await;
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let cmd = redis::cmd("INFO").arg("replication").take();
-        let state: String = cmd.query_async(&mut info).await.unwrap();
-        if state.contains("master_link_status:up") {
-            break;
-        }
-        assert!(Instant::now() < deadline, "{state}");
-        sleep(Duration::from_millis(50)).await;
-    }
-    let conf = format!(
-        "sentinel monitor main 127.0.0.1 {port} 1\n\
-         sentinel down-after-milliseconds main 500\n\
-         sentinel failover-timeout main 5000\n"
-    );
-    let sentinel = Server::sentinel(&conf);
-    // The sentinel learns of the replica from the master.
-    let mut info = sentinel.connection().await;
-    let deadline = Instant::now() + Duration::from_secs(30);
-    loop {
-        let cmd = redis::cmd("SENTINEL").arg("REPLICAS").arg("main").take();
-        let known: Vec<redis::Value> = cmd.query_async(&mut info).await.unwrap();
-        if known.len() == 1 {
-            break;
-        }
-        assert!(Instant::now() < deadline);
-        sleep(Duration::from_millis(50)).await;
-    }
-    let url = format!(
-        "redis+sentinel://127.0.0.1:{},127.0.0.1:{}/main/0",
-        free_port(),
-        sentinel.port
-    );
     let secret = secret();
     let connect = || RedisRunStore::connect(&url, &secret, RedisOptions::new());
     let (one, two) = (connect().await.unwrap(), connect().await.unwrap());

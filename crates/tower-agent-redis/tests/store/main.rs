@@ -13,6 +13,8 @@ mod processes;
 mod proxy;
 mod replica;
 mod replicas;
+mod reports;
+mod sentinels;
 mod server;
 #[path = "../../../../tests/support/mod.rs"]
 mod support;

@@ -83,7 +83,16 @@ pub(crate) fn id(text: &str) -> RunId {
 
 impl Replica {
     pub(crate) async fn new(url: &str, script: Script, settings: Settings) -> Self {
-        let store = RedisRunStore::connect(url, &secret(), RedisOptions::new())
+        Self::with(url, script, settings, RedisOptions::new()).await
+    }
+
+    pub(crate) async fn with(
+        url: &str,
+        script: Script,
+        settings: Settings,
+        options: RedisOptions,
+    ) -> Self {
+        let store = RedisRunStore::connect(url, &secret(), options)
             .await
             .unwrap();
         let upstream = Upstream::script(script);
