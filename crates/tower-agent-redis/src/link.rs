@@ -28,6 +28,8 @@ struct LinkState {
     /// Counts the connections, so that a late failure of an old one does no harm.
     generation: u64,
     failures: u32,
+    /// When a failure was counted last.
+    failed: Option<Instant>,
 }
 
 impl fmt::Debug for Link {
@@ -68,9 +70,9 @@ impl Link {
         }
     }
 
-    /// Records what went wrong with a command. What the store says about one key leaves the link as
-    /// it is.
-    pub(crate) fn failed(&self, generation: u64, trouble: &Trouble) {
+    /// Records what went wrong with a command that was sent at this time. What the store says about
+    /// one key leaves the link as it is.
+    pub(crate) fn failed(&self, generation: u64, sent: Instant, trouble: &Trouble) {
         let mut state = lock(&self.state);
         if state.generation != generation || state.connection.is_none() {
             return;
@@ -78,7 +80,13 @@ impl Link {
         match trouble {
             Trouble::Damaged(_) | Trouble::NoScript => return,
             Trouble::Broken(_) => state.failures = FAILURES,
-            Trouble::Failed(_) => state.failures += 1,
+            // Commands that were under way together fail together, and once: their callers may all
+            // have left at a moment in which this process had no time.
+            Trouble::Failed(_) if state.failed.is_some_and(|failed| sent < failed) => return,
+            Trouble::Failed(_) => {
+                state.failures += 1;
+                state.failed = Some(Instant::now());
+            }
         }
         if state.failures < FAILURES {
             return;
@@ -116,7 +124,7 @@ impl Watch<'_> {
 
     pub(crate) fn failed(&mut self, trouble: &Trouble) {
         self.is_over = true;
-        self.link.failed(self.generation, trouble);
+        self.link.failed(self.generation, self.since, trouble);
     }
 }
 
@@ -124,7 +132,7 @@ impl Drop for Watch<'_> {
     fn drop(&mut self) {
         if !self.is_over && self.since.elapsed() >= LATE {
             let late = Trouble::Failed("no answer in time".into());
-            self.link.failed(self.generation, &late);
+            self.link.failed(self.generation, self.since, &late);
         }
     }
 }

@@ -81,8 +81,9 @@ impl Teller {
             connection.set_response_timeout(ANSWER);
             let since = Instant::now();
             while self.shared.link.generation() == generation && self.shared.link.is_up() {
+                let sent = Instant::now();
                 if let Err(trouble) = self.turn(&mut connection).await {
-                    self.shared.link.failed(generation, &trouble);
+                    self.shared.link.failed(generation, sent, &trouble);
                     // The next try is a probe, too.
                     sleep(FIRST_WAIT / 4).await;
                 } else {
