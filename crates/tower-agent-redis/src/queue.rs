@@ -161,6 +161,7 @@ mod tests {
         let left = RunNews::Left {
             run: run(0),
             part: 7,
+            turns: 0,
             completed: true,
         };
         assert_eq!(queue.push(left, None), 0);

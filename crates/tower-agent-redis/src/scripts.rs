@@ -180,13 +180,15 @@ impl Commands {
             RunNews::Left {
                 run: left,
                 part,
+                turns,
                 completed,
             } => {
                 let mut cmd = run(&SCRIPTS.left, &[&self.keys.run(left), &index(left)]);
                 cmd.arg(self.part(*part))
                     .arg(session)
                     .arg(left.id.to_string())
-                    .arg(u8::from(*completed));
+                    .arg(u8::from(*completed))
+                    .arg(turns.to_string());
                 cmd
             }
             RunNews::Reopened { run: reopened } => {

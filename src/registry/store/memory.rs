@@ -313,6 +313,7 @@ impl StoredRuns {
             RunNews::Left {
                 run,
                 part,
+                turns,
                 completed,
             } => {
                 let Some(known) = self.runs.get_mut(&run) else {
@@ -324,6 +325,7 @@ impl StoredRuns {
                 if std::mem::replace(&mut part.has_left, true) {
                     return;
                 }
+                part.turns = turns;
                 let is_over = completed && known.end.is_none();
                 if is_over && known.parts.values().all(|part| part.has_left) {
                     self.runs.remove(&run);

@@ -250,12 +250,15 @@ pub enum RunNews {
         /// states replaces an estimate.
         spent: TokensSpent,
     },
-    /// A replica no longer has this part of a run. Its turns and tokens stay counted.
+    /// A replica no longer has this part of a run. What it took and spent stays counted.
     Left {
         /// The run.
         run: RunKey,
         /// The part.
         part: u64,
+        /// The turns that the part has taken. It may have been granted more, for requests whose
+        /// callers left.
+        turns: u32,
         /// Whether the part completed, as by being idle. Once no other part is left, the run is then
         /// over, and the next request of its id opens another one. A part that leaves otherwise, as at
         /// a shutdown, leaves the run to the requests that come.

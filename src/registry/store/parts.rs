@@ -2,10 +2,7 @@
 
 use std::{
     collections::HashMap,
-    sync::{
-        Arc, OnceLock, Weak,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
@@ -25,14 +22,13 @@ pub(crate) struct Parts {
 /// The parts by their runs, each with its number.
 type Known = HashMap<RunKey, (u64, Weak<SharedRun>)>;
 
-/// The link of a part. Its drop tells the store that the part is gone, and forgets the part.
+/// The link of a part.
 #[derive(Debug)]
 struct StoreLink {
     run: RunKey,
     part: u64,
     store: Arc<dyn RunStore>,
     known: Weak<Lock<Known>>,
-    completed: Arc<AtomicBool>,
 }
 
 impl PartLink for StoreLink {
@@ -44,10 +40,9 @@ impl PartLink for StoreLink {
             spent,
         });
     }
-}
 
-impl Drop for StoreLink {
-    fn drop(&mut self) {
+    /// Also forgets the part.
+    fn left(&self, turns: u32, completed: bool) {
         if let Some(known) = self.known.upgrade() {
             let mut known = known.lock();
             // Another part of the run may have begun meanwhile.
@@ -55,12 +50,11 @@ impl Drop for StoreLink {
                 known.remove(&self.run);
             }
         }
-        let run = self.run.clone();
-        let part = self.part;
         self.store.tell(RunNews::Left {
-            run,
-            part,
-            completed: self.completed.load(Ordering::Acquire),
+            run: self.run.clone(),
+            part: self.part,
+            turns,
+            completed,
         });
     }
 }
@@ -87,10 +81,8 @@ impl Parts {
             part: number,
             store: Arc::clone(store),
             known: Arc::downgrade(&self.known),
-            completed: Arc::default(),
         };
-        let completed = Arc::clone(&link.completed);
-        let part = Arc::new(SharedRun::new(number, completed, Box::new(link)));
+        let part = Arc::new(SharedRun::new(number, Box::new(link)));
         known.insert(run.clone(), (number, Arc::downgrade(&part)));
         Some(part)
     }

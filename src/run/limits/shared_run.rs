@@ -11,8 +11,11 @@ use std::{
 use super::tokens::{Spending, TokenLedger, TokensSpent};
 use crate::lock::Lock;
 
-/// How a part reaches the store. Its drop tells that the part is gone.
+/// How a part reaches the store.
 pub(crate) trait PartLink: fmt::Debug + Send + Sync {
+    /// Tells that the part is gone, with the turns that it has taken, and whether it has completed.
+    fn left(&self, turns: u32, completed: bool);
+
     /// Tells what the part has spent in all.
     fn spent(&self, incarnation: Option<u64>, spent: TokensSpent);
 }
@@ -29,8 +32,8 @@ pub(crate) struct SharedRun {
     spent_elsewhere: Lock<Spending>,
     /// What the first answer of the store said: which run of its id it is. Unset until then.
     incarnation: OnceLock<u64>,
-    /// Whether this part of the run has completed, which its link tells.
-    completed: Arc<AtomicBool>,
+    /// Whether this part of the run has completed.
+    completed: AtomicBool,
     /// Whether the run's end came from elsewhere, so that it need not be told.
     ended_elsewhere: AtomicBool,
     /// The link to the store; `None` once the part has left.
@@ -50,13 +53,13 @@ struct SharedTurns {
 }
 
 impl SharedRun {
-    pub(crate) fn new(part: u64, completed: Arc<AtomicBool>, link: Box<dyn PartLink>) -> Self {
+    pub(crate) fn new(part: u64, link: Box<dyn PartLink>) -> Self {
         Self {
             part,
             counts: Lock::default(),
             spent_elsewhere: Lock::default(),
             incarnation: OnceLock::new(),
-            completed,
+            completed: AtomicBool::new(false),
             ended_elsewhere: AtomicBool::new(false),
             link: Lock::new(Some(link)),
         }
@@ -115,8 +118,15 @@ impl SharedRun {
 
     /// Tells the store that the part is gone, unless it was told before.
     pub(crate) fn leave(&self) {
-        let link = self.link.lock().take();
-        drop(link);
+        let Some(link) = self.link.lock().take() else {
+            return;
+        };
+        let counts = self.counts.lock();
+        // What requests under way may still take stays counted, and what nobody took does not.
+        let may_take = counts.granted.min(counts.taken + counts.asking);
+        let turns = may_take.max(counts.taken);
+        drop(counts);
+        link.left(turns, self.completed.load(Ordering::Acquire));
     }
 
     /// Tells the store what this part has spent, unless the part has left.
@@ -155,6 +165,12 @@ impl SharedRun {
 
     pub(crate) fn has_ended_elsewhere(&self) -> bool {
         self.ended_elsewhere.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for SharedRun {
+    fn drop(&mut self) {
+        self.leave();
     }
 }
 

@@ -1,8 +1,10 @@
 -- Takes a part away from a run, and the run if its last part has completed.
 -- KEYS: run, session index (or the run again)
--- ARGV: 1 part, 2 session or '', 3 id, 4 whether the part completed: 1 or 0
+-- ARGV: 1 part, 2 session or '', 3 id, 4 whether the part completed: 1 or 0, 5 the turns that it
+--   has taken
 local run = KEYS[1]
 if redis.call('HDEL', run, 'a:' .. ARGV[1]) == 0 then return 0 end
+redis.call('HSET', run, 't:' .. ARGV[1], ARGV[5])
 if ARGV[4] ~= '1' then return 0 end
 local stored = redis.call('HGETALL', run)
 local incarnation

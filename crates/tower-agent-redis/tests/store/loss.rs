@@ -238,6 +238,7 @@ async fn a_server_that_comes_back_empty_gets_live_runs_and_the_ends_of_the_last_
         three.tell(RunNews::Left {
             run: run("live"),
             part: 3,
+            turns: 23,
             completed: true,
         });
         told(&three).await;
@@ -302,6 +303,7 @@ async fn what_no_replica_wrote_fails_one_run_and_nothing_else() {
         store.tell(RunNews::Left {
             run: run("r"),
             part: 1,
+            turns: 0,
             completed: true,
         });
         store.tell(abort("r"));

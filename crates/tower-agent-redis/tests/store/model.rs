@@ -169,6 +169,7 @@ impl Model {
             RunNews::Left {
                 run,
                 part,
+                turns,
                 completed,
             } => {
                 let remembered = &mut self.remembered[replica];
@@ -183,6 +184,7 @@ impl Model {
                     return;
                 };
                 part.is_alive = false;
+                part.turns = *turns;
                 let is_over = *completed && known.end.is_none();
                 if is_over && known.parts.values().all(|part| !part.is_alive) {
                     self.runs.remove(run);
@@ -302,6 +304,7 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
             16..18 => RunNews::Left {
                 run,
                 part,
+                turns: fastrand::u32(0..6),
                 completed: fastrand::bool(),
             },
             _ => RunNews::Reopened { run },
