@@ -17,7 +17,7 @@ use tower_agent::{
     AgentStack, BoxError, Owner, Run, RunId, RunRegistry, TerminalReason,
     registry::{
         AbortOutcome,
-        store::{InMemoryReplica, InMemoryRunStore},
+        store::{InMemoryReplica, InMemoryRunStore, Reach},
     },
     stack::Server,
 };
@@ -177,6 +177,33 @@ async fn an_abort_at_a_replica_that_does_not_hold_the_run_ends_it_where_it_is() 
     assert_eq!(two.upstream.calls(), 1);
     assert_eq!(two.reason("unknown"), None);
     call.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn whoever_aborts_learns_how_many_replicas_have_carried_it_out() {
+    let wait = Duration::from_millis(250);
+    let reach = |replica: &Replica| replica.registry.reach(Owner::anonymous(), &id("r"), wait);
+    let counts = |reach: Option<Reach>| reach.map(|reach| (reach.replicas, reach.silent));
+    let [one, two, three] = replicas(&endless(), |stack| stack);
+    let call = spawn(&one, "r");
+    sleep(secs(1)).await;
+    let start = Instant::now();
+    assert_eq!(two.abort("r"), AbortOutcome::Told);
+    assert_eq!(counts(reach(&two).await), Some((3, 0)));
+    assert_eq!(one.reason("r"), Some(TerminalReason::Aborted));
+    assert_eq!(start.elapsed(), Duration::ZERO, "nobody was silent");
+    call.await.unwrap();
+
+    three.store.cut();
+    let session = two.registry.reach_session(Owner::anonymous(), "s", wait);
+    assert_eq!(counts(session.await), Some((2, 1)));
+    assert_eq!(start.elapsed(), wait);
+    assert_eq!(counts(reach(&three).await), None, "the store is lost");
+    drop(three);
+    assert_eq!(counts(reach(&two).await), Some((2, 0)));
+    let alone = RunRegistry::new();
+    let alone = alone.reach(Owner::anonymous(), &id("r"), wait).await;
+    assert_eq!(counts(alone), None, "nothing is shared");
 }
 
 #[tokio::test(start_paused = true)]

@@ -44,9 +44,14 @@ impl KeyNames {
         format!("{}:{{00}}:secret", self.prefix)
     }
 
-    /// The key that a probe writes.
-    pub(crate) fn probe(&self) -> String {
-        format!("{}:{{00}}:probe", self.prefix)
+    /// The sorted set of the replicas, by when each said last that it lives.
+    pub(crate) fn replicas(&self) -> String {
+        format!("{}:{{00}}:replicas", self.prefix)
+    }
+
+    /// The list of the replicas that have come as far as a barrier.
+    pub(crate) fn answers(&self, tag: u8, barrier: &str) -> String {
+        format!("{}:{{{tag:02}}}:re:{barrier}", self.prefix)
     }
 }
 

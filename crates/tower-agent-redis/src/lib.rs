@@ -112,7 +112,9 @@ use redis::{RedisError, aio::MultiplexedConnection};
 use tokio::task::AbortHandle;
 use tower_agent::registry::{
     SharedSecret,
-    store::{Heard, Recalled, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost},
+    store::{
+        Heard, NewsSubject, Reach, Recalled, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost,
+    },
 };
 
 use self::{
@@ -251,6 +253,14 @@ impl RunStore for RedisRunStore {
         self.shared.tell(news);
     }
 
+    fn reach(
+        self: Arc<Self>,
+        subject: NewsSubject,
+        wait: Duration,
+    ) -> StoreFuture<Result<Reach, StoreLost>> {
+        Box::pin(async move { self.shared.reach(&subject, wait).await })
+    }
+
     fn next(self: Arc<Self>) -> StoreFuture<Heard> {
         Box::pin(async move { self.shared.next().await })
     }
@@ -287,6 +297,8 @@ async fn begin(shared: &Shared) -> Result<(MultiplexedConnection, Reader), Conne
         return Err(ConnectError::new(ConnectErrorKind::Secret, OTHER_SECRET));
     }
     let reader = Reader::open(shared).await.map_err(unusable)?;
+    let live = shared.commands.live(&mut connection).await;
+    live.map_err(unusable)?;
     Ok((connection, reader))
 }
 

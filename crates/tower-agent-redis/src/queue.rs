@@ -41,9 +41,10 @@ impl QueuedNews {
         }
     }
 
-    /// Whether the news are of a part alone. A store that never hears them forgets the part later.
+    /// Whether the news are of a part alone, or an answer. A store that never hears them forgets the
+    /// part later.
     const fn is_minor(&self) -> bool {
-        matches!(self.news, RunNews::Left { .. })
+        matches!(self.news, RunNews::Left { .. } | RunNews::CarriedOut { .. })
     }
 }
 
@@ -87,6 +88,16 @@ impl NewsQueue {
         }
         self.items.push_back(Arc::new(item));
         dropped
+    }
+
+    /// The number of the news that were added last.
+    pub(crate) const fn last(&self) -> u64 {
+        self.last
+    }
+
+    /// Whether the store has taken all news up to this number.
+    pub(crate) fn is_taken(&self, number: u64) -> bool {
+        self.items.front().is_none_or(|item| item.number > number)
     }
 
     pub(crate) fn len(&self) -> usize {

@@ -17,6 +17,8 @@ use crate::{
 };
 
 struct Scripts {
+    alive: (Script, &'static str),
+    carried_out: (Script, &'static str),
     ask: (Script, &'static str),
     ended: (Script, &'static str),
     spent: (Script, &'static str),
@@ -27,6 +29,8 @@ struct Scripts {
 static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
     let script = |text: &'static str| (Script::new(text), text);
     Scripts {
+        alive: script(include_str!("scripts/alive.lua")),
+        carried_out: script(include_str!("scripts/carried_out.lua")),
         ask: script(include_str!("scripts/ask.lua")),
         ended: script(include_str!("scripts/ended.lua")),
         spent: script(include_str!("scripts/spent.lua")),
@@ -39,7 +43,15 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
 pub(crate) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<()> {
     let all = &*SCRIPTS;
     let mut pipe = redis::pipe();
-    for (_, text) in [&all.ask, &all.ended, &all.spent, &all.left, &all.reopened] {
+    for (_, text) in [
+        &all.alive,
+        &all.carried_out,
+        &all.ask,
+        &all.ended,
+        &all.spent,
+        &all.left,
+        &all.reopened,
+    ] {
         pipe.cmd("SCRIPT").arg("LOAD").arg(text);
     }
     pipe.exec_async(connection).await
@@ -137,6 +149,33 @@ impl Commands {
         cmd
     }
 
+    fn alive(&self) -> Cmd {
+        let mut cmd = run(&SCRIPTS.alive, &[&self.keys.replicas()]);
+        cmd.arg(&self.replica);
+        cmd
+    }
+
+    /// Says that this replica lives. Returns the number of others that do.
+    pub(crate) async fn live(&self, connection: &mut MultiplexedConnection) -> RedisResult<u32> {
+        let alive = self.alive();
+        let mut others: RedisResult<i64> = alive.query_async(connection).await;
+        if matches!(&others, Err(error) if error.code() == Some("NOSCRIPT")) {
+            load(connection).await?;
+            others = alive.query_async(connection).await;
+        }
+        Ok(u32::try_from(others?).unwrap_or(0))
+    }
+
+    /// Puts a barrier into the log of this tag.
+    pub(crate) fn barrier(&self, tag: u8, barrier: &str) -> Cmd {
+        let mut cmd = redis::cmd("XADD");
+        cmd.arg(self.keys.log(tag));
+        cmd.arg("MAXLEN").arg("~").arg(10_000).arg("*");
+        cmd.arg("k").arg("bar").arg("r").arg(&self.replica);
+        cmd.arg("b").arg(format!("{tag:02}{barrier}"));
+        cmd
+    }
+
     /// Tells news; `None` for those of a session, which are several commands.
     pub(crate) fn tell(&self, item: &QueuedNews) -> Option<Cmd> {
         let index = |run: &RunKey| match item.session.as_deref() {
@@ -189,6 +228,14 @@ impl Commands {
                     .arg(left.id.to_string())
                     .arg(u8::from(*completed))
                     .arg(turns.to_string());
+                cmd
+            }
+            RunNews::CarriedOut { barrier } => {
+                // `wire` has looked at the name.
+                let (tag, barrier) = barrier.split_at_checked(2)?;
+                let answers = self.keys.answers(tag.parse().ok()?, barrier);
+                let mut cmd = run(&SCRIPTS.carried_out, &[&answers]);
+                cmd.arg(&self.replica);
                 cmd
             }
             RunNews::Reopened { run: reopened } => {

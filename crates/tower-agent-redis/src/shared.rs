@@ -10,17 +10,21 @@ use std::{
 };
 
 use redis::{Pipeline, RedisResult, Value, from_redis_value};
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
 use tower_agent::{
     RunId, RunRegistry,
     registry::{
         SharedSecret,
-        store::{Heard, Recalled, RunKey, RunNews, RunQuestion, StoreLost},
+        store::{Heard, NewsSubject, Reach, Recalled, RunKey, RunNews, RunQuestion, StoreLost},
     },
 };
 
 use crate::{
     address::Address,
+    keys::{tag_of, tag_of_run},
     known::Known,
     link::{Link, Trouble},
     lock,
@@ -33,6 +37,9 @@ use crate::{
 
 /// The longest that a question waits whose caller does not limit it.
 const ANSWER: Duration = Duration::from_secs(1);
+
+/// The time between two looks for other replicas' answers.
+const POLL: Duration = Duration::from_millis(2);
 
 /// The least time between two log lines about keys that are damaged.
 const DAMAGE_LOG: Duration = Duration::from_secs(10);
@@ -290,6 +297,57 @@ impl Shared {
             incarnation,
             elsewhere,
         });
+    }
+
+    /// Waits until the store has taken what was told, and then for the other replicas.
+    pub(crate) async fn reach(
+        &self,
+        subject: &NewsSubject,
+        wait: Duration,
+    ) -> Result<Reach, StoreLost> {
+        let until = Instant::now() + wait;
+        let last = lock(&self.queue).last();
+        while !lock(&self.queue).is_taken(last) {
+            if !self.link.is_up() || Instant::now() >= until {
+                return Err(StoreLost::default());
+            }
+            sleep(POLL).await;
+        }
+        let (mut connection, generation) = self.link.get().ok_or_else(StoreLost::default)?;
+        connection.set_response_timeout(ANSWER);
+        let tag = match subject {
+            NewsSubject::Run(run) => tag_of_run(run),
+            NewsSubject::Session { owner, session } => tag_of(*owner, session.as_bytes()),
+            _ => return Err(StoreLost::default()),
+        };
+        let barrier = format!("{:016x}", fastrand::u64(..));
+        let (put, mut answers) = (self.commands.barrier(tag, &barrier), redis::cmd("LLEN"));
+        answers.arg(self.commands.keys.answers(tag, &barrier));
+        let asked = Instant::now();
+        let counted = async {
+            let others = self.commands.live(&mut connection).await?;
+            put.exec_async(&mut connection).await?;
+            loop {
+                let answers: u32 = answers.query_async(&mut connection).await?;
+                let is_late = Instant::now() + POLL >= until;
+                if answers >= others || is_late {
+                    let (replicas, silent) = (1 + answers, others.saturating_sub(answers));
+                    return RedisResult::Ok((replicas, silent));
+                }
+                sleep(POLL).await;
+            }
+        };
+        let (replicas, silent) = counted.await.map_err(|error| {
+            let trouble = Trouble::of(&error);
+            if let Trouble::Damaged(cause) = &trouble {
+                self.log_damage(&self.commands.keys.log(tag), cause);
+            }
+            self.link.failed(generation, asked, &trouble);
+            StoreLost::default()
+        })?;
+        let mut reach = Reach::default();
+        (reach.replicas, reach.silent) = (replicas, silent);
+        Ok(reach)
     }
 
     /// Lets the store be probed at once: what reads the log has lost it.

@@ -167,10 +167,7 @@ impl Teller {
 
     /// A probe writes: a server that is full, or a replica of another one, is of no use.
     async fn probe(&mut self, connection: &mut MultiplexedConnection) -> Result<(), Trouble> {
-        let mut cmd = redis::cmd("SET");
-        cmd.arg(self.shared.commands.keys.probe());
-        cmd.arg(&self.shared.commands.replica).arg("PX").arg(60_000);
-        let done = cmd.exec_async(connection).await;
+        let done = self.shared.commands.live(connection).await;
         done.map_err(|error| match Trouble::of(&error) {
             Trouble::Damaged(text) => Trouble::Failed(text),
             trouble => trouble,

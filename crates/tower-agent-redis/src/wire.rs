@@ -11,7 +11,7 @@ use tower_agent::{
     run::{TokenMeasure, TokensSpent},
 };
 
-use crate::keys::owner_of;
+use crate::keys::{TAGS, owner_of};
 
 /// The end of a run as JSON.
 #[derive(Serialize, Deserialize)]
@@ -151,6 +151,14 @@ pub(crate) fn heard(
     let kind = text("k")?;
     if text("r")? == replica {
         return Ok(None);
+    }
+    if kind == "bar" {
+        let barrier = text("b")?;
+        let is_barrier = barrier.len() == 18 && barrier.bytes().all(|b| b.is_ascii_hexdigit());
+        let tag = barrier.get(..2).and_then(|tag| tag.parse::<u8>().ok());
+        tag.filter(|tag| is_barrier && *tag < TAGS).ok_or(Damaged)?;
+        let barrier = barrier.into();
+        return Ok(Some(Heard::Barrier { barrier }));
     }
     let owner = owner_of(&text("o")?).ok_or(Damaged)?;
     let id_of = |text: String| text.parse::<RunId>().map_err(|_| Damaged);

@@ -1,8 +1,11 @@
 //! What a registry does with the news of other replicas, and what it tells them.
 
-use std::{future::Future, sync::Arc};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use super::{Heard, Parts, RunEnd, RunKey, RunNews, RunQuestion, RunStore, TokenCapReached};
+use super::{
+    Heard, NewsSubject, Parts, Reach, RunEnd, RunKey, RunNews, RunQuestion, RunStore,
+    TokenCapReached,
+};
 use crate::{
     registry::{Owner, RunRegistry},
     run::{
@@ -69,10 +72,51 @@ impl RunRegistry {
                         incarnation,
                         elsewhere,
                     } => registry.learn_spent(&run, incarnation, elsewhere),
+                    Heard::Barrier { barrier } => store.tell(RunNews::CarriedOut { barrier }),
                     Heard::Hole => registry.ask_anew(&store).await,
                 }
             }
         }
+    }
+
+    /// Waits until the other replicas have carried out what this one told about a run, such as its
+    /// [abort](Self::abort).
+    ///
+    /// Resolves once all replicas that live have, or after `wait`. Resolves with `None` at once if
+    /// the registry is not [shared](Self::share), and if the store is lost: then the others hear
+    /// of it later.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future takes nothing back.
+    pub fn reach(
+        &self,
+        owner: Owner,
+        id: &RunId,
+        wait: Duration,
+    ) -> impl Future<Output = Option<Reach>> + Send + use<> {
+        let id = id.clone();
+        self.reach_of(NewsSubject::Run(RunKey { owner, id }), wait)
+    }
+
+    /// Waits as [`reach`](Self::reach) does, for what was told about a session.
+    pub fn reach_session(
+        &self,
+        owner: Owner,
+        session: &str,
+        wait: Duration,
+    ) -> impl Future<Output = Option<Reach>> + Send + use<> {
+        let session = session.into();
+        self.reach_of(NewsSubject::Session { owner, session }, wait)
+    }
+
+    fn reach_of(
+        &self,
+        subject: NewsSubject,
+        wait: Duration,
+    ) -> impl Future<Output = Option<Reach>> + Send + use<> {
+        let store = self.store().cloned();
+        async move { store?.reach(subject, wait).await.ok() }
     }
 
     /// Ends this registry's part of a run that has ended elsewhere.

@@ -7,12 +7,17 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
+    time::Duration,
 };
 
-use tokio::{sync::Notify, time::Instant};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
 
 use super::{
-    Heard, Recalled, RunEnd, RunKey, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost,
+    Heard, NewsSubject, Reach, Recalled, RunEnd, RunKey, RunNews, RunQuestion, RunStore,
+    StoreFuture, StoreLost,
 };
 use crate::{
     lock::Lock,
@@ -29,6 +34,7 @@ use crate::{
 #[derive(Clone, Default)]
 pub struct InMemoryRunStore {
     shared: Arc<Lock<StoredRuns>>,
+    passed: Arc<Notify>,
 }
 
 impl fmt::Debug for InMemoryRunStore {
@@ -44,6 +50,9 @@ impl fmt::Debug for InMemoryRunStore {
 struct StoredRuns {
     runs: HashMap<RunKey, StoredRun>,
     replicas: Vec<Arc<Inbox>>,
+    /// How many replicas have passed each barrier.
+    barriers: HashMap<Arc<str>, u32>,
+    last_barrier: u64,
     incarnations: u64,
     /// The number of runs at which those that expired are removed.
     sweep_at: usize,
@@ -145,6 +154,26 @@ impl InMemoryReplica {
     }
 }
 
+/// A barrier that somebody waits for.
+struct Barrier<'a> {
+    store: &'a InMemoryRunStore,
+    name: Arc<str>,
+}
+
+impl Barrier<'_> {
+    /// The number of replicas that have passed it.
+    fn passed(&self) -> u32 {
+        let shared = self.store.shared.lock();
+        shared.barriers.get(&self.name).copied().unwrap_or(0)
+    }
+}
+
+impl Drop for Barrier<'_> {
+    fn drop(&mut self) {
+        self.store.shared.lock().barriers.remove(&self.name);
+    }
+}
+
 impl RunStore for InMemoryReplica {
     fn ask(self: Arc<Self>, question: RunQuestion) -> StoreFuture<Result<Recalled, StoreLost>> {
         Box::pin(async move {
@@ -160,7 +189,43 @@ impl RunStore for InMemoryReplica {
         if let Some(waiting) = &mut *self.waiting.lock() {
             return waiting.push(news);
         }
+        let is_passed = matches!(news, RunNews::CarriedOut { .. });
         self.store.shared.lock().take(&self.inbox, news);
+        if is_passed {
+            self.store.passed.notify_waiters();
+        }
+    }
+
+    fn reach(
+        self: Arc<Self>,
+        _subject: NewsSubject,
+        wait: Duration,
+    ) -> StoreFuture<Result<Reach, StoreLost>> {
+        Box::pin(async move {
+            if self.waiting.lock().is_some() {
+                return Err(StoreLost);
+            }
+            let (name, others) = self.store.shared.lock().put_barrier(&self.inbox);
+            let barrier = Barrier {
+                store: &self.store,
+                name,
+            };
+            let all = async {
+                loop {
+                    let passes = self.store.passed.notified();
+                    if barrier.passed() >= others {
+                        return;
+                    }
+                    passes.await;
+                }
+            };
+            let _all = timeout(wait, all).await;
+            let passed = barrier.passed();
+            Ok(Reach {
+                replicas: 1 + passed,
+                silent: others.saturating_sub(passed),
+            })
+        })
     }
 
     fn next(self: Arc<Self>) -> StoreFuture<Heard> {
@@ -332,6 +397,13 @@ impl StoredRuns {
                 }
                 return;
             }
+            RunNews::CarriedOut { barrier } => {
+                // Of one that nobody waits for any more nothing is kept.
+                if let Some(passed) = self.barriers.get_mut(&barrier) {
+                    *passed += 1;
+                }
+                return;
+            }
             RunNews::Reopened { run } => {
                 self.runs.remove(&run);
                 self.make_known(run, None);
@@ -340,6 +412,23 @@ impl StoredRuns {
         };
         let others = self.replicas.iter().filter(|it| !Arc::ptr_eq(it, from));
         others.for_each(|inbox| inbox.push(heard.clone()));
+    }
+
+    /// Puts a barrier behind all news of the other replicas. Returns it, and their number.
+    fn put_barrier(&mut self, from: &Arc<Inbox>) -> (Arc<str>, u32) {
+        self.last_barrier += 1;
+        let barrier: Arc<str> = self.last_barrier.to_string().into();
+        self.barriers.insert(Arc::clone(&barrier), 0);
+        // The inbox of a replica that was dropped is held here alone.
+        self.replicas.retain(|inbox| Arc::strong_count(inbox) > 1);
+        let mut others = 0;
+        for inbox in self.replicas.iter().filter(|it| !Arc::ptr_eq(it, from)) {
+            others += 1;
+            inbox.push(Heard::Barrier {
+                barrier: Arc::clone(&barrier),
+            });
+        }
+        (barrier, others)
     }
 
     /// Stores the end of the session's runs, also of those that no replica holds now.

@@ -82,6 +82,17 @@ pub trait RunStore: fmt::Debug + Send + Sync + 'static {
     /// intervals of a quarter of a second or less.
     fn tell(&self, news: RunNews);
 
+    /// Waits until other replicas have carried out what this one told about a run or a session.
+    ///
+    /// Resolves once all replicas that are known to live have, or after `wait`. A replica has
+    /// carried it out when it [says so](RunNews::CarriedOut) of a [barrier](Heard::Barrier) that
+    /// the store puts behind the news.
+    fn reach(
+        self: Arc<Self>,
+        subject: NewsSubject,
+        wait: Duration,
+    ) -> StoreFuture<Result<Reach, StoreLost>>;
+
     /// Waits for news of the other replicas, in the order in which the store got them.
     ///
     /// The future must not lose news when it is dropped.
@@ -95,6 +106,32 @@ pub struct RunKey {
     pub owner: Owner,
     /// The id that the program or a request gave the run.
     pub id: RunId,
+}
+
+/// What news are about: see [`RunStore::reach`].
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum NewsSubject {
+    /// A run.
+    Run(RunKey),
+    /// A session.
+    Session {
+        /// The owner of the session.
+        owner: Owner,
+        /// The name of the session.
+        session: Arc<str>,
+    },
+}
+
+/// How many replicas have carried out what one of them told.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reach {
+    /// The number of replicas that have, with the one that told it.
+    pub replicas: u32,
+    /// The number of replicas that lived a moment ago and have not answered. They carry it out when
+    /// they hear of it.
+    pub silent: u32,
 }
 
 /// A question about a run: see [`RunStore::ask`].
@@ -264,6 +301,11 @@ pub enum RunNews {
         /// a shutdown, leaves the run to the requests that come.
         completed: bool,
     },
+    /// The replica has carried out all that it heard before this [barrier](Heard::Barrier).
+    CarriedOut {
+        /// The barrier.
+        barrier: Arc<str>,
+    },
     /// The program opens the id of an ended run anew.
     Reopened {
         /// The run.
@@ -301,6 +343,11 @@ pub enum Heard {
         incarnation: u64,
         /// The sum of the other parts.
         elsewhere: TokensSpent,
+    },
+    /// Another replica asks who has come so far: the registry [answers](RunNews::CarriedOut) it.
+    Barrier {
+        /// The name of the barrier, which is the store's own.
+        barrier: Arc<str>,
     },
     /// News were lost, or the store was away: the replica asks anew for each of its runs.
     Hole,

@@ -1,7 +1,9 @@
 //! The promises of a shared store, with two and three replicas on one server.
 
+use std::time::Duration;
+
 use futures_util::future::join_all;
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 use tower::ServiceExt;
 use tower_agent::{
     AgentStack, Owner, RunRegistry, TerminalReason, layers::run::RequestRun, registry::AbortOutcome,
@@ -97,6 +99,50 @@ async fn an_abort_at_a_replica_that_does_not_hold_the_run_ends_it_where_it_is() 
     two.called(1).await;
     assert_eq!(two.reason("unknown"), None);
     call.abort();
+}
+
+#[tokio::test]
+async fn whoever_aborts_learns_how_many_replicas_have_carried_it_out() {
+    let Some(server) = Server::start(&[]) else {
+        return;
+    };
+    let [one, two, three] = replicas(&server, &endless(), Settings::default()).await;
+    let run = id("r");
+    let mut took = Vec::new();
+    for _ in 0..20 {
+        let call = one.spawn("r");
+        one.called(took.len() + 1).await;
+        assert_eq!(two.abort("r"), AbortOutcome::Told);
+        let start = Instant::now();
+        let reach = two.registry.reach(Owner::anonymous(), &run, secs(5));
+        let reach = reach.await.unwrap();
+        took.push(start.elapsed());
+        assert_eq!((reach.replicas, reach.silent), (3, 0));
+        assert_eq!(one.reason("r"), Some(TerminalReason::Aborted));
+        call.await.unwrap();
+        drop(one.registry.reopen(Owner::anonymous(), &run).unwrap());
+        one.told().await;
+    }
+    took.sort();
+    println!(
+        "three replicas carried out an abort: p50 {:?}, longest {:?}",
+        took[10], took[19]
+    );
+
+    // A replica that is gone is silent for the three seconds in which it may be slow.
+    drop(three);
+    let wait = Duration::from_millis(250);
+    let reach = two.registry.reach_session(Owner::anonymous(), "s", wait);
+    let reach = reach.await.unwrap();
+    assert_eq!((reach.replicas, reach.silent), (2, 1));
+    sleep(Duration::from_millis(3500)).await;
+    let reach = two.registry.reach(Owner::anonymous(), &run, wait);
+    let reach = reach.await.unwrap();
+    assert_eq!((reach.replicas, reach.silent), (2, 0));
+    server.signal("STOP");
+    let reach = two.registry.reach(Owner::anonymous(), &run, wait);
+    assert_eq!(reach.await, None);
+    server.signal("CONT");
 }
 
 #[tokio::test]
