@@ -60,6 +60,11 @@ impl RunRegistry {
         RunDrain(Box::pin(drain(live, now.checked_add(limit))))
     }
 
+    /// Whether the registry admits no run any more.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state.is_closed()
+    }
+
     /// Makes the registry admit no run from now on, and returns its live runs.
     fn close(&self) -> Vec<Run> {
         self.state.tidy();

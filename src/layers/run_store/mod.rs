@@ -241,7 +241,9 @@ impl RunStoreLayer {
     /// The question that the request needs; `None` if it needs none.
     fn question<Q>(&self, request: Request<Q>) -> (Option<Asked>, Request<Q>) {
         let registry = self.runs.registry();
-        if !registry.is_shared() || request.extensions().get::<Run>().is_some() {
+        // A registry that closes would refuse the request, and its turn would be lost to the others.
+        let is_asked = registry.is_shared() && !registry.is_closed();
+        if !is_asked || request.extensions().get::<Run>().is_some() {
             return (None, request);
         }
         let (named, request) = self.runs.named(request);

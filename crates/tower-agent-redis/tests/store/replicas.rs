@@ -432,6 +432,25 @@ async fn a_replica_that_stops_ends_no_run_elsewhere() {
     assert_eq!(two.run("r").map(|run| run.turns()), Some(2));
 }
 
+/// Its turn would be lost to the others: the refused client repeats the request there.
+#[tokio::test]
+async fn a_replica_that_stops_takes_no_turn() {
+    let Some(server) = Server::start(&[]) else {
+        return;
+    };
+    let [one, two] = replicas(&server, &healthy(), Settings::turns(2)).await;
+    two.registry.shutdown();
+    for _ in 0..5 {
+        let refused = two.ask("r").await;
+        let reason = refused.header("x-terminal-reason");
+        assert_eq!((refused.status, reason), (503, Some("shutdown")));
+    }
+    for _ in 0..2 {
+        assert_eq!(one.ask("r").await.whole(), healthy_text());
+    }
+    assert_eq!(one.ask("r").await.status, 422);
+}
+
 #[tokio::test]
 async fn the_stricter_of_two_configurations_ends_the_run_first() {
     let Some(server) = Server::start(&[]) else {
