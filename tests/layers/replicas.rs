@@ -179,6 +179,18 @@ async fn an_abort_at_a_replica_that_does_not_hold_the_run_ends_it_where_it_is() 
     call.abort();
 }
 
+/// The caller has its id from the answer, and a balancer sends the abort elsewhere.
+#[tokio::test(start_paused = true)]
+async fn an_abort_elsewhere_ends_a_run_whose_id_was_made_here() {
+    let [one, two] = replicas(&endless(), |stack| stack);
+    let call = one.service.clone().oneshot(prompt("a"));
+    let call = tokio::spawn(Outcome::of(call));
+    sleep(secs(1)).await;
+    let made = one.registry.list().remove(0).run.to_string();
+    assert_eq!(two.abort(&made), AbortOutcome::Told);
+    assert_eq!(call.await.unwrap().reason, Some(TerminalReason::Aborted));
+}
+
 #[tokio::test(start_paused = true)]
 async fn whoever_aborts_learns_how_many_replicas_have_carried_it_out() {
     let wait = Duration::from_millis(250);

@@ -327,6 +327,17 @@ impl StoredRuns {
                     self.make_known(run.clone(), incarnation);
                 }
                 let Some(known) = self.runs.get_mut(&run) else {
+                    if incarnation.is_none() {
+                        let incarnation = 0;
+                        self.send(
+                            from,
+                            &Heard::Ended {
+                                run,
+                                incarnation,
+                                end,
+                            },
+                        );
+                    }
                     return;
                 };
                 let is_other = incarnation.is_some_and(|ours| ours != known.incarnation);
@@ -410,6 +421,10 @@ impl StoredRuns {
                 return;
             }
         };
+        self.send(from, &heard);
+    }
+
+    fn send(&self, from: &Arc<Inbox>, heard: &Heard) {
         let others = self.replicas.iter().filter(|it| !Arc::ptr_eq(it, from));
         others.for_each(|inbox| inbox.push(heard.clone()));
     }

@@ -261,7 +261,9 @@ pub enum RunNews {
         run: RunKey,
         /// Which run of this id it is; `None` for the one that the store knows now.
         incarnation: Option<u64>,
-        /// Whether the end holds only for a run that the store knows already: nobody here does.
+        /// Whether the end holds only for a run that the store knows already: nobody here does. Without
+        /// an incarnation, replicas hear of one that the store does not know, too: its id may be one
+        /// that a replica has made.
         if_known: bool,
         /// Its end.
         end: RunEnd,
@@ -321,7 +323,8 @@ pub enum Heard {
     Ended {
         /// The run.
         run: RunKey,
-        /// Which run of this id it is.
+        /// Which run of this id it is; 0 for one that the store does not know, as its id was made by a
+        /// replica.
         incarnation: u64,
         /// Its end.
         end: RunEnd,

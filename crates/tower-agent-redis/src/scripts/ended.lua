@@ -1,4 +1,5 @@
--- Stores the end of a run, unless it has one, and tells of it.
+-- Stores the end of a run, unless it has one, and tells of it. The end of a run that is not known is
+-- told alone: a replica may have the run without an id of its own.
 -- KEYS: run, log, session index (or the run again)
 -- ARGV: 1 incarnation or '', 2 incarnation if the run is new, 3 '1' if only a known run ends, 4 end,
 --   5 ttl of an end in ms, 6 replica, 7 owner, 8 id, 9 session or ''
@@ -11,7 +12,13 @@ local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local opened = known[3] or string.format('%.0f', now)
 if not incarnation then
   if redis.call('EXISTS', run) == 1 then return redis.error_reply('DAMAGED inc') end
-  if ARGV[3] == '1' then return {0, '', ''} end
+  if ARGV[3] == '1' then
+    if ARGV[1] ~= '' then return {0, '', ''} end
+    local told = redis.pcall('XADD', KEYS[2], 'MAXLEN', '~', 10000, '*',
+      'k', 'end', 'r', ARGV[6], 'o', ARGV[7], 'i', ARGV[8], 'n', '0', 'e', ARGV[4])
+    if type(told) == 'table' and told.err then return {0, '', KEYS[2]} end
+    return {0, '', ''}
+  end
   incarnation = ARGV[2]
 end
 if ARGV[1] ~= '' and ARGV[1] ~= incarnation then return {0, incarnation, ''} end

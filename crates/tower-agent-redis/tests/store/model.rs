@@ -124,6 +124,9 @@ impl Model {
             self.runs.insert(run.clone(), new);
         }
         let Some(known) = self.runs.get_mut(run) else {
+            if incarnation.is_none() {
+                self.tell_others(replica, run, end);
+            }
             return;
         };
         // An incarnation that no answer has told yet is a random one.
@@ -132,6 +135,10 @@ impl Model {
             return;
         }
         known.end = Some(end.clone());
+        self.tell_others(replica, run, end);
+    }
+
+    fn tell_others(&mut self, replica: usize, run: &RunKey, end: &RunEnd) {
         for (at, ends) in self.ends.iter_mut().enumerate() {
             if at != replica {
                 *ends

@@ -101,6 +101,22 @@ async fn an_abort_at_a_replica_that_does_not_hold_the_run_ends_it_where_it_is() 
     call.abort();
 }
 
+/// The caller has its id from the answer, and a balancer sends the abort elsewhere.
+#[tokio::test]
+async fn an_abort_elsewhere_ends_a_run_whose_id_was_made_here() {
+    let Some(server) = Server::start(&[]) else {
+        return;
+    };
+    let [one, two] = replicas(&server, &endless(), Settings::default()).await;
+    let call = one.spawn_request(prompt("a"));
+    one.called(1).await;
+    let made = one.registry.list().remove(0).run.to_string();
+    assert_eq!(two.abort(&made), AbortOutcome::Told);
+    let outcome = tokio::time::timeout(secs(5), call).await;
+    let outcome = outcome.expect("the run has ended").unwrap();
+    assert_eq!(reason_of(&outcome), Some(TerminalReason::Aborted));
+}
+
 #[tokio::test]
 async fn whoever_aborts_learns_how_many_replicas_have_carried_it_out() {
     let Some(server) = Server::start(&[]) else {
