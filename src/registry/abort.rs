@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{RunRegistry, owner_caps::Owner};
+use super::{RunRegistry, owner_caps::Owner, store::AbortTarget};
 use crate::run::{Run, RunId, TerminalReason};
 
 /// The outcome of an abort by id: see [`RunRegistry::abort`].
@@ -85,6 +85,80 @@ impl RunRegistry {
     pub fn abort_session(&self, owner: Owner, session: &str) -> Vec<RunId> {
         self.state.parts.tell_session(owner, session, None);
         self.abort_but(owner, session, None)
+    }
+
+    /// Ends the runs of this id as aborted, of all owners: for an operator.
+    ///
+    /// If the registry is [shared](Self::share), the runs of other replicas end too. The outcome is
+    /// [`Ended`](AbortOutcome::Ended) if the call ended a run here,
+    /// [`AlreadyOver`](AbortOutcome::AlreadyOver) if none lives here, and
+    /// [`Told`](AbortOutcome::Told) if the registry does not know the id, or its run has completed,
+    /// and others were told.
+    ///
+    /// ```
+    /// use tower_agent::{Owner, RunRegistry, registry::AbortOutcome};
+    ///
+    /// let (registry, id) = (RunRegistry::new(), "r-1".parse()?);
+    /// let _one = registry.open(Owner::of(b"sk-one"), "r-1".parse()?);
+    /// let _other = registry.open(Owner::of(b"sk-two"), "r-1".parse()?);
+    ///
+    /// assert_eq!(registry.abort_for_all(&id), AbortOutcome::Ended);
+    /// assert_eq!(registry.abort_for_all(&id), AbortOutcome::AlreadyOver);
+    /// # Ok::<_, tower_agent::InvalidRunId>(())
+    /// ```
+    #[allow(
+        clippy::must_use_candidate,
+        reason = "most callers need not know who won"
+    )]
+    pub fn abort_for_all(&self, id: &RunId) -> AbortOutcome {
+        let before = self.find(id);
+        let target = AbortTarget::Run(id.clone());
+        let has_ended = !self.abort_here(&target).is_empty();
+        let is_told = self.state.parts.tell_for_all(target);
+        let reasons = before.iter().filter_map(Run::terminal_reason);
+        let mut is_over = false;
+        let mut has_completed = false;
+        for reason in reasons {
+            match reason {
+                TerminalReason::Completed => has_completed = true,
+                _ => is_over = true,
+            }
+        }
+        match (has_ended, is_over, is_told) {
+            (true, _, _) => AbortOutcome::Ended,
+            (_, true, _) => AbortOutcome::AlreadyOver,
+            (_, _, true) => AbortOutcome::Told,
+            _ if has_completed => AbortOutcome::AlreadyOver,
+            _ => AbortOutcome::Unknown,
+        }
+    }
+
+    /// Ends all live runs of this session as aborted, of all owners: for an operator.
+    ///
+    /// If the registry is [shared](Self::share), the session's runs of other replicas end too. Returns
+    /// the ids of the runs that this call ended here, oldest first.
+    #[allow(
+        clippy::must_use_candidate,
+        reason = "most callers need not know which"
+    )]
+    pub fn abort_session_for_all(&self, session: &str) -> Vec<RunId> {
+        let target = AbortTarget::Session(session.into());
+        let ended = self.abort_here(&target);
+        self.state.parts.tell_for_all(target);
+        ended
+    }
+
+    /// Ends the live ones of these runs here, and returns their ids.
+    pub(super) fn abort_here(&self, target: &AbortTarget) -> Vec<RunId> {
+        let runs = match target {
+            AbortTarget::Run(id) => self.find(id),
+            AbortTarget::Session(session) => self.find_session(session),
+        };
+        let ended = runs.into_iter().filter(|run| {
+            // A run that is over keeps its reason and is not reported.
+            run.terminal_reason().is_none() && run.end(TerminalReason::Aborted)
+        });
+        ended.map(|run| run.id()).collect()
     }
 
     /// The latest run with this id [prefix](RunId::prefix) in the owner's session. It lives, or has

@@ -219,6 +219,37 @@ async fn whoever_aborts_learns_how_many_replicas_have_carried_it_out() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_operator_aborts_the_runs_of_all_owners_everywhere() {
+    let [one, two, three] = replicas(&endless(), |stack| stack);
+    let call = |replica: &Replica, owner: &str, run: &str| {
+        let request = with_header(prompt("a"), "x-run-id", run);
+        let request = with_header(request, "x-session-id", "s");
+        let request = with_header(request, "authorization", owner);
+        tokio::spawn(Outcome::of(replica.service.clone().oneshot(request)))
+    };
+    let calls = [call(&one, "Bearer one", "r"), call(&two, "Bearer two", "r")];
+    let other = call(&two, "Bearer two", "other");
+    sleep(secs(1)).await;
+
+    assert_eq!(three.registry.abort_for_all(&id("r")), AbortOutcome::Told);
+    for call in calls {
+        assert_eq!(call.await.unwrap().reason, Some(TerminalReason::Aborted));
+    }
+    assert_eq!(
+        one.registry.abort_for_all(&id("r")),
+        AbortOutcome::AlreadyOver
+    );
+    assert_eq!(two.registry.open_runs(), 1);
+    let refused = call(&three, "Bearer two", "r").await.unwrap();
+    assert_eq!(refused.header("x-terminal-reason"), Some("aborted"));
+
+    assert_eq!(three.registry.abort_session_for_all("s"), []);
+    assert_eq!(other.await.unwrap().reason, Some(TerminalReason::Aborted));
+    let alone = RunRegistry::new();
+    assert_eq!(alone.abort_for_all(&id("r")), AbortOutcome::Unknown);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_cap_on_turns_holds_for_the_sum_and_what_it_admitted_is_answered_in_full() {
     for rest in [0, 1, 30] {
         let replicas: [Replica; 3] = replicas(&slow(5.0), |stack| stack.max_turns(30));

@@ -3,7 +3,7 @@
 //! A run, the part of its session's index that lists it, and the log of its news carry one tag, so
 //! that a script has all its keys in one slot.
 
-use tower_agent::{Owner, registry::store::RunKey};
+use tower_agent::{Owner, RunId, registry::store::RunKey};
 
 /// The number of hash tags.
 pub(crate) const TAGS: u8 = 16;
@@ -32,6 +32,16 @@ impl KeyNames {
     pub(crate) fn session(&self, tag: u8, owner: Owner, session: &str) -> String {
         let owner = hex(owner);
         format!("{}:{{{tag:02}}}:ses:{owner}:{session}", self.prefix)
+    }
+
+    /// The owners of the runs of this id that carry this tag.
+    pub(crate) fn owners_of_id(&self, tag: u8, id: &RunId) -> String {
+        format!("{}:{{{tag:02}}}:id:{id}", self.prefix)
+    }
+
+    /// The owners of the session's runs that carry this tag.
+    pub(crate) fn owners_of_session(&self, tag: u8, session: &str) -> String {
+        format!("{}:{{{tag:02}}}:sid:{session}", self.prefix)
     }
 
     /// The log of the news about what carries this tag.

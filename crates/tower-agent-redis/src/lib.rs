@@ -61,6 +61,7 @@
 //! |---|---|---|
 //! | `:run:<owner>:<id>` | hash | the run: its incarnation, opening, session, parent, end, and the turns of each part |
 //! | `:ses:<owner>:<session>` | sorted set | the live runs of a session |
+//! | `:id:<id>`, `:sid:<session>` | set | the owners that have runs of an id, or in a session |
 //! | `:log` | stream | about 10,000 news |
 //! | `:secret` | string | the fingerprint of the secret, in `{00}` |
 //! | `:probe` | string | what the last probe wrote, in `{00}` |

@@ -111,19 +111,21 @@ impl Commands {
     pub(crate) fn ask(&self, question: &RunQuestion, known: Option<&KnownPart>) -> Cmd {
         let key = self.keys.run(&question.run);
         let session = question.session.as_deref().unwrap_or_default();
-        let index = match session {
-            "" => key.clone(),
-            session => {
-                let tag = tag_of_run(&question.run);
-                self.keys.session(tag, question.run.owner, session)
-            }
+        let tag = tag_of_run(&question.run);
+        let owners = self.keys.owners_of_id(tag, &question.run.id);
+        let (index, owners_of_session) = match session {
+            "" => (key.clone(), key.clone()),
+            session => (
+                self.keys.session(tag, question.run.owner, session),
+                self.keys.owners_of_session(tag, session),
+            ),
         };
         let (want, cap) = match question.turns {
             Some(turns) => (turns.want.to_string(), turns.cap.to_string()),
             None => (String::new(), String::new()),
         };
         let fresh = known.map_or_else(|| fastrand::u64(..), |known| known.incarnation);
-        let mut cmd = run(&SCRIPTS.ask, &[&key, &index]);
+        let mut cmd = run(&SCRIPTS.ask, &[&key, &index, &owners, &owners_of_session]);
         cmd.arg(fresh)
             .arg(known.map_or(0, |known| known.age_us()))
             .arg(self.part(question.part))
@@ -145,7 +147,8 @@ impl Commands {
                 known
                     .and_then(|known| known.spent.as_ref())
                     .map_or_else(String::new, encode_spent),
-            );
+            )
+            .arg(hex(question.run.owner));
         cmd
     }
 

@@ -216,7 +216,7 @@ impl Shared {
         let answer = answer.map_err(|error| About(key(), Trouble::of(&error)))?;
         let (incarnation, age, end, granted, elsewhere, parent, damage, spent) = answer;
         if !damage.is_empty() {
-            self.log_damage(&damage, "it is no sorted set");
+            self.log_damage(&damage, "it is of another type");
         }
         let turns = |turns: i64| u32::try_from(turns.max(0)).unwrap_or(u32::MAX);
         let mut recalled = Recalled::default();

@@ -1,20 +1,20 @@
 //! The task that tells news, keeps this replica's parts known, and mends a lost link.
 
 use std::{
-    collections::VecDeque,
+    collections::{HashSet, VecDeque},
     sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use redis::{Pipeline, RedisResult, Value, aio::MultiplexedConnection, from_redis_value};
+use redis::{Cmd, Pipeline, RedisResult, Value, aio::MultiplexedConnection, from_redis_value};
 use tokio::time::{Instant, sleep, timeout};
 use tower_agent::{
     Owner, RunId, RunRegistry, TerminalReason,
-    registry::store::{Heard, RunEnd, RunKey, RunNews},
+    registry::store::{AbortTarget, Heard, RunEnd, RunKey, RunNews},
 };
 
 use crate::{
-    keys::{TAGS, hex, tag_of},
+    keys::{TAGS, hex, owner_of, tag_of},
     link::Trouble,
     lock,
     queue::QueuedNews,
@@ -179,25 +179,37 @@ impl Teller {
     /// Tells the next news. Returns whether there were any.
     async fn deliver(&mut self, connection: &mut MultiplexedConnection) -> Result<bool, Trouble> {
         let mut batch = lock(&self.shared.queue).front(BATCH);
-        let is_session = |item: &Arc<QueuedNews>| matches!(item.news, RunNews::SessionEnded { .. });
+        let is_several = |item: &Arc<QueuedNews>| {
+            let news = &item.news;
+            matches!(
+                news,
+                RunNews::SessionEnded { .. } | RunNews::AbortedForAll(_)
+            )
+        };
         let Some(first) = batch.first() else {
             return Ok(false);
         };
-        if let RunNews::SessionEnded {
-            owner,
-            session,
-            spared,
-        } = &first.news
-        {
-            let ended = self.end_session(connection, *owner, session, spared.as_ref());
-            match ended.await {
+        let ended = match &first.news {
+            RunNews::SessionEnded {
+                owner,
+                session,
+                spared,
+            } => {
+                let spared = spared.as_ref();
+                Some(self.end_session(connection, *owner, session, spared).await)
+            }
+            RunNews::AbortedForAll(target) => Some(self.end_for_all(connection, target).await),
+            _ => None,
+        };
+        if let Some(ended) = ended {
+            match ended {
                 Err(Trouble::Damaged(cause)) => self.shared.drop_news(first, &cause),
                 ended => ended?,
             }
             lock(&self.shared.queue).taken(first);
             return Ok(true);
         }
-        let until = batch.iter().position(is_session);
+        let until = batch.iter().position(is_several);
         batch.truncate(until.unwrap_or(BATCH));
         let told = self.tell(connection, &batch).await;
         let (taken, outcome) = match told {
@@ -374,10 +386,79 @@ impl Teller {
         cmd.arg("o").arg(hex(owner)).arg("s").arg(&**session);
         cmd.arg("x")
             .arg(spared.map_or_else(String::new, ToString::to_string));
+        self.add(cmd, &log, connection).await
+    }
+
+    /// Ends the runs of an id or of a session that the store knows, of all owners, and tells those that
+    /// have runs that it does not know.
+    async fn end_for_all(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        target: &AbortTarget,
+    ) -> Result<(), Trouble> {
+        let keys = self.shared.commands.keys.clone();
+        let set = |tag| match target {
+            AbortTarget::Run(id) => keys.owners_of_id(tag, id),
+            AbortTarget::Session(session) => keys.owners_of_session(tag, session),
+            _ => String::new(),
+        };
+        let mut pipe = Pipeline::new();
+        for tag in 0..TAGS {
+            pipe.cmd("SMEMBERS").arg(set(tag));
+        }
+        let mut owners = HashSet::new();
+        for (tag, reply) in (0..TAGS).zip(send(connection, &mut pipe).await?) {
+            let members = reply.and_then(|reply| Ok(from_redis_value::<Vec<String>>(reply)?));
+            match members.map_err(|error| Trouble::of(&error)) {
+                Err(Trouble::Damaged(cause)) => self.shared.log_damage(&set(tag), &cause),
+                members => owners.extend(members?.iter().filter_map(|it| owner_of(it))),
+            }
+        }
+        let (kind, field, text, log) = match target {
+            AbortTarget::Run(id) => {
+                let of = |owner| RunKey {
+                    owner,
+                    id: id.clone(),
+                };
+                let ends = owners
+                    .into_iter()
+                    .map(|owner| QueuedNews::aborted(of(owner)));
+                let ends: Vec<_> = ends.map(Arc::new).collect();
+                for batch in ends.chunks(BATCH) {
+                    let told = self.tell(connection, batch).await;
+                    told.map_err(|(_, trouble)| trouble)?;
+                }
+                let text = id.to_string();
+                let tag = tag_of(Owner::default(), text.as_bytes());
+                ("all", "i", text, keys.log(tag))
+            }
+            AbortTarget::Session(session) => {
+                for owner in owners {
+                    self.end_session(connection, owner, session, None).await?;
+                }
+                let tag = tag_of(Owner::default(), session.as_bytes());
+                ("alls", "s", session.to_string(), keys.log(tag))
+            }
+            _ => return Ok(()),
+        };
+        let mut cmd = redis::cmd("XADD");
+        cmd.arg(&log).arg("MAXLEN").arg("~").arg(10_000).arg("*");
+        cmd.arg("k").arg(kind).arg("r");
+        cmd.arg(&self.shared.commands.replica).arg(field).arg(text);
+        self.add(cmd, &log, connection).await
+    }
+
+    /// Adds an entry to a log.
+    async fn add(
+        &self,
+        cmd: Cmd,
+        log: &str,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<(), Trouble> {
         let told = cmd.exec_async(connection).await;
         match told.map_err(|error| Trouble::of(&error)) {
             Err(Trouble::Damaged(cause)) => {
-                self.shared.log_damage(&log, &cause);
+                self.shared.log_damage(log, &cause);
                 Ok(())
             }
             told => told,
@@ -418,6 +499,17 @@ impl QueuedNews {
             *incarnation = Some(ended);
             *if_known = false;
         }
+        Self::unqueued(news, None)
+    }
+
+    /// The abort of whichever run of this id the store knows.
+    fn aborted(run: RunKey) -> Self {
+        let news = RunNews::Ended {
+            run,
+            incarnation: None,
+            if_known: true,
+            end: RunEnd::new(TerminalReason::Aborted),
+        };
         Self::unqueued(news, None)
     }
 

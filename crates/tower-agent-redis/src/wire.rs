@@ -7,7 +7,7 @@ use redis::{FromRedisValue, Value};
 use serde::{Deserialize, Serialize};
 use tower_agent::{
     FailureClass, ReasonClass, RunId, TerminalReason,
-    registry::store::{Heard, RunEnd, RunKey, TokenCapReached},
+    registry::store::{AbortTarget, Heard, RunEnd, RunKey, TokenCapReached},
     run::{TokenMeasure, TokensSpent},
 };
 
@@ -160,8 +160,16 @@ pub(crate) fn heard(
         let barrier = barrier.into();
         return Ok(Some(Heard::Barrier { barrier }));
     }
-    let owner = owner_of(&text("o")?).ok_or(Damaged)?;
     let id_of = |text: String| text.parse::<RunId>().map_err(|_| Damaged);
+    let target = match &*kind {
+        "all" => Some(AbortTarget::Run(id_of(text("i")?)?)),
+        "alls" => Some(AbortTarget::Session(Arc::from(text("s")?))),
+        _ => None,
+    };
+    if let Some(target) = target {
+        return Ok(Some(Heard::AbortedForAll(target)));
+    }
+    let owner = owner_of(&text("o")?).ok_or(Damaged)?;
     Ok(match &*kind {
         "end" => Some(Heard::Ended {
             run: RunKey {

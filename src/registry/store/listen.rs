@@ -3,7 +3,7 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use super::{
-    Heard, NewsSubject, Parts, Reach, RunEnd, RunKey, RunNews, RunQuestion, RunStore,
+    AbortTarget, Heard, NewsSubject, Parts, Reach, RunEnd, RunKey, RunNews, RunQuestion, RunStore,
     TokenCapReached,
 };
 use crate::{
@@ -73,6 +73,7 @@ impl RunRegistry {
                         elsewhere,
                     } => registry.learn_spent(&run, incarnation, elsewhere),
                     Heard::Barrier { barrier } => store.tell(RunNews::CarriedOut { barrier }),
+                    Heard::AbortedForAll(target) => drop(registry.abort_here(&target)),
                     Heard::Hole => registry.ask_anew(&store).await,
                 }
             }
@@ -266,6 +267,16 @@ impl Parts {
                 spared,
             });
         }
+    }
+
+    /// Tells the other replicas that an operator aborted runs of all owners. Returns whether there are
+    /// others.
+    pub(crate) fn tell_for_all(&self, target: AbortTarget) -> bool {
+        let Some(store) = self.store() else {
+            return false;
+        };
+        store.tell(RunNews::AbortedForAll(target));
+        true
     }
 
     /// Tells the other replicas that the program opens an id anew.

@@ -16,12 +16,12 @@ use tokio::{
 };
 
 use super::{
-    Heard, NewsSubject, Reach, Recalled, RunEnd, RunKey, RunNews, RunQuestion, RunStore,
-    StoreFuture, StoreLost,
+    AbortTarget, Heard, NewsSubject, Reach, Recalled, RunEnd, RunKey, RunNews, RunQuestion,
+    RunStore, StoreFuture, StoreLost,
 };
 use crate::{
     lock::Lock,
-    registry::{Owner, RunRegistry},
+    registry::RunRegistry,
     run::{RunId, Spending, TerminalReason, TokensSpent},
 };
 
@@ -359,7 +359,10 @@ impl StoredRuns {
                 session,
                 spared,
             } => {
-                self.end_session(owner, &session, spared.as_ref());
+                self.end_all(|run, known| {
+                    let is_ours = run.owner == owner && known.session.as_ref() == Some(&session);
+                    is_ours && Some(&run.id) != spared.as_ref()
+                });
                 Heard::SessionEnded {
                     owner,
                     session,
@@ -420,6 +423,13 @@ impl StoredRuns {
                 self.make_known(run, None);
                 return;
             }
+            RunNews::AbortedForAll(target) => {
+                self.end_all(|run, known| match &target {
+                    AbortTarget::Run(id) => run.id == *id,
+                    AbortTarget::Session(session) => known.session.as_ref() == Some(session),
+                });
+                Heard::AbortedForAll(target)
+            }
         };
         self.send(from, &heard);
     }
@@ -446,12 +456,11 @@ impl StoredRuns {
         (barrier, others)
     }
 
-    /// Stores the end of the session's runs, also of those that no replica holds now.
-    fn end_session(&mut self, owner: Owner, session: &Arc<str>, spared: Option<&RunId>) {
+    /// Stores the abort of these runs, also of those that no replica holds now.
+    fn end_all(&mut self, is_meant: impl Fn(&RunKey, &StoredRun) -> bool) {
         let ended = RunEnd::new(TerminalReason::Aborted);
         for (run, known) in &mut self.runs {
-            let is_ours = run.owner == owner && known.session.as_ref() == Some(session);
-            if is_ours && Some(&run.id) != spared {
+            if is_meant(run, known) {
                 known.end.get_or_insert_with(|| ended.clone());
                 known.ended.get_or_insert_with(Instant::now);
             }

@@ -313,6 +313,18 @@ pub enum RunNews {
         /// The run.
         run: RunKey,
     },
+    /// An operator aborted these runs, of all owners.
+    AbortedForAll(AbortTarget),
+}
+
+/// What an operator aborts: the runs of an id, or those of a session, of all owners.
+#[non_exhaustive]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AbortTarget {
+    /// The runs of this id.
+    Run(RunId),
+    /// The live runs of this session.
+    Session(Arc<str>),
 }
 
 /// What a replica hears of the others.
@@ -352,6 +364,9 @@ pub enum Heard {
         /// The name of the barrier, which is the store's own.
         barrier: Arc<str>,
     },
+    /// An operator aborted these runs, of all owners. Of a run that the store knows, its end was
+    /// heard before.
+    AbortedForAll(AbortTarget),
     /// News were lost, or the store was away: the replica asks anew for each of its runs.
     Hole,
 }

@@ -1,8 +1,10 @@
 -- Answers a question about a run, makes the run known, and grants turns.
--- KEYS: run, session index (or the run again)
+-- KEYS: run, session index (or the run again), owners of the id, owners of the session (or the run
+--   again)
 -- ARGV: 1 incarnation if the run is new, 2 age in us if it is new, 3 part, 4 turns the part is known
 --   to have, 5 incarnation of those turns or '', 6 want or '', 7 cap, 8 ttl in ms, 9 ttl of an end
---   in ms, 10 session or '', 11 parent or '', 12 id, 13 what the part is known to have spent or ''
+--   in ms, 10 session or '', 11 parent or '', 12 id, 13 what the part is known to have spent or '',
+--   14 owner
 -- Returns {incarnation, age in us, end or '', granted, elsewhere, parent or '', damaged key or '',
 --   what the other parts have spent}
 local run = KEYS[1]
@@ -96,6 +98,21 @@ if session and session == ARGV[10] then
       redis.call('PEXPIRE', index, ARGV[8])
     else
       redis.call('PEXPIRE', index, ARGV[8], 'GT')
+    end
+  end
+end
+-- A part that asks for a turn is listed already, and is listed again each third of its time.
+if not alive or ARGV[6] == '' then
+  local owners = {KEYS[3]}
+  if ARGV[10] ~= '' then owners[2] = KEYS[4] end
+  for _, set in ipairs(owners) do
+    local added = redis.pcall('SADD', set, ARGV[14])
+    if type(added) == 'table' and added.err then
+      damaged = set
+    elseif redis.call('PTTL', set) < 0 then
+      redis.call('PEXPIRE', set, ARGV[8])
+    else
+      redis.call('PEXPIRE', set, ARGV[8], 'GT')
     end
   end
 end

@@ -1,7 +1,7 @@
 //! Random commands of three replicas, repeated at random, against a model of the scripts' rules.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
     time::Duration,
 };
@@ -10,7 +10,8 @@ use tokio::time::timeout;
 use tower_agent::{
     Owner, RunId, TerminalReason,
     registry::store::{
-        Heard, Recalled, RunEnd, RunKey, RunNews, RunQuestion, RunStore, StoreFuture, TurnsAsked,
+        AbortTarget, Heard, Recalled, RunEnd, RunKey, RunNews, RunQuestion, RunStore, StoreFuture,
+        TurnsAsked,
     },
 };
 use tower_agent_redis::RedisRunStore;
@@ -61,6 +62,8 @@ struct Remembered {
 struct Model {
     remembered: [HashMap<RunKey, Remembered>; 3],
     runs: HashMap<RunKey, ModelRun>,
+    /// The runs that are listed among those of their id.
+    listed: HashSet<RunKey>,
     /// The ends that each replica is to hear, by run and reason.
     ends: [BTreeMap<String, usize>; 3],
 }
@@ -77,6 +80,7 @@ impl Model {
         let mut expected = Recalled::default();
         expected.end.clone_from(&run.end);
         if run.end.is_none() {
+            self.listed.insert(question.run.clone());
             if run.session.is_none() {
                 run.session.clone_from(&question.session);
             }
@@ -200,6 +204,14 @@ impl Model {
             RunNews::Reopened { run } => {
                 self.runs.insert(run.clone(), ModelRun::new());
             }
+            RunNews::AbortedForAll(AbortTarget::Run(id)) => {
+                let runs = self.listed.iter().filter(|run| run.id == *id);
+                let runs: Vec<_> = runs.cloned().collect();
+                let end = RunEnd::new(TerminalReason::Aborted);
+                for run in runs {
+                    self.end(replica, &run, None, true, &end);
+                }
+            }
             _ => unreachable!(),
         }
     }
@@ -308,6 +320,7 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
                 session: pick(&sessions),
                 spared: fastrand::bool().then(|| pick(&ids)),
             },
+            16 if fastrand::bool() => RunNews::AbortedForAll(AbortTarget::Run(run.id)),
             16..18 => RunNews::Left {
                 run,
                 part,
@@ -339,7 +352,7 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
                         .entry(format!("{} {}", run.id, end.reason))
                         .or_default() += 1;
                 }
-                Heard::SessionEnded { .. } => {}
+                Heard::SessionEnded { .. } | Heard::AbortedForAll(_) => {}
                 heard => panic!("{heard:?}"),
             }
         }

@@ -162,6 +162,58 @@ async fn whoever_aborts_learns_how_many_replicas_have_carried_it_out() {
 }
 
 #[tokio::test]
+async fn an_operator_aborts_the_runs_of_all_owners_everywhere() {
+    let Some(server) = Server::start(&[]) else {
+        return;
+    };
+    let [one, two, three] = replicas(&server, &endless(), Settings::default()).await;
+    let of = |owner: &str, run: &str| {
+        let request = with_header(prompt("a"), "x-run-id", run);
+        let request = with_header(request, "x-session-id", "s");
+        with_header(request, "authorization", owner)
+    };
+    let calls = [
+        one.spawn_request(of("Bearer one", "r")),
+        two.spawn_request(of("Bearer two", "r")),
+        two.spawn_request(of("Bearer two", "other")),
+    ];
+    one.called(1).await;
+    two.called(2).await;
+    // A run of a replica that has gone, and one whose id a replica has made.
+    let gone = Replica::new(&server.url(), healthy(), Settings::default()).await;
+    assert_eq!(gone.send(of("Bearer three", "r")).await.status, 200);
+    drop(gone);
+    let made = one.spawn_request(prompt("a"));
+    one.called(2).await;
+    let of_one = one.registry.list();
+    let made_id = of_one
+        .iter()
+        .find(|run| run.run != id("r"))
+        .unwrap()
+        .run
+        .clone();
+
+    assert_eq!(three.registry.abort_for_all(&id("r")), AbortOutcome::Told);
+    assert_eq!(three.registry.abort_for_all(&made_id), AbortOutcome::Told);
+    let [first, second, other] = calls;
+    for call in [first, second, made] {
+        let outcome = tokio::time::timeout(secs(5), call).await;
+        let outcome = outcome.expect("the run has ended").unwrap();
+        assert_eq!(reason_of(&outcome), Some(TerminalReason::Aborted));
+    }
+    three.told().await;
+    let refused = three.send(of("Bearer three", "r")).await;
+    assert_eq!(refused.header("x-terminal-reason"), Some("aborted"));
+    let live = |replica: &Replica| replica.registry.open_runs();
+    assert_eq!((live(&one), live(&two)), (0, 1), "the other id lives");
+
+    assert_eq!(three.registry.abort_session_for_all("s"), []);
+    let outcome = tokio::time::timeout(secs(5), other).await;
+    let outcome = outcome.expect("the run has ended").unwrap();
+    assert_eq!(reason_of(&outcome), Some(TerminalReason::Aborted));
+}
+
+#[tokio::test]
 async fn a_cap_on_turns_holds_for_the_sum_and_what_it_admitted_is_answered_in_full() {
     let Some(server) = Server::start(&[]) else {
         return;
