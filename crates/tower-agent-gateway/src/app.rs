@@ -63,7 +63,8 @@ pub struct App {
 ///
 /// # Errors
 ///
-/// If an HTTP client cannot be built.
+/// If an HTTP client cannot be built, or `config` has `[replicas]` and the runs are not
+/// [shared](Runs::share).
 ///
 /// # Panics
 ///
@@ -78,12 +79,16 @@ impl App {
     ///
     /// # Errors
     ///
-    /// If an HTTP client cannot be built.
+    /// If an HTTP client cannot be built, or `config` has `[replicas]` and the runs are not
+    /// [shared](Runs::share).
     ///
     /// # Panics
     ///
     /// With `[watchdog]` in `config`, the function panics outside of a tokio runtime.
     pub fn new(config: &Config, runs: &Runs) -> Result<Self, BoxError> {
+        if config.replicas.is_some() && runs.peers().is_none() {
+            return Err("[replicas] needs runs that are shared: call `Runs::share` first".into());
+        }
         let watched = Watched::new(config, runs);
         let gateway = Gateway::new(stacks(config, &watched)?, &watched.registry);
         let watchdog = watchdog_client::watchdog(config, &watched.registry)?.map(watch);
@@ -115,8 +120,9 @@ impl App {
     /// go on under the new one. If `[auth]` comes or goes, the owners of all runs are others: then
     /// only the calls that are under way go on as they began.
     ///
-    /// `server.head_timeout`, `server.keep_alive`, `server.max_connections`, `control.drain` and
-    /// `[telemetry]` stay as they were, and the log says so if the new configuration has others.
+    /// `server.head_timeout`, `server.keep_alive`, `server.max_connections`, `control.drain`,
+    /// `[telemetry]` and `[replicas]` stay as they were, and the log says so if the new configuration
+    /// has others.
     ///
     /// # Errors
     ///
@@ -149,13 +155,18 @@ impl App {
         if config.telemetry != self.first.telemetry {
             tracing::warn!("[telemetry] stays as it was until a restart");
         }
+        if config.replicas != self.first.replicas {
+            tracing::warn!("[replicas] stays as it was until a restart");
+        }
         Ok(())
     }
 }
 
 fn stacks(config: &Config, watched: &Watched) -> Result<Stacks, BoxError> {
     let (registry, cooldowns) = (&watched.registry, &watched.cooldowns);
-    Stacks::new(config, registry, cooldowns, watched.is_traced)
+    // The store and its settings are those of the first configuration.
+    let replicas = watched.peers.as_ref().map(|peers| &peers.settings);
+    Stacks::new(config, registry, cooldowns, replicas, watched.is_traced)
 }
 
 /// The task of a watchdog, which ends with the registry.

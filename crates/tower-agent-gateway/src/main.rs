@@ -129,7 +129,7 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     subscriber(log, telemetry.as_ref()).init();
     check_reach(args.listen, &config)?;
     log_warnings(&config);
-    let runs = Runs::with_records(io::stdout())?;
+    let runs = Runs::with_records(io::stdout())?.share(&config).await?;
     let app = App::new(&config, &runs)?;
     let listener = TcpListener::bind(args.listen)
         .await

@@ -1,15 +1,30 @@
 use std::{
     io::{self, Write},
+    sync::Arc,
     time::Duration,
 };
 
-use tokio::sync::watch;
-use tower_agent::{RunRegistry, Trajectory};
+use tokio::{
+    sync::watch,
+    task::AbortHandle,
+    time::{sleep, timeout},
+};
+use tower_agent::{RunRegistry, Trajectory, config::ConfigError};
+use tower_agent_redis::RedisRunStore;
 
-use crate::telemetry::LineWriter;
+use crate::{
+    config::{Config, Replicas},
+    telemetry::LineWriter,
+};
 
 /// The time that a slow reader has for the last records.
 const LAST_LINES: Duration = Duration::from_secs(1);
+
+/// The time that the store of `[replicas]` has to take the last news.
+const LAST_NEWS: Duration = Duration::from_secs(1);
+
+/// How often it is asked whether the store has taken the last news.
+const LOOK: Duration = Duration::from_millis(5);
 
 /// The runs of a gateway: their registry, their records and their end.
 ///
@@ -20,6 +35,25 @@ pub struct Runs {
     records: Option<LineWriter>,
     /// Set to true at the shutdown.
     stopping: watch::Sender<bool>,
+    peers: Option<Peers>,
+    listening: Option<Listening>,
+}
+
+/// The store that this gateway shares with others, and the settings by which it does.
+#[derive(Clone, Debug)]
+pub(crate) struct Peers {
+    pub(crate) store: Arc<RedisRunStore>,
+    pub(crate) settings: Replicas,
+}
+
+/// The task that carries out what other gateways tell.
+#[derive(Debug)]
+struct Listening(AbortHandle);
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 impl Runs {
@@ -46,6 +80,34 @@ impl Runs {
         })
     }
 
+    /// Shares the runs with other gateways by the store of `[replicas]`; without that table nothing
+    /// changes.
+    ///
+    /// Call it before anything of the process makes an owner or a stack: their digests have the key
+    /// of `secret_env` from then on. A task carries out what other gateways tell, for as long as the
+    /// value lives.
+    ///
+    /// # Errors
+    ///
+    /// An error of the configuration, at its key: the store cannot be reached or used, other
+    /// gateways have another secret, or the process has made digests before.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops the connection; the secret may stay installed.
+    #[allow(clippy::disallowed_methods, reason = "it lives beside all requests")]
+    pub async fn share(mut self, config: &Config) -> Result<Self, ConfigError> {
+        let Some(settings) = config.replicas.clone() else {
+            return Ok(self);
+        };
+        let store = settings.connect().await?;
+        self.registry = self.registry.share(Arc::clone(&store) as Arc<_>);
+        let task = tokio::spawn(self.registry.listen());
+        self.listening = Some(Listening(task.abort_handle()));
+        self.peers = Some(Peers { store, settings });
+        Ok(self)
+    }
+
     /// The registry, to find, observe and end runs.
     #[must_use]
     pub const fn registry(&self) -> &RunRegistry {
@@ -64,6 +126,29 @@ impl Runs {
     pub fn flush(&self) {
         if let Some(records) = &self.records {
             records.flush_within(LAST_LINES);
+        }
+    }
+
+    /// The store that these runs share with other gateways.
+    pub(crate) const fn peers(&self) -> Option<&Peers> {
+        self.peers.as_ref()
+    }
+
+    /// Waits until the store of `[replicas]` has taken what was told so far: for at most a second, and
+    /// not at all while the store is lost.
+    pub(crate) async fn told(&self) {
+        let Some(peers) = &self.peers else { return };
+        let waits = || {
+            let stats = peers.store.stats();
+            stats.up && stats.waiting > 0
+        };
+        let taken = async {
+            while waits() {
+                sleep(LOOK).await;
+            }
+        };
+        if timeout(LAST_NEWS, taken).await.is_err() {
+            tracing::warn!("the store of runs has not taken the last news in time");
         }
     }
 

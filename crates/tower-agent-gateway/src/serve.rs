@@ -61,4 +61,6 @@ pub async fn serve(
         // latest.
         settled.await;
     }
+    // The other gateways of `[replicas]` would count the parts of runs here until these expire.
+    runs.told().await;
 }

@@ -222,6 +222,16 @@ impl RedisRunStore {
         Ok(Arc::new(Self { shared, tasks }))
     }
 
+    /// Checks a URL and options without a connection: what [`connect`](Self::connect) would say of them.
+    ///
+    /// # Errors
+    ///
+    /// The URL or an option cannot be used.
+    pub fn check(url: &str, options: &RedisOptions) -> Result<(), ConnectError> {
+        options.check()?;
+        Address::parse(url).map(drop)
+    }
+
     /// What the store has counted so far.
     #[must_use]
     pub fn stats(&self) -> RedisStats {

@@ -19,6 +19,7 @@ mod file;
 mod health_gate;
 mod known_agents;
 mod memory;
+mod replicas;
 mod secret;
 mod server;
 mod telemetry;
@@ -30,6 +31,7 @@ pub(crate) use self::{
     auth::{Auth, Key},
     cors::Cors,
     health_gate::Health,
+    replicas::Replicas,
     secret::Secret,
     server::{MAX_BODY, ServerLimits},
     telemetry::TelemetrySettings,
@@ -63,6 +65,8 @@ pub struct Config {
     pub(crate) known_agents: KnownAgents,
     /// The receiver of spans; with `None` no span is made.
     pub(crate) telemetry: Option<TelemetrySettings>,
+    /// The store that several gateways share; with `None` the runs are this process' alone.
+    pub(crate) replicas: Option<Replicas>,
     /// Settings that can hardly be meant, with their places.
     warnings: Option<ConfigError>,
     /// The gateway's own tables as they are written, without a proxy's credential.
@@ -81,10 +85,11 @@ struct OwnTables {
     watchdog: Option<watchdog_services::WatchdogTable>,
     known_agents: known_agents::KnownAgentsTable,
     telemetry: Option<telemetry::TelemetryTable>,
+    replicas: Option<replicas::ReplicasTable>,
 }
 
 /// The names of [`OwnTables`].
-const OWN: [&str; 8] = [
+const OWN: [&str; 9] = [
     "server",
     "control",
     "auth",
@@ -93,6 +98,7 @@ const OWN: [&str; 8] = [
     "watchdog",
     "known_agents",
     "telemetry",
+    "replicas",
 ];
 
 #[derive(Debug, Default, Deserialize)]
@@ -221,6 +227,9 @@ impl Config {
         let proxy = mistakes.note(server::proxy(&own.server));
         let telemetry = own.telemetry.filter(|_| mistakes.spare(&["telemetry"]));
         let telemetry = mistakes.note(telemetry.map(telemetry::telemetry).transpose());
+        let replicas = own.replicas.filter(|_| mistakes.spare(&["replicas"]));
+        let replicas = replicas.map(|table| replicas::replicas(table, &env));
+        let replicas = mistakes.note(replicas.transpose()).flatten();
         mistakes.none()?;
         Ok(Self {
             cors,
@@ -228,6 +237,7 @@ impl Config {
             watchdog,
             known_agents: known_agents.unwrap_or_else(KnownAgents::none),
             telemetry: telemetry.flatten(),
+            replicas,
             server: own.server.into(),
             proxy: proxy.unwrap_or_default(),
             shutdown_drain: own.control.drain.and_then(Time::limit),

@@ -24,7 +24,7 @@ use crate::{
         BufferedUploads, Callers, CheckLayer, HeldBytes, HeldLimits, HostCheck, Operator,
         OriginCheck, UploadLayer, api, cors_layer,
     },
-    runs::Runs,
+    runs::{Peers, Runs},
     stacks::{Gateway, RunAssignment},
     telemetry,
 };
@@ -44,6 +44,8 @@ pub(crate) struct Watched {
     held: HeldBytes,
     /// Whether spans are sent, as the first configuration says.
     pub(crate) is_traced: bool,
+    /// The store that the runs share with other gateways.
+    pub(crate) peers: Option<Peers>,
 }
 
 impl Watched {
@@ -57,6 +59,7 @@ impl Watched {
             cooldowns: Cooldowns::new(),
             held: HeldBytes::default(),
             is_traced: config.telemetry.is_some(),
+            peers: runs.peers().cloned(),
         }
     }
 }

@@ -20,7 +20,7 @@ use tracing::Level;
 
 use super::{missing_path::MissingPath, stack_generations::StackGenerations};
 use crate::{
-    config::{Config, Health},
+    config::{Config, Health, Replicas},
     http::{Caller, owner_of, stall_status},
     http_client::http_client,
     telemetry::{TraceParent, name_attempt},
@@ -55,6 +55,7 @@ impl Stacks {
         config: &Config,
         registry: &RunRegistry,
         cooldowns: &Cooldowns,
+        replicas: Option<&Replicas>,
         is_traced: bool,
     ) -> Result<Self, BoxError> {
         let client = http_client(&config.proxy)?;
@@ -77,6 +78,10 @@ impl Stacks {
             .always_count()
             .responses(|layer| layer.error_status(stall_status))
             .runs(|layer| runs(layer, config));
+        let stack = match replicas {
+            Some(replicas) => stack.run_store(|layer| replicas.layer(layer)),
+            None => stack,
+        };
         let caps = config.auth.as_ref().map(|auth| auth.caps);
         let stack = match caps.filter(|caps| *caps != OwnerCaps::new()) {
             Some(caps) => stack.owner_caps(caps),

@@ -3,6 +3,7 @@ mod auth;
 mod cors;
 mod health;
 mod known_agents;
+mod replicas;
 mod secrets;
 mod server;
 mod telemetry;
@@ -71,7 +72,7 @@ fn an_unknown_key_is_named_with_its_place() {
         (
             "[runs]\n",
             "1:2: runs: unknown key, expected one of `preset`, ",
-            ", `telemetry`",
+            ", `replicas`",
         ),
         (
             "[run]\nstep_timout = 1",
