@@ -14,7 +14,7 @@ use tower_agent_redis::RedisRunStore;
 
 use crate::{
     config::{Config, Replicas},
-    telemetry::LineWriter,
+    telemetry::{LineWriter, TimedStore},
 };
 
 /// The time that a slow reader has for the last records.
@@ -44,6 +44,13 @@ pub struct Runs {
 pub(crate) struct Peers {
     pub(crate) store: Arc<RedisRunStore>,
     pub(crate) settings: Replicas,
+}
+
+impl Peers {
+    /// Whether the store answers, and its news are read.
+    pub(crate) fn is_up(&self) -> bool {
+        self.store.stats().up
+    }
 }
 
 /// The task that carries out what other gateways tell.
@@ -101,7 +108,8 @@ impl Runs {
             return Ok(self);
         };
         let store = settings.connect().await?;
-        self.registry = self.registry.share(Arc::clone(&store) as Arc<_>);
+        let timed = Arc::new(TimedStore::new(Arc::clone(&store)));
+        self.registry = self.registry.share(timed);
         let task = tokio::spawn(self.registry.listen());
         self.listening = Some(Listening(task.abort_handle()));
         self.peers = Some(Peers { store, settings });

@@ -9,15 +9,21 @@ use tower_agent::RunRegistry;
 
 use crate::{
     http::HeldBytes,
+    runs::Peers,
     telemetry::{Gauges, render_metrics},
 };
 
-/// Answers with all metrics of the process, the number of open runs of the registry, and the bytes
-/// that are held. Answers with 501 if the gateway has no recorder.
-pub(crate) async fn show(State((registry, held)): State<(RunRegistry, HeldBytes)>) -> Response {
+/// What one gateway shows at a scrape.
+pub(crate) type Scraped = (RunRegistry, HeldBytes, Option<Peers>);
+
+/// Answers with all metrics of the process, the number of open runs of the registry, the bytes
+/// that are held, and the state of the store of runs. Answers with 501 if the gateway has no
+/// recorder.
+pub(crate) async fn show(State((registry, held, peers)): State<Scraped>) -> Response {
     let gauges = Gauges {
         open_runs: registry.open_runs(),
         held_bytes: held.total(),
+        store: peers.map(|peers| peers.store.stats()),
     };
     let Some(text) = render_metrics(gauges) else {
         let message = "the program that runs this gateway records metrics elsewhere\n";

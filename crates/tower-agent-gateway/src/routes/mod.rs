@@ -5,6 +5,7 @@
 
 mod cooldowns;
 mod events;
+mod health;
 mod metrics;
 mod queries;
 mod runs;
@@ -79,7 +80,10 @@ pub(crate) fn routes(gateway: Gateway, watched: Watched, config: &Config) -> Rou
     let callers = open_to(forwarded, OriginCheck::Listed(config.cors.clone()));
     let own = Router::new()
         .route("/", get(|| async { GREETING }))
-        .route("/healthz", get(|| async { "ok\n" }))
+        .route(
+            "/healthz",
+            get(health::show).with_state(watched.peers.clone()),
+        )
         .method_not_allowed_fallback(unknown_route::method_not_allowed)
         .merge(operator_routes(watched, operator));
     // A path without a route gets the fallback of the callers' routes, behind their checks.
@@ -128,6 +132,7 @@ fn operator_routes(watched: Watched, operator: Operator) -> Router {
         events,
         cooldowns,
         held,
+        peers,
         ..
     } = watched;
     Router::new()
@@ -138,7 +143,10 @@ fn operator_routes(watched: Watched, operator: Operator) -> Router {
         .route("/runs/{id}/complete", post(runs::complete))
         .route("/sessions/{id}/abort", post(runs::abort_session))
         .with_state(registry.clone())
-        .route("/metrics", get(metrics::show).with_state((registry, held)))
+        .route(
+            "/metrics",
+            get(metrics::show).with_state((registry, held, peers)),
+        )
         .route(
             "/cooldowns",
             get(cooldowns::list).with_state(cooldowns.clone()),

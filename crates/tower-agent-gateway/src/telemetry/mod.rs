@@ -2,17 +2,19 @@
 //!
 //! [`Telemetry`] sends the spans. [`TraceParent`] makes the caller's span the parent of a call's span,
 //! [`name_attempt`] tells the upstream the span of its attempt; both by the headers of W3C's trace
-//! context. [`record_metrics`] starts the recorder that [`render_metrics`] reads. [`LineWriter`]
-//! writes lines for a slow reader.
+//! context. [`record_metrics`] starts the recorder that [`render_metrics`] reads, and [`TimedStore`]
+//! records the waits for the store of `[replicas]`. [`LineWriter`] writes lines for a slow reader.
 
 mod line_writer;
 mod metrics;
 mod otlp_client;
 mod propagation;
 mod spans;
+mod timed_store;
 
 pub use self::{line_writer::LineWriter, spans::Telemetry};
 pub(crate) use self::{
     metrics::{Gauges, count_refused_upload, record_metrics, render_metrics},
     propagation::{TraceParent, name_attempt},
+    timed_store::TimedStore,
 };

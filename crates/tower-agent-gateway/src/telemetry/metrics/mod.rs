@@ -7,6 +7,7 @@ use std::{
 };
 
 use metrics_exporter_prometheus::{BuildError, Matcher, PrometheusBuilder, PrometheusHandle};
+use tower_agent_redis::RedisStats;
 
 #[cfg(test)]
 mod tests;
@@ -39,6 +40,11 @@ const LATENCIES: [f64; 12] = [
     0.000_01, 0.000_1, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 1.0, 5.0,
 ];
 
+/// The buckets of the waits for the store of runs, in seconds. A wait ends after 50 ms by default.
+const STORE_WAITS: [f64; 11] = [
+    0.000_1, 0.000_25, 0.000_5, 0.001, 0.002_5, 0.005, 0.01, 0.025, 0.05, 0.1, 1.0,
+];
+
 const OPEN_RUNS: &str = "agent_runs_open";
 
 const HELD_BYTES: &str = "agent_upload_buffer_bytes";
@@ -47,8 +53,17 @@ const REFUSED_UPLOADS: &str = "agent_uploads_refused_total";
 
 const DROPPED_LINES: &str = "agent_lines_dropped_total";
 
+const STORE_UP: &str = "agent_store_up";
+
+const STORE_LAG: &str = "agent_store_lag_seconds";
+
+const STORE_WAIT: &str = "agent_store_wait_seconds";
+
+const STORE_DROPPED: &str = "agent_store_dropped_total";
+
 fn builder() -> Result<PrometheusBuilder, BuildError> {
     let latency = Matcher::Full("agent_cancel_latency_seconds".to_owned());
+    let waits = Matcher::Full(STORE_WAIT.to_owned());
     let tokens = Matcher::Full("gen_ai.client.token.usage".to_owned());
     let durations = Matcher::Prefix("gen_ai.client.operation.".to_owned());
     // The buckets of counts of tokens in OpenTelemetry's convention.
@@ -56,6 +71,7 @@ fn builder() -> Result<PrometheusBuilder, BuildError> {
     PrometheusBuilder::new()
         .with_recommended_naming(true)
         .set_buckets_for_metric(latency, &LATENCIES)?
+        .set_buckets_for_metric(waits, &STORE_WAITS)?
         .set_buckets_for_metric(tokens, &powers_of_four)?
         .set_buckets_for_metric(durations, &DURATIONS)
 }
@@ -91,6 +107,24 @@ fn describe() {
         DROPPED_LINES,
         "Lines of the log or of records that could not be written."
     );
+    metrics::describe_gauge!(
+        STORE_UP,
+        "Whether the store of runs answers, and its news are read: 1 or 0."
+    );
+    metrics::describe_gauge!(
+        STORE_LAG,
+        metrics::Unit::Seconds,
+        "Time since the news of the store of runs were last read."
+    );
+    metrics::describe_histogram!(
+        STORE_WAIT,
+        metrics::Unit::Seconds,
+        "Waits for the store of runs, with those that got no answer."
+    );
+    metrics::describe_counter!(
+        STORE_DROPPED,
+        "Ends and other news that the store of runs has never got."
+    );
 }
 
 /// Records metrics from now on, unless the program has installed another recorder.
@@ -111,6 +145,11 @@ pub(super) fn count_dropped_lines(output: &'static str, lines: u64) {
     }
 }
 
+/// Records how long a question to the store of runs has waited.
+pub(super) fn record_store_wait(wait: Duration) {
+    metrics::histogram!(STORE_WAIT).record(wait.as_secs_f64());
+}
+
 /// The numbers of one gateway that are read at a scrape, and not counted as they change.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Gauges {
@@ -118,6 +157,8 @@ pub(crate) struct Gauges {
     pub(crate) open_runs: usize,
     /// Bytes of request bodies that are held in memory.
     pub(crate) held_bytes: usize,
+    /// What the store of runs has counted, of a gateway with `[replicas]`.
+    pub(crate) store: Option<RedisStats>,
 }
 
 /// The metrics of the process with these gauges, as text for Prometheus. `None` if the gateway has
@@ -136,5 +177,10 @@ fn render(recorder: &PrometheusHandle, gauges: Gauges) -> String {
     metrics::gauge!(OPEN_RUNS).set(gauges.open_runs as f64);
     #[allow(clippy::cast_precision_loss, reason = "no process has so much memory")]
     metrics::gauge!(HELD_BYTES).set(gauges.held_bytes as f64);
+    if let Some(store) = gauges.store {
+        metrics::gauge!(STORE_UP).set(f64::from(u8::from(store.up)));
+        metrics::gauge!(STORE_LAG).set(store.lag.as_secs_f64());
+        metrics::counter!(STORE_DROPPED).absolute(store.dropped);
+    }
     recorder.render()
 }

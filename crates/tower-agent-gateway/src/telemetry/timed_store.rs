@@ -1,0 +1,54 @@
+use std::{sync::Arc, time::Duration};
+
+use tokio::time::Instant;
+use tower_agent::registry::store::{
+    Heard, NewsSubject, Reach, Recalled, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost,
+};
+
+use super::metrics::record_store_wait;
+
+/// Records how long each question to a store of runs takes, also one whose caller gives up.
+#[derive(Debug)]
+pub(crate) struct TimedStore<S>(Arc<S>);
+
+impl<S> TimedStore<S> {
+    pub(crate) const fn new(store: Arc<S>) -> Self {
+        Self(store)
+    }
+}
+
+/// Records the time from its making to its drop.
+struct Wait(Instant);
+
+impl Drop for Wait {
+    fn drop(&mut self) {
+        record_store_wait(self.0.elapsed());
+    }
+}
+
+impl<S: RunStore> RunStore for TimedStore<S> {
+    fn ask(self: Arc<Self>, question: RunQuestion) -> StoreFuture<Result<Recalled, StoreLost>> {
+        let wait = Wait(Instant::now());
+        let answer = Arc::clone(&self.0).ask(question);
+        Box::pin(async move {
+            let _wait = wait;
+            answer.await
+        })
+    }
+
+    fn tell(&self, news: RunNews) {
+        self.0.tell(news);
+    }
+
+    fn next(self: Arc<Self>) -> StoreFuture<Heard> {
+        Arc::clone(&self.0).next()
+    }
+
+    fn reach(
+        self: Arc<Self>,
+        about: NewsSubject,
+        wait: Duration,
+    ) -> StoreFuture<Result<Reach, StoreLost>> {
+        Arc::clone(&self.0).reach(about, wait)
+    }
+}
