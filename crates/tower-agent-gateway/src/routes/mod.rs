@@ -13,6 +13,7 @@ mod unknown_route;
 
 use axum::{
     Json, Router,
+    extract::FromRef,
     routing::{get, post},
 };
 use serde_json::{Value, json};
@@ -65,6 +66,12 @@ impl Watched {
     }
 }
 
+impl FromRef<Watched> for RunRegistry {
+    fn from_ref(watched: &Watched) -> Self {
+        watched.registry.clone()
+    }
+}
+
 /// Builds the routes of one configuration.
 pub(crate) fn routes(gateway: Gateway, watched: Watched, config: &Config) -> Router {
     // One call of `layer` for each group of routes, because axum boxes a route once more per call.
@@ -109,7 +116,7 @@ fn caller_routes(gateway: Gateway, watched: &Watched, config: &Config) -> Router
             .route("/v1/runs/{id}/abort", post(runs::abort_own))
             .route("/v1/runs/{id}/complete", post(runs::complete_own))
             .route("/v1/sessions/{id}/abort", post(runs::abort_own_session));
-        app = app.merge(own.with_state(watched.registry.clone()));
+        app = app.merge(own.with_state(watched.clone()));
     }
     // Inside of the check of keys: only a caller with a key is told which routes there are.
     app = app
@@ -127,6 +134,7 @@ fn caller_routes(gateway: Gateway, watched: &Watched, config: &Config) -> Router
 
 /// The operator's routes, which act across owners.
 fn operator_routes(watched: Watched, operator: Operator) -> Router {
+    let state = watched.clone();
     let Watched {
         registry,
         events,
@@ -142,7 +150,7 @@ fn operator_routes(watched: Watched, operator: Operator) -> Router {
         .route("/runs/{id}/abort", post(runs::abort))
         .route("/runs/{id}/complete", post(runs::complete))
         .route("/sessions/{id}/abort", post(runs::abort_session))
-        .with_state(registry.clone())
+        .with_state(state)
         .route(
             "/metrics",
             get(metrics::show).with_state((registry, held, peers)),

@@ -9,11 +9,14 @@ use axum::{
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tower_agent::{
-    Run, RunId, RunRegistry, RunSnapshot, TerminalReason, registry::AbortOutcome,
-    run::RunCompletion,
+    Run, RunId, RunRegistry, RunSnapshot, registry::AbortOutcome, run::RunCompletion,
 };
 
-use super::queries::{PageQuery, WaitQuery};
+use super::{
+    Watched,
+    health::LOST,
+    queries::{PageQuery, WaitQuery},
+};
 use crate::http::Caller;
 
 type ControlResult = Result<Response, Refusal>;
@@ -59,13 +62,11 @@ pub(crate) async fn wait(
     Ok(ends.map_or_else(on, shown))
 }
 
-/// Ends the runs of this id, of all owners; 404 if there are none.
-pub(crate) async fn abort(
-    State(registry): State<RunRegistry>,
-    Path(id): Path<String>,
-) -> ControlResult {
-    let ended = end(known(&registry, &id)?);
-    Ok(Json(json!({ "aborted": !ended.is_empty() })).into_response())
+/// Ends the runs of this id, of all owners and at all gateways; 404 if there are none, and no other
+/// gateway was told.
+pub(crate) async fn abort(State(watched): State<Watched>, Path(id): Path<String>) -> ControlResult {
+    let outcome = watched.registry.abort_for_all(&parse(&id)?);
+    aborted(outcome, &id, &watched)
 }
 
 /// Completes the runs of this id, of all owners, because their work is done; 404 if there are none.
@@ -77,15 +78,16 @@ pub(crate) async fn complete(
     Ok(completed(&runs))
 }
 
-/// Ends the live runs of this session, of all owners.
+/// Ends the live runs of this session, of all owners and at all gateways; the answer has those of
+/// this one.
 ///
 /// The registry knows sessions by their live runs, so an unknown session is one without such runs.
 pub(crate) async fn abort_session(
-    State(registry): State<RunRegistry>,
+    State(watched): State<Watched>,
     Path(session): Path<String>,
 ) -> Response {
-    let ended = end(registry.find_session(&session));
-    Json(json!({ "runs": ended })).into_response()
+    let ended = watched.registry.abort_session_for_all(&session);
+    told(json!({ "runs": ended }), &watched)
 }
 
 /// Shows the caller's run of this id; 404 if the caller has none.
@@ -99,19 +101,15 @@ pub(crate) async fn show_own(
     Ok(Json(run.snapshot()).into_response())
 }
 
-/// Ends the caller's run of this id; 404 if the caller has none.
+/// Ends the caller's run of this id, at all gateways; 404 if the caller has none, and no other gateway
+/// was told.
 pub(crate) async fn abort_own(
-    State(registry): State<RunRegistry>,
+    State(watched): State<Watched>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> ControlResult {
-    let aborted = match registry.abort(caller.owner, &parse(&id)?) {
-        AbortOutcome::Ended => true,
-        AbortOutcome::AlreadyOver => false,
-        // The gateway shares its registry with no other process yet.
-        AbortOutcome::Unknown | AbortOutcome::Told => return Err(unknown(&id)),
-    };
-    Ok(Json(json!({ "aborted": aborted })).into_response())
+    let outcome = watched.registry.abort(caller.owner, &parse(&id)?);
+    aborted(outcome, &id, &watched)
 }
 
 /// Completes the caller's run of this id, because its work is done; 404 if the caller has none.
@@ -125,24 +123,33 @@ pub(crate) async fn complete_own(
     Ok(completed(&[run]))
 }
 
-/// Ends the live runs of the caller's session.
+/// Ends the live runs of the caller's session, at all gateways; the answer has those of this one.
 pub(crate) async fn abort_own_session(
-    State(registry): State<RunRegistry>,
+    State(watched): State<Watched>,
     Extension(caller): Extension<Caller>,
     Path(session): Path<String>,
 ) -> Response {
-    let ended = registry.abort_session(caller.owner, &session);
-    Json(json!({ "runs": ended })).into_response()
+    let ended = watched.registry.abort_session(caller.owner, &session);
+    told(json!({ "runs": ended }), &watched)
 }
 
-/// Ends the live ones of `runs`, and returns their ids.
-fn end(runs: Vec<Run>) -> Vec<RunId> {
-    let runs = runs.into_iter();
-    let ended = runs.filter(|run| {
-        // A run that is over keeps its reason and is not reported.
-        run.terminal_reason().is_none() && run.end(TerminalReason::Aborted)
-    });
-    ended.map(|run| run.id()).collect()
+/// Whether an abort ended a run, here or at a gateway that was told.
+fn aborted(outcome: AbortOutcome, id: &str, watched: &Watched) -> ControlResult {
+    let aborted = match outcome {
+        AbortOutcome::Ended | AbortOutcome::Told => true,
+        AbortOutcome::AlreadyOver => false,
+        AbortOutcome::Unknown => return Err(unknown(id)),
+    };
+    Ok(told(json!({ "aborted": aborted }), watched))
+}
+
+/// Answers, and says so if other gateways hear of it only later.
+fn told(mut answer: Value, watched: &Watched) -> Response {
+    let peers = watched.peers.as_ref();
+    if peers.is_some_and(|peers| !peers.is_up()) {
+        answer["replicas"] = json!(LOST);
+    }
+    Json(answer).into_response()
 }
 
 /// Completes each of `runs`, and says whether all have completed: 200 if they have now or had
