@@ -41,6 +41,7 @@ mod prompts;
 mod public_reports;
 mod random_load;
 mod reload;
+mod replicas;
 mod shutdown;
 mod stop;
 mod sub_agents;

@@ -41,13 +41,17 @@ impl Gateway {
     /// Starts one with simulated models in this order, behind these settings.
     pub(crate) async fn simulated(settings: &str, models: &[&str]) -> Self {
         let simulator = Self::embedded().await;
-        let upstream = simulator.stats.as_deref().unwrap();
-        let upstream = upstream.strip_prefix("http://").unwrap();
-        let upstream = upstream.strip_suffix("/stats").unwrap().parse().unwrap();
-        let config = Config::new(settings).candidates(models, upstream);
+        let config = Config::new(settings).candidates(models, simulator.simulated_upstream());
         let mut gateway = config.start().await;
         gateway.simulator = Some(Box::new(simulator));
         gateway
+    }
+
+    /// The simulated upstream of one that brought it along.
+    pub(crate) fn simulated_upstream(&self) -> SocketAddr {
+        let stats = self.stats.as_deref().unwrap();
+        let upstream = stats.strip_prefix("http://").unwrap();
+        upstream.strip_suffix("/stats").unwrap().parse().unwrap()
     }
 
     /// Starts one that cannot work: the lines that it leaves on stderr.
@@ -110,10 +114,15 @@ impl Gateway {
 
     /// How many requests for a model the simulated upstream has seen.
     pub(crate) async fn simulated_calls(&self, model: &str) -> u64 {
+        self.simulated_count(model, "started").await
+    }
+
+    /// A count that the simulated upstream has of a model's requests.
+    pub(crate) async fn simulated_count(&self, model: &str, count: &str) -> u64 {
         let simulator = self.simulator.as_deref().unwrap_or(self);
         let stats = self.client.get(simulator.stats.as_deref().unwrap());
         let stats = stats.ask().await.json();
-        stats["by_model"][model]["started"].as_u64().unwrap_or(0)
+        stats["by_model"][model][count].as_u64().unwrap_or(0)
     }
 
     /// A request on a connection of its own.

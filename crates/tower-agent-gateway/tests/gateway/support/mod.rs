@@ -21,8 +21,10 @@
 
 mod config;
 mod gateway;
+mod redis_server;
 
 pub(crate) use self::{
     config::{Config, File},
     gateway::Gateway,
+    redis_server::RedisServer,
 };
