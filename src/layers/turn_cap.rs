@@ -310,7 +310,11 @@ fn admit<B>(found: &Run, cap: TurnLimit, request: &mut Request<B>) -> Result<(),
     let is_shared = found.node().shared().is_some();
     let asked = is_shared.then(|| request.extensions_mut().remove::<AskedRun>());
     let asked = asked.flatten().and_then(|asked| asked.take_turn());
-    cap.take_turn(found, &number, asked)?;
+    let taken = cap.take_turn(found, &number, asked);
+    if is_shared {
+        found.close_as_deferred();
+    }
+    taken?;
     let number = number.into_inner();
     if number > 0 {
         request.extensions_mut().insert(RequestTurn { run, number });

@@ -323,6 +323,8 @@ where
         match answer {
             Ok(recalled) => {
                 if let Some(end) = recalled.end {
+                    // The request asks no more: what waits for that may close the run.
+                    drop(self.turn);
                     registry.end_as_told(&self.run, recalled.incarnation, &end);
                     return Err(end.refusal(self.run.id, recalled.age).into());
                 }

@@ -133,13 +133,19 @@ impl RunRegistry {
         }
         let (node, now) = (run.node(), run.now());
         let passed = end.limit_hit();
-        if end.at_cap && !node.is_idle() {
-            // The calls that were admitted here go on, and the part ends after them.
+        if end.at_cap {
             let passed = passed.unwrap_or(LimitHit {
                 limit: None,
                 measure: LimitKind::Set,
             });
-            return node.close_at_cap(&end.reason, passed, None, now);
+            let part = node.shared();
+            if part.is_some_and(|part| part.defer_closing(&end.reason, passed)) {
+                return;
+            }
+            if !node.is_idle() {
+                // The calls that were admitted here go on, and the part ends after them.
+                return node.close_at_cap(&end.reason, passed, None, now);
+            }
         }
         drop(node.end(end.reason.clone(), passed, now));
     }

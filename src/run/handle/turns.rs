@@ -115,6 +115,18 @@ impl TurnLimit {
     }
 }
 
+impl Run {
+    /// Closes the run at a cap that was reached elsewhere, if that waited for the turns which were
+    /// under way here.
+    pub(crate) fn close_as_deferred(&self) {
+        let run = self.nearest();
+        let deferred = run.shared().and_then(|part| part.take_deferred_closing());
+        if let Some((reason, passed)) = deferred {
+            run.close_at_cap(&reason, passed, None, self.now());
+        }
+    }
+}
+
 impl Node<NodeState> {
     /// This replica's part of the run, if a store was asked about it.
     pub(crate) fn shared(&self) -> Option<&Arc<SharedRun>> {

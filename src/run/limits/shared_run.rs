@@ -9,7 +9,10 @@ use std::{
 };
 
 use super::tokens::{Spending, TokenLedger, TokensSpent};
-use crate::lock::Lock;
+use crate::{
+    lock::Lock,
+    run::{LimitHit, TerminalReason},
+};
 
 /// How a part reaches the store.
 pub(crate) trait PartLink: fmt::Debug + Send + Sync {
@@ -50,6 +53,8 @@ struct SharedTurns {
     /// The turns that this part may take in all.
     granted: u32,
     elsewhere: u32,
+    /// The cap at which the run has closed elsewhere, and its reason, until no request asks.
+    deferred: Option<(TerminalReason, LimitHit)>,
 }
 
 impl SharedRun {
@@ -110,6 +115,26 @@ impl SharedRun {
         let ended = asked.and_then(|mut asked| asked.0.take());
         counts.asking -= u32::from(ended.is_some());
         drop(counts);
+    }
+
+    /// Defers the closing of the part at a cap that was reached elsewhere, if a request asks for a turn:
+    /// it may have been granted one, and its answer is on the way. Returns whether one does.
+    pub(crate) fn defer_closing(&self, reason: &TerminalReason, passed: LimitHit) -> bool {
+        let mut counts = self.counts.lock();
+        let asks = counts.asking > 0;
+        if asks {
+            counts
+                .deferred
+                .get_or_insert_with(|| (reason.clone(), passed));
+        }
+        asks
+    }
+
+    /// The closing that was deferred, once no request asks any more.
+    pub(crate) fn take_deferred_closing(&self) -> Option<(TerminalReason, LimitHit)> {
+        let mut counts = self.counts.lock();
+        let is_due = counts.asking == 0;
+        is_due.then(|| counts.deferred.take()).flatten()
     }
 
     pub(crate) fn set_completed(&self) {

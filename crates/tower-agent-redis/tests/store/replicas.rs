@@ -1,13 +1,25 @@
 //! The promises of a shared store, with two and three replicas on one server.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use tokio::time::{Instant, sleep};
+use tokio::{
+    sync::Semaphore,
+    time::{Instant, sleep},
+};
 use tower::ServiceExt;
 use tower_agent::{
-    AgentStack, Owner, RunRegistry, TerminalReason, layers::run::RequestRun, registry::AbortOutcome,
+    AgentStack, Owner, RunRegistry, TerminalReason,
+    layers::run::RequestRun,
+    registry::{
+        AbortOutcome,
+        store::{
+            Heard, NewsSubject, Reach, Recalled, RunNews, RunQuestion, RunStore, StoreFuture,
+            StoreLost,
+        },
+    },
 };
+use tower_agent_redis::RedisRunStore;
 
 use crate::{
     proxy::Proxy,
@@ -242,6 +254,79 @@ async fn a_cap_on_turns_holds_for_the_sum_and_what_it_admitted_is_answered_in_fu
             }
         }
     }
+}
+
+/// A store whose answers come late: news overtake them, as they come on another connection.
+#[derive(Debug)]
+struct LateAnswers {
+    store: Arc<RedisRunStore>,
+    gate: Arc<Semaphore>,
+}
+
+impl RunStore for LateAnswers {
+    fn ask(self: Arc<Self>, question: RunQuestion) -> StoreFuture<Result<Recalled, StoreLost>> {
+        Box::pin(async move {
+            let answer = Arc::clone(&self.store).ask(question).await;
+            self.gate.acquire().await.unwrap().forget();
+            answer
+        })
+    }
+
+    fn tell(&self, news: RunNews) {
+        self.store.tell(news);
+    }
+
+    fn next(self: Arc<Self>) -> StoreFuture<Heard> {
+        Arc::clone(&self.store).next()
+    }
+
+    fn reach(
+        self: Arc<Self>,
+        about: NewsSubject,
+        wait: Duration,
+    ) -> StoreFuture<Result<Reach, StoreLost>> {
+        Arc::clone(&self.store).reach(about, wait)
+    }
+}
+
+#[tokio::test]
+async fn an_end_at_the_cap_overtakes_no_turn_that_was_granted() {
+    let Some(server) = Server::start(&[]) else {
+        return;
+    };
+    let [one] = replicas(&server, &healthy(), Settings::turns(2)).await;
+    let gate = Arc::new(Semaphore::new(1));
+    let late = Arc::new(LateAnswers {
+        store: server.store().await,
+        gate: Arc::clone(&gate),
+    });
+    let registry = RunRegistry::new().share(late.clone());
+    let listener = tokio::spawn(registry.listen());
+    let stack = AgentStack::server(&registry).max_turns(2);
+    let service = stack
+        .run_store(|layer| layer.wait(secs(5)))
+        .service(Upstream::script(healthy()));
+    let ask = || {
+        let request = with_header(prompt("a"), "x-run-id", "r");
+        Outcome::of(service.clone().oneshot(request))
+    };
+    assert_eq!(ask().await.whole(), healthy_text());
+    // The store grants the last turn, and the answer is on the way.
+    let last = tokio::spawn(ask());
+    until("the store has answered", || {
+        late.store.stats().questions == 2
+    })
+    .await;
+    sleep(Duration::from_millis(300)).await;
+    assert_eq!(one.ask("r").await.status, 422);
+    one.told().await;
+    sleep(Duration::from_millis(500)).await;
+    gate.add_permits(1);
+    assert_eq!(last.await.unwrap().whole(), healthy_text());
+    // Nothing is under way any more.
+    let run = registry.get(Owner::anonymous(), &id("r")).unwrap();
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::TurnCap));
+    listener.abort();
 }
 
 #[tokio::test]
