@@ -506,6 +506,12 @@ fn a_store_that_freezes_holds_up_nothing_and_hears_later_what_was_told() {
              noticed after {noticed:?}, back after {back:?}"
         );
         assert!(frozen < usual + late + Duration::from_millis(60));
+        for gateway in &*gateways {
+            let waits = metric(gateway, "agent_store_wait_seconds_count").await;
+            let short = "agent_store_wait_seconds_bucket{le=\"0.1\"}";
+            let is_short = metric(gateway, short).await == waits;
+            assert!(is_short || late > Duration::from_millis(40), "{waits}");
+        }
     });
 }
 
