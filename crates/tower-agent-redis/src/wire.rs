@@ -160,6 +160,9 @@ pub(crate) fn heard(
         let barrier = barrier.into();
         return Ok(Some(Heard::Barrier { barrier }));
     }
+    if matches!(&*kind, "cool" | "unc" | "sti") {
+        return Ok(None);
+    }
     let owner = owner_of(&text("o")?).ok_or(Damaged)?;
     let id_of = |text: String| text.parse::<RunId>().map_err(|_| Damaged);
     Ok(match &*kind {
