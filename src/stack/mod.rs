@@ -245,7 +245,8 @@ impl AgentStack<Server> {
 
     /// Changes the layer that asks the store of a [shared](RunRegistry::share) registry.
     ///
-    /// The stack sets the layer's sources of ids, and its cap on turns.
+    /// The stack sets the layer's sources of ids, its cap on turns, and the fallback whose cooldowns and
+    /// sticky sessions the replicas share.
     #[must_use]
     pub fn run_store(mut self, change: impl FnOnce(RunStoreLayer) -> RunStoreLayer) -> Self {
         self.side.store = change(self.side.store);
@@ -285,7 +286,10 @@ impl AgentStack<Server> {
     pub fn layer(&self) -> ServerLayers {
         let side = self.side.clone();
         let runs = side.runs.idle_below(self.ceiling.earliest());
-        let store = side.store.within(&runs, &self.turns, &self.tokens);
+        let fallback = self.fallback.as_ref();
+        let store = side
+            .store
+            .within(&runs, &self.turns, &self.tokens, fallback);
         let store = Some(store).filter(RunStoreLayer::is_shared);
         let layers = Stack::new(Optional::new(store, |_| {}), side.responses);
         let layers = Stack::new(runs, layers);

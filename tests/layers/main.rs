@@ -38,6 +38,7 @@ mod pump;
 mod reasons;
 mod registry;
 mod replicas;
+mod replicas_candidates;
 mod retry_budget;
 mod run;
 mod run_layer;

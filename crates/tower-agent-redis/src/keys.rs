@@ -19,6 +19,11 @@ impl KeyNames {
         Self { prefix }
     }
 
+    /// A key of this tag.
+    pub(crate) fn tagged(&self, tag: u8, name: &str) -> String {
+        format!("{}:{{{tag:02}}}:{name}", self.prefix)
+    }
+
     /// The hash of a run.
     pub(crate) fn run(&self, run: &RunKey) -> String {
         let (tag, owner) = (

@@ -2,9 +2,9 @@
 //! [tower-agent](tower_agent).
 //!
 //! [`RedisRunStore`] is a [`RunStore`]: an end at one replica ends the run on all, a cap on turns
-//! holds for the sum of all replicas, a run's age counts from its first opening, and an abort of a
-//! session ends its runs everywhere. [`registry::store`](tower_agent::registry::store) says what
-//! holds.
+//! holds for the sum of all replicas, a run's age counts from its first opening, an abort of a
+//! session ends its runs everywhere, and cooldowns and sticky sessions hold for all.
+//! [`registry::store`](tower_agent::registry::store) says what holds.
 //!
 //! # Examples
 //!
@@ -50,24 +50,28 @@
 //! taken them. At most [`RunRegistry::ENDED`] ends wait; beyond them the oldest is dropped, and
 //! [counted](RedisStats::dropped). What a replica told in the last minute before a loss is told
 //! again, as a failover loses writes. So is what it knows of its live runs, if the server has
-//! lost them.
+//! lost them, and the cooldowns that run. A session's candidate is a hint: it does not wait.
 //!
 //! # What is stored
 //!
-//! Ids of runs, names of sessions, and the reasons, times and turns of runs. Of an owner only its
-//! [digest](tower_agent::Owner::digest).
+//! Ids of runs, names of sessions, the reasons, times and turns of runs, and labels of candidates. Of an
+//! owner only its [digest](tower_agent::Owner::digest); of hosts and accounts, too.
 //!
 //! | key below `ta1:{00}` to `ta1:{15}` | type | what |
 //! |---|---|---|
 //! | `:run:<owner>:<id>` | hash | the run: its incarnation, opening, session, parent, end, and the turns of each part |
 //! | `:ses:<owner>:<session>` | sorted set | the live runs of a session |
 //! | `:id:<id>`, `:sid:<session>` | set | the owners that have runs of an id, or in a session |
+//! | `:cand:<owner>:<session>` | hash | the candidates of a session, for as long as a live run is kept |
+//! | `:cool` | hash | the cooldowns, in `{00}`, until the last one ends |
 //! | `:log` | stream | about 10,000 news |
 //! | `:secret` | string | the fingerprint of the secret, in `{00}` |
-//! | `:probe` | string | what the last probe wrote, in `{00}` |
+//! | `:replicas` | sorted set | when each replica said last that it lives, in `{00}` |
+//! | `:re:<barrier>` | list | the replicas that have come as far, for five seconds |
 //!
 //! A key that holds something else is logged by its name, and questions about it fail, as if the
-//! store were lost for that run alone.
+//! store were lost for that run alone. News about candidates that cannot be stored are told
+//! nevertheless.
 //!
 //! [`RunStore`]: tower_agent::registry::store::RunStore
 //! [`RunStore::tell`]: tower_agent::registry::store::RunStore::tell
@@ -85,6 +89,7 @@
 )]
 
 mod address;
+mod candidates;
 mod error;
 mod keys;
 mod known;
@@ -114,7 +119,8 @@ use tokio::task::AbortHandle;
 use tower_agent::registry::{
     SharedSecret,
     store::{
-        Heard, NewsSubject, Reach, Recalled, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost,
+        Heard, NewsSubject, Reach, Recalled, RunNews, RunQuestion, RunStore, StoreFuture,
+        StoreLost, StoredCooldowns,
     },
 };
 
@@ -274,6 +280,10 @@ impl RunStore for RedisRunStore {
 
     fn next(self: Arc<Self>) -> StoreFuture<Heard> {
         Box::pin(async move { self.shared.next().await })
+    }
+
+    fn cooldowns(self: Arc<Self>) -> StoreFuture<Result<StoredCooldowns, StoreLost>> {
+        Box::pin(async move { self.shared.cooldowns().await })
     }
 }
 

@@ -14,6 +14,7 @@ use redis::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
+    candidates::{self, Clock},
     keys::TAGS,
     lock,
     shared::Shared,
@@ -90,6 +91,11 @@ impl Reader {
             cursor => number_of(first) <= number_of(cursor),
         };
         Ok(server == self.server && first.iter().zip(&self.cursors).all(is_whole))
+    }
+
+    async fn clock(&mut self) -> RedisResult<Clock> {
+        let cmd = redis::cmd("TIME");
+        Clock::read(cmd.query_async(&mut self.connection).await?)
     }
 
     /// Waits for entries, and reads them.
@@ -180,8 +186,18 @@ async fn read_on(shared: &Shared, reader: &mut Reader) -> RedisResult<()> {
         let entries = reader.read().await?;
         *lock(&shared.counts.read) = Instant::now();
         shared.counts.listens.store(true, Ordering::Release);
+        let has_times = |(_, entry): &(_, StreamId)| candidates::has_times(&entry.map);
+        let clock = match entries.iter().any(has_times) {
+            true => Some(reader.clock().await?),
+            false => None,
+        };
         for (at, entry) in entries {
-            match heard(&entry.map, &shared.commands.replica) {
+            let of_candidates = candidates::heard(&entry.map, &shared.commands.replica, clock);
+            let heard = match of_candidates {
+                Ok(None) => heard(&entry.map, &shared.commands.replica),
+                heard => heard,
+            };
+            match heard {
                 Ok(Some(heard)) => shared.hear(heard),
                 Ok(None) => {}
                 Err(_) => shared.log_damage(&reader.logs[at], &entry.id),

@@ -10,6 +10,8 @@ use tower_agent::{
     registry::store::{RunKey, RunNews},
 };
 
+use crate::candidates::is_hint;
+
 /// News, with all that makes it the same news if it is told twice.
 #[derive(Debug)]
 pub(crate) struct QueuedNews {
@@ -41,10 +43,11 @@ impl QueuedNews {
         }
     }
 
-    /// Whether the news are of a part alone, or an answer. A store that never hears them forgets the
-    /// part later.
+    /// Whether the news are of a part alone, an answer or a hint. A store that never hears them forgets
+    /// the part later.
     const fn is_minor(&self) -> bool {
         matches!(self.news, RunNews::Left { .. } | RunNews::CarriedOut { .. })
+            || is_hint(&self.news)
     }
 }
 

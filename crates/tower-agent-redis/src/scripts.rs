@@ -16,7 +16,7 @@ use crate::{
     wire::{encode_end, encode_spent},
 };
 
-struct Scripts {
+pub(crate) struct Scripts {
     alive: (Script, &'static str),
     carried_out: (Script, &'static str),
     ask: (Script, &'static str),
@@ -24,9 +24,13 @@ struct Scripts {
     spent: (Script, &'static str),
     left: (Script, &'static str),
     reopened: (Script, &'static str),
+    pub(crate) cooled: (Script, &'static str),
+    pub(crate) uncooled: (Script, &'static str),
+    pub(crate) cleared: (Script, &'static str),
+    pub(crate) served: (Script, &'static str),
 }
 
-static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
+pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
     let script = |text: &'static str| (Script::new(text), text);
     Scripts {
         alive: script(include_str!("scripts/alive.lua")),
@@ -36,6 +40,10 @@ static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
         spent: script(include_str!("scripts/spent.lua")),
         left: script(include_str!("scripts/left.lua")),
         reopened: script(include_str!("scripts/reopened.lua")),
+        cooled: script(include_str!("scripts/cooled.lua")),
+        uncooled: script(include_str!("scripts/uncooled.lua")),
+        cleared: script(include_str!("scripts/cleared.lua")),
+        served: script(include_str!("scripts/served.lua")),
     }
 });
 
@@ -54,10 +62,13 @@ pub(crate) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<
     ] {
         pipe.cmd("SCRIPT").arg("LOAD").arg(text);
     }
+    for (_, text) in [&all.cooled, &all.uncooled, &all.cleared, &all.served] {
+        pipe.cmd("SCRIPT").arg("LOAD").arg(text);
+    }
     pipe.exec_async(connection).await
 }
 
-fn run(script: &(Script, &str), keys: &[&str]) -> Cmd {
+pub(crate) fn run(script: &(Script, &str), keys: &[&str]) -> Cmd {
     let mut cmd = redis::cmd("EVALSHA");
     cmd.arg(script.0.get_hash()).arg(keys.len()).arg(keys);
     cmd
@@ -74,7 +85,7 @@ pub(crate) struct Commands {
     pub(crate) keys: KeyNames,
     /// The name of this replica: no other one has it.
     pub(crate) replica: String,
-    ttl_ms: u128,
+    pub(crate) ttl_ms: u128,
     /// The fingerprint of the secret, as 32 hexadecimal digits.
     fingerprint: String,
 }
@@ -246,7 +257,7 @@ impl Commands {
                 cmd.arg(item.fresh).arg(self.ttl_ms.to_string());
                 cmd
             }
-            _ => return None,
+            news => return self.tell_of_candidates(news),
         })
     }
 

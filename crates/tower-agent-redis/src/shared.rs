@@ -24,6 +24,7 @@ use tower_agent::{
 
 use crate::{
     address::Address,
+    candidates::is_hint,
     keys::{tag_of, tag_of_run},
     known::Known,
     link::{Link, Trouble},
@@ -126,6 +127,8 @@ impl Shared {
         if let Some(parent) = &question.parent {
             self.read_end(&mut pipe, question, parent);
         }
+        let before_candidates = pipe.len();
+        self.ask_candidates(question, &mut pipe);
         let mut replies = self.send(&mut connection, &pipe).await;
         if let Ok(answers) = &replies {
             let first = answers[at].as_ref().err().map(Trouble::of);
@@ -138,9 +141,14 @@ impl Shared {
             }
         }
         let answered = async {
-            let mut replies = replies?.into_iter().skip(at);
+            let mut replies = replies?;
+            let candidates = replies.drain(before_candidates..).next();
+            let mut replies = replies.into_iter().skip(at);
             let answer = replies.next().unwrap_or(Ok(Value::Nil));
             let (mut recalled, parent) = self.read(question, answer)?;
+            if let Some(candidates) = candidates {
+                recalled.candidates = self.read_candidates(question, candidates);
+            }
             if let Some(parent) = parent {
                 let reply = match replies.next() {
                     Some(reply) if question.parent.as_ref() == Some(&parent) => reply,
@@ -252,6 +260,9 @@ impl Shared {
                 }
                 Pushed::Another => {}
             }
+            return;
+        }
+        if is_hint(&news) && !self.link.is_up() {
             return;
         }
         let session = match &news {
@@ -392,7 +403,7 @@ impl Shared {
             | RunNews::Left { run, .. }
             | RunNews::Spent { run, .. }
             | RunNews::Reopened { run } => self.commands.keys.run(run),
-            _ => String::new(),
+            news => self.commands.key_of_candidates(news),
         };
         self.log_damage(&key, cause);
     }

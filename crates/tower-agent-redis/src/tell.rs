@@ -285,7 +285,7 @@ impl Teller {
             return self.shared.hear_spent(run, reply);
         }
         if !matches!(item.news, RunNews::Ended { .. }) {
-            return;
+            return self.shared.check_candidates(&item.news, reply);
         }
         let reply = from_redis_value::<(u8, String, String)>(reply);
         let Ok((stored, incarnation, damage)) = reply else {

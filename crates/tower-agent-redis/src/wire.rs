@@ -160,6 +160,9 @@ pub(crate) fn heard(
         let barrier = barrier.into();
         return Ok(Some(Heard::Barrier { barrier }));
     }
+    if matches!(&*kind, "cool" | "unc" | "sti") {
+        return Ok(None);
+    }
     let id_of = |text: String| text.parse::<RunId>().map_err(|_| Damaged);
     let target = match &*kind {
         "all" => Some(AbortTarget::Run(id_of(text("i")?)?)),

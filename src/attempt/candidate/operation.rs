@@ -16,7 +16,7 @@ pub(crate) enum Operation {
 }
 
 impl Operation {
-    pub(super) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 8] = [
         Self::ChatCompletions,
         Self::Responses,
         Self::Messages,

@@ -16,12 +16,14 @@ use super::{
     cooldown::{CandidateCooldowns, Cooldowns},
     policy::FallbackPolicy,
     settings::FallbackSettings,
+    sticky_sessions::StickySessions,
 };
 use crate::{
     attempt::{AttemptBody, AttemptSettings, Attempts, Candidate, Operation, RetryBudget},
     body::ReplayBody,
     error::BoxError,
     llm::failure::{Classifier, FailureClass},
+    registry::RunRegistry,
 };
 
 /// Moves a call to another model when an attempt fails: see the [module](super).
@@ -102,11 +104,26 @@ impl ModelFallbackLayer {
     /// [`CandidateOrder`](crate::CandidateOrder) keeps it. By default each request starts at the
     /// candidate that it names. The [`RunLayer`](crate::RunLayer) defines the session; the setting
     /// affects neither a run without one nor a form without a readable model. Clones of the layer share the
-    /// sessions, and remember at least the last 4,096.
+    /// sessions, and remember at least the last 4,096. Replicas may
+    /// [share](crate::registry::store#candidates) them.
     #[must_use]
     pub fn sticky(mut self, sticky: bool) -> Self {
         self.settings.sessions = sticky.then(Arc::default);
         self
+    }
+
+    /// Shares the cooldowns and the sticky sessions with the other replicas of the registry.
+    pub(crate) fn share_with(&self, registry: &RunRegistry) {
+        if let Some(cooldowns) = &self.settings.cooldowns {
+            cooldowns.share(registry);
+        }
+        if let Some(sessions) = &self.settings.sessions {
+            sessions.share(registry, &self.settings.candidates);
+        }
+    }
+
+    pub(crate) const fn sessions(&self) -> Option<&Arc<StickySessions>> {
+        self.settings.sessions.as_ref()
     }
 
     /// Sets whether the candidates share the time that is left until a deadline; by default they do.

@@ -172,6 +172,7 @@ mod sticky_sessions;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use self::sticky_sessions::StickySessions;
 pub use self::{
     cooldown::Cooldowns,
     layer::{ModelFallback, ModelFallbackBody, ModelFallbackFuture, ModelFallbackLayer},

@@ -297,8 +297,8 @@ impl AttemptPolicy for FallbackPolicy {
     fn note_served(&self, attempt: &Run) -> Option<Box<dyn CompletionObserver>> {
         self.log_served();
         if let (Some(sessions), Some(session)) = (&self.settings.sessions, self.session) {
-            if let Some(served) = self.route.at(self.current) {
-                sessions.insert(session, served);
+            if let (Some(served), Some(own)) = (self.route.at(self.current), &self.own) {
+                sessions.serve(session, served, own);
             }
         }
         let cooldowns = self.settings.cooldowns.as_ref()?.handle.clone();

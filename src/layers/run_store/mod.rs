@@ -5,7 +5,8 @@
 //! [shared](crate::RunRegistry::share). A run that has ended elsewhere refuses the request, without
 //! an upstream call. A run that was opened elsewhere is opened here with its age, so that its
 //! ceiling counts from its first opening. If a [`TurnCapLayer`] further in caps the request, the
-//! layer asks for its turn with the same question.
+//! layer asks for its turn with the same question. With a fallback layer that is sticky, the answer also
+//! has the candidates of the request's session.
 //!
 //! # What asks
 //!
@@ -61,6 +62,7 @@ use tower_service::Service;
 use crate::{
     error::BoxError,
     layers::{
+        model_fallback::{ModelFallbackLayer, StickySessions},
         run::{RunLayer, RunName},
         token_cap::TokenCapLayer,
         turn_cap::TurnCapLayer,
@@ -81,6 +83,7 @@ pub struct RunStoreLayer {
     runs: RunLayer,
     turns: Option<TurnCapLayer>,
     caps_tokens: bool,
+    sessions: Option<Arc<StickySessions>>,
     wait: Duration,
     refuses: bool,
 }
@@ -93,6 +96,7 @@ impl RunStoreLayer {
             runs: runs.clone(),
             turns: None,
             caps_tokens: false,
+            sessions: None,
             wait: WAIT,
             refuses: false,
         }
@@ -109,6 +113,19 @@ impl RunStoreLayer {
     #[must_use]
     pub const fn tokens(mut self, tokens: &TokenCapLayer) -> Self {
         self.caps_tokens = tokens.is_capped();
+        self
+    }
+
+    /// Shares the cooldowns and the sticky sessions of `fallback`, a layer further in, with the other
+    /// replicas.
+    ///
+    /// Call it with the layer as it is in the stack, and after
+    /// [`RunRegistry::share`](crate::RunRegistry::share). The program runs
+    /// [`listen`](crate::RunRegistry::listen).
+    #[must_use]
+    pub fn fallback(mut self, fallback: &ModelFallbackLayer) -> Self {
+        fallback.share_with(self.runs.registry());
+        self.sessions = fallback.sessions().cloned();
         self
     }
 
@@ -134,9 +151,14 @@ impl RunStoreLayer {
         runs: &RunLayer,
         turns: &TurnCapLayer,
         tokens: &TokenCapLayer,
+        fallback: Option<&ModelFallbackLayer>,
     ) -> Self {
         let runs = runs.clone();
-        Self { runs, ..self }.turns(turns).tokens(tokens)
+        let layer = Self { runs, ..self }.turns(turns).tokens(tokens);
+        match fallback {
+            Some(fallback) => layer.fallback(fallback),
+            None => layer,
+        }
     }
 
     /// Whether there is a store to ask.
@@ -284,6 +306,7 @@ impl RunStoreLayer {
             session,
             parent,
             turns,
+            is_sticky: self.sessions.is_some(),
         };
         let asked = Asked {
             question,
@@ -334,6 +357,9 @@ where
                 let (granted, elsewhere) = (recalled.granted, recalled.turns_elsewhere);
                 self.part.learn(recalled.incarnation, granted, elsewhere);
                 self.part.learn_spent(recalled.spent_elsewhere);
+                if let Some(sessions) = &self.layer.sessions {
+                    sessions.learn(&recalled.candidates);
+                }
                 age = recalled.age;
             }
             Err(StoreLost) => {

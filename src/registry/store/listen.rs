@@ -49,10 +49,11 @@ impl RunRegistry {
     pub fn listen(&self) -> impl Future<Output = ()> + Send + use<> {
         let registry = self.downgrade();
         let store = self.state.parts.store().cloned();
+        let candidates = Arc::clone(&self.state.parts.candidates);
         async move {
             let Some(store) = store else { return };
             loop {
-                let heard = Arc::clone(&store).next().await;
+                let heard = candidates.next(&store).await;
                 let Some(registry) = registry.upgrade() else {
                     return;
                 };
@@ -74,7 +75,13 @@ impl RunRegistry {
                     } => registry.learn_spent(&run, incarnation, elsewhere),
                     Heard::Barrier { barrier } => store.tell(RunNews::CarriedOut { barrier }),
                     Heard::AbortedForAll(target) => drop(registry.abort_here(&target)),
-                    Heard::Hole => registry.ask_anew(&store).await,
+                    Heard::CooldownBegan(cooldown) => candidates.hear_began(&cooldown),
+                    Heard::CooldownEnded { key, window } => candidates.hear_ended(key, window),
+                    Heard::SessionServed(served) => candidates.hear_served(served),
+                    Heard::Hole => {
+                        candidates.read(&store).await;
+                        registry.ask_anew(&store).await;
+                    }
                 }
             }
         }
@@ -189,6 +196,7 @@ impl RunRegistry {
                 session: run.session(),
                 parent: None,
                 turns: None,
+                is_sticky: false,
             };
             let Ok(recalled) = Arc::clone(store).ask(question).await else {
                 // Another hole follows once the store is back; a damaged key hides no other run.

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     AbortTarget, Heard, NewsSubject, Reach, Recalled, RunEnd, RunKey, RunNews, RunQuestion,
-    RunStore, StoreFuture, StoreLost,
+    RunStore, StoreFuture, StoreLost, StoredCooldowns, memory_candidates::KeptCandidates,
 };
 use crate::{
     lock::Lock,
@@ -56,6 +56,7 @@ struct StoredRuns {
     incarnations: u64,
     /// The number of runs at which those that expired are removed.
     sweep_at: usize,
+    candidates: KeptCandidates,
 }
 
 /// What the store knows of a run.
@@ -243,6 +244,15 @@ impl RunStore for InMemoryReplica {
             }
         })
     }
+
+    fn cooldowns(self: Arc<Self>) -> StoreFuture<Result<StoredCooldowns, StoreLost>> {
+        Box::pin(async move {
+            if self.waiting.lock().is_some() {
+                return Err(StoreLost);
+            }
+            Ok(self.store.shared.lock().candidates.list())
+        })
+    }
 }
 
 impl StoredRun {
@@ -262,12 +272,14 @@ impl StoredRuns {
     fn answer(&mut self, question: RunQuestion) -> Recalled {
         let now = Instant::now();
         self.sweep(now);
+        let candidates = self.candidates.of_session(&question);
         let RunQuestion {
             run,
             part,
             session,
             parent,
             turns,
+            is_sticky: _,
         } = question;
         let incarnations = &mut self.incarnations;
         let known = self.runs.entry(run.clone()).or_insert_with(|| {
@@ -291,6 +303,7 @@ impl StoredRuns {
                 .unwrap_or(now)
                 .saturating_duration_since(known.opened),
             end: known.end.clone(),
+            candidates,
             ..Recalled::default()
         };
         if known.end.is_none() {
@@ -430,6 +443,27 @@ impl StoredRuns {
                 });
                 Heard::AbortedForAll(target)
             }
+            RunNews::CooldownBegan(cooldown) => {
+                let heard = self.candidates.begin(cooldown);
+                return self.tell_all(heard);
+            }
+            RunNews::CooldownEnded { key, window } => {
+                let heard = self.candidates.end(key, window);
+                return self.tell_all(heard);
+            }
+            RunNews::CooldownsCleared {
+                candidate,
+                keys,
+                at,
+            } => {
+                let ended = self.candidates.clear(&candidate, &keys, at);
+                return self.tell_all(ended);
+            }
+            RunNews::SessionServed {
+                owner,
+                session,
+                served,
+            } => self.candidates.serve(owner, session, served),
         };
         self.send(from, &heard);
     }
@@ -454,6 +488,14 @@ impl StoredRuns {
             });
         }
         (barrier, others)
+    }
+
+    /// Lets all replicas hear, also the one that told.
+    fn tell_all(&self, heard: impl IntoIterator<Item = Heard>) {
+        for heard in heard {
+            let replicas = self.replicas.iter();
+            replicas.for_each(|inbox| inbox.push(heard.clone()));
+        }
     }
 
     /// Stores the abort of these runs, also of those that no replica holds now.

@@ -8,12 +8,36 @@
 //! - a cap on turns holds for the sum of all parts;
 //! - a cap on tokens, or on their cost, holds for the sum of what the parts have told;
 //! - the age of a run counts from its first opening, wherever that was;
-//! - an abort of a session ends its runs on all replicas.
+//! - an abort of a session ends its runs on all replicas;
+//! - a cooldown keeps all replicas away from a candidate, for the time that is left, and a cleared
+//!   one keeps none;
+//! - a [sticky](crate::ModelFallbackLayer::sticky) session goes first to the candidate that served it
+//!   elsewhere.
 //!
 //! A [`RunStoreLayer`](crate::layers::run_store::RunStoreLayer) asks the store before a request
 //! finds its run; a replica that only tells and listens lets the caps hold for itself alone. A
 //! shutdown, a completion and what a registry forgets are never told: a replica that stops ends no
 //! run elsewhere.
+//!
+//! # Candidates
+//!
+//! A [`RunStoreLayer`](crate::layers::run_store::RunStoreLayer) connects the cooldowns and the
+//! sticky sessions of a fallback layer with the store; [`AgentStack`](crate::AgentStack) does so for
+//! its own. Replicas find a candidate by digests of its settings, under their common
+//! [secret](crate::registry::SharedSecret), in whatever order they list theirs; one that a replica
+//! does not have means nothing to it.
+//!
+//! | what | elsewhere |
+//! |---|---|
+//! | a window begins | it holds, with its class, for the time that is left; of two for one key the longer one |
+//! | a call that a candidate serves ends its windows | they end, those that began after the call excepted |
+//! | [`Cooldowns::clear`](crate::Cooldowns::clear) | the windows end that began before it |
+//! | probes, suspicions, retry budgets, health | stay each replica's own |
+//! | a session gets another candidate | a hint: a candidate in a cooldown is passed over |
+//!
+//! A replica reads the running windows when it begins to listen, and whenever it may have missed
+//! news. A session's candidate comes with the news, and with the answer about a run that the session
+//! opens. Of sessions without a name nothing is told.
 //!
 //! # The same instant
 //!
@@ -44,14 +68,24 @@
 //! # }
 //! ```
 
+mod candidates;
 mod listen;
 mod memory;
+mod memory_candidates;
 mod parts;
 
-pub use self::memory::{InMemoryReplica, InMemoryRunStore};
-pub(crate) use self::parts::{AskedRun, Parts};
+pub(crate) use self::{
+    candidates::HearsOfCandidates,
+    parts::{AskedRun, Parts},
+};
+pub use self::{
+    candidates::{SharedCooldown, StickyCandidate, StoredCooldowns},
+    memory::{InMemoryReplica, InMemoryRunStore},
+};
 
 use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use tokio::time::Instant;
 
 use super::Owner;
 use crate::run::{RunId, TerminalReason, Terminated, TokenMeasure, TokensSpent};
@@ -97,6 +131,11 @@ pub trait RunStore: fmt::Debug + Send + Sync + 'static {
     ///
     /// The future must not lose news when it is dropped.
     fn next(self: Arc<Self>) -> StoreFuture<Heard>;
+
+    /// Lists the cooldowns of all replicas.
+    ///
+    /// What this replica told before, and the store has taken, is among them.
+    fn cooldowns(self: Arc<Self>) -> StoreFuture<Result<StoredCooldowns, StoreLost>>;
 }
 
 /// A run among those of all replicas: its owner, and its given id.
@@ -148,6 +187,8 @@ pub struct RunQuestion {
     pub parent: Option<RunId>,
     /// The turns that the part needs; `None` if nothing caps them.
     pub turns: Option<TurnsAsked>,
+    /// Whether the candidates of the session are asked for, too.
+    pub is_sticky: bool,
 }
 
 impl RunQuestion {
@@ -160,6 +201,7 @@ impl RunQuestion {
             session: None,
             parent: None,
             turns: None,
+            is_sticky: false,
         }
     }
 }
@@ -192,6 +234,8 @@ pub struct Recalled {
     pub turns_elsewhere: u32,
     /// What the other parts have spent, as far as they have told.
     pub spent_elsewhere: TokensSpent,
+    /// The candidates that served the question's session last, by the model that it asked for.
+    pub candidates: Vec<StickyCandidate>,
 }
 
 /// The end of a run, as one replica stored it.
@@ -315,6 +359,34 @@ pub enum RunNews {
     },
     /// An operator aborted these runs, of all owners.
     AbortedForAll(AbortTarget),
+    /// A cooldown has begun. Told twice, it is one.
+    CooldownBegan(SharedCooldown),
+    /// A call that the candidate serves has ended this window, but no other one of the key.
+    CooldownEnded {
+        /// The key of the window.
+        key: u64,
+        /// The number of the window.
+        window: u64,
+    },
+    /// The program clears the cooldowns of a candidate.
+    CooldownsCleared {
+        /// The label of the candidate.
+        candidate: Arc<str>,
+        /// The digests of its models, accounts and hosts.
+        keys: Vec<u64>,
+        /// When it did. A window that has begun later stays.
+        at: Instant,
+    },
+    /// A session has another candidate than before. A store that cannot be reached need not keep
+    /// these news.
+    SessionServed {
+        /// The owner of the session.
+        owner: Owner,
+        /// The name of the session.
+        session: Arc<str>,
+        /// The candidate.
+        served: StickyCandidate,
+    },
 }
 
 /// What an operator aborts: the runs of an id, or those of a session, of all owners.
@@ -367,7 +439,20 @@ pub enum Heard {
     /// An operator aborted these runs, of all owners. Of a run that the store knows, its end was
     /// heard before.
     AbortedForAll(AbortTarget),
-    /// News were lost, or the store was away: the replica asks anew for each of its runs.
+    /// A cooldown has begun. A replica hears its own, too: the store's order decides which number a
+    /// window has.
+    CooldownBegan(SharedCooldown),
+    /// This window has ended before its time, by whichever replica.
+    CooldownEnded {
+        /// The key of the window.
+        key: u64,
+        /// The number of the window.
+        window: u64,
+    },
+    /// A session has this candidate.
+    SessionServed(StickyCandidate),
+    /// News were lost, or the store was away: the replica asks anew for each of its runs, and for the
+    /// cooldowns.
     Hole,
 }
 

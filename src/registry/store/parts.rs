@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{RunKey, RunNews, RunStore};
+use super::{RunKey, RunNews, RunStore, candidates::CandidateListeners};
 use crate::{
     lock::Lock,
     run::{PartLink, SharedRun, TokensSpent, TurnUnderWay},
@@ -17,6 +17,7 @@ use crate::{
 pub(crate) struct Parts {
     store: OnceLock<Arc<dyn RunStore>>,
     known: Arc<Lock<Known>>,
+    pub(super) candidates: Arc<CandidateListeners>,
 }
 
 /// The parts by their runs, each with its number.

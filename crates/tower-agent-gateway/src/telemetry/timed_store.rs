@@ -3,6 +3,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::time::Instant;
 use tower_agent::registry::store::{
     Heard, NewsSubject, Reach, Recalled, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost,
+    StoredCooldowns,
 };
 
 use super::metrics::record_store_wait;
@@ -42,6 +43,10 @@ impl<S: RunStore> RunStore for TimedStore<S> {
 
     fn next(self: Arc<Self>) -> StoreFuture<Heard> {
         Arc::clone(&self.0).next()
+    }
+
+    fn cooldowns(self: Arc<Self>) -> StoreFuture<Result<StoredCooldowns, StoreLost>> {
+        Arc::clone(&self.0).cooldowns()
     }
 
     fn reach(

@@ -7,6 +7,7 @@
     reason = "these are tests"
 )]
 
+mod candidates;
 mod loss;
 mod model;
 mod processes;

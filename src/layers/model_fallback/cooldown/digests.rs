@@ -75,6 +75,16 @@ pub(super) fn model_of_account(model: u64, account: u64) -> u64 {
     digest([Some(b"model of account"), Some(&model), Some(&account)])
 }
 
+pub(super) fn candidate(model: u64, account: Option<u64>, dialect: &str) -> u64 {
+    let (model, account) = (model.to_le_bytes(), account.map(u64::to_le_bytes));
+    digest([
+        Some(b"candidate"),
+        Some(&model),
+        account.as_ref().map(|it| it.as_slice()),
+        Some(dialect.as_bytes()),
+    ])
+}
+
 /// What stands for the owner of a caller's credentials.
 pub(crate) fn digest_owner(caller: &HeaderMap) -> u64 {
     digest_account(b"owner", [None; 3], account_headers(caller))

@@ -3,10 +3,12 @@
 //! This file has the program's handle, [`Cooldowns`], and the keys by which a candidate cools down.
 
 mod digests;
+mod replicas;
 mod windows;
 
 pub(crate) use self::{
     digests::{digest_owner, digest_prompt},
+    replicas::digest_candidate,
     windows::{
         CooldownBackoff, CooldownKey, CooldownProbe, CooldownState, CooldownWindows, Keys, Witness,
     },
@@ -15,7 +17,7 @@ pub(crate) use self::{
 use std::{
     fmt,
     sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
@@ -32,6 +34,7 @@ use crate::{
         failure::{ActiveCooldown, Failure, FailureClass},
     },
     lock::Lock,
+    registry::store::{RunNews, RunStore},
     run::TerminalReason,
 };
 
@@ -83,6 +86,9 @@ use crate::{
 /// By default a candidate gets at most one call as a probe every 30 s, in the last two minutes of a
 /// window. The first probe comes 30 s after the last failure, or later.
 ///
+/// Processes may share their windows, as they share their runs: see
+/// [`registry::store`](crate::registry::store#candidates).
+///
 /// Cooldowns are cheap to clone; clones share the windows, of which at most 256 are stored. The
 /// clock is tokio's.
 ///
@@ -101,6 +107,7 @@ pub struct Cooldowns {
     probe: CooldownProbe,
 }
 
+#[derive(Debug)]
 struct SharedCooldowns {
     opened: Instant,
     windows: Lock<CooldownWindows>,
@@ -109,6 +116,8 @@ struct SharedCooldowns {
     /// The number of stored windows: mostly 0, and then a call without a failure takes no lock.
     known: AtomicUsize,
     owners: RecentOwners,
+    /// The store of the replicas that share the windows.
+    store: OnceLock<Arc<dyn RunStore>>,
 }
 
 /// Whether the calls of the last hour had one owner.
@@ -145,6 +154,7 @@ impl Cooldowns {
                 candidates: Lock::default(),
                 known: AtomicUsize::new(0),
                 owners: RecentOwners::default(),
+                store: OnceLock::new(),
             }),
             backoff: CooldownBackoff::new(),
             probe: CooldownProbe {
@@ -231,8 +241,8 @@ impl Cooldowns {
 
     /// Ends the cooldowns of the candidate with this [label](Candidate::label).
     ///
-    /// The method also ends those of the candidate's account and host, and returns how many were
-    /// running. Calls go to the candidate at once, and its next failure begins a new row. A
+    /// The method also ends those of the candidate's account and host, at all
+    /// [replicas](crate::registry::store), and returns how many were running here. Calls go to the candidate at once, and its next failure begins a new row. A
     /// cooldown of a caller's own account ends only if a failure of this candidate began it.
     #[allow(clippy::must_use_candidate, reason = "callers may not need the count")]
     pub fn clear(&self, candidate: &str) -> usize {
@@ -245,6 +255,13 @@ impl Cooldowns {
         let mut windows = self.shared.windows.lock();
         let running = windows.clear(candidate, &digests, now);
         self.shared.known.store(windows.len(), Ordering::Release);
+        if let Some(store) = self.shared.store.get() {
+            store.tell(RunNews::CooldownsCleared {
+                candidate: candidate.into(),
+                keys: digests,
+                at: Instant::now(),
+            });
+        }
         running
     }
 
@@ -333,7 +350,8 @@ impl Cooldowns {
     fn lift(&self, keys: &Keys, began: Duration) {
         if !self.is_empty() {
             let now = self.now();
-            self.shared.windows.lock().lift(keys, began, now);
+            let mut windows = self.shared.windows.lock();
+            self.shared.tell_lifted(windows.lift(keys, began, now));
         }
     }
 
@@ -348,12 +366,11 @@ impl Cooldowns {
     fn note(&self, keys: &Keys, rest: Rest, is_sole: bool) {
         let now = self.now();
         let mut windows = self.shared.windows.lock();
-        #[cfg_attr(
-            not(feature = "metrics"),
-            allow(unused_variables, reason = "a metric counts it")
-        )]
         let begins = windows.fail(keys, rest, is_sole, &self.backoff, now);
         self.shared.known.store(windows.len(), Ordering::Release);
+        if let Some(store) = self.shared.store.get().filter(|_| begins) {
+            self.shared.tell_begun(&mut windows, &**store);
+        }
         drop(windows);
         #[cfg(feature = "metrics")]
         if begins {

@@ -1,3 +1,5 @@
+mod told;
+
 use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use crate::llm::{
@@ -37,6 +39,8 @@ struct CooldownEntry {
     strikes: u32,
     /// The time at which the window began.
     since: Duration,
+    /// The time from which this replica knows the window: `since`, or later if another one began it.
+    known: Duration,
     until: Duration,
     /// The time of the last recorded failure, or of the last claimed probe that was not given back,
     /// whichever is later.
@@ -48,7 +52,17 @@ struct CooldownEntry {
     candidate: Arc<str>,
     /// The account of the candidate that failed.
     account: CooldownKey,
+    /// The digests of its model and its host.
+    model: u64,
+    host: u64,
+    /// The number by which replicas know the window.
+    window: u64,
+    /// Whether the other replicas were told of it.
+    is_told: bool,
 }
+
+/// The keys and numbers of windows that were ended while they ran.
+pub(crate) type Lifted = [Option<(u64, u64)>; 4];
 
 /// The settings for probes of a candidate that is in a cooldown.
 #[derive(Clone, Copy, Debug)]
@@ -216,11 +230,16 @@ impl CooldownWindows {
             class,
             strikes,
             since: now,
+            known: now,
             until: now.saturating_add(window),
             last_contact: now,
             contact_before_probe: None,
             candidate: Arc::clone(&keys.candidate),
             account: keys.account,
+            model: keys.model.digest,
+            host: keys.provider.digest,
+            window: fastrand::u64(..),
+            is_told: false,
         };
         self.entries.insert(key, entry);
         true
@@ -256,22 +275,21 @@ impl CooldownWindows {
     /// Ends the windows that began no later than `began`, the start of an attempt that serves.
     ///
     /// These windows stay stored, so a later failure may still continue their rows.
-    pub(crate) fn lift(&mut self, keys: &Keys, began: Duration, now: Duration) {
+    pub(crate) fn lift(&mut self, keys: &Keys, began: Duration, now: Duration) -> Lifted {
         self.trust(keys, began);
-        for key in keys.all() {
-            if let Some(entry) = self.entries.get_mut(&key) {
-                if entry.since <= began {
-                    entry.until = entry.until.min(now);
-                }
-            }
-        }
+        keys.all().map(|key| {
+            let entry = self.entries.get_mut(&key);
+            let entry = entry.filter(|it| it.known <= began && it.until > now)?;
+            entry.until = now;
+            Some((key.digest, entry.window))
+        })
     }
 
     /// Removes the windows that began no later than `began`, and so ends their rows.
     pub(crate) fn succeed(&mut self, keys: &Keys, began: Duration) {
         self.trust(keys, began);
         for key in keys.all() {
-            if self.entries.get(&key).is_some_and(|it| it.since <= began) {
+            if self.entries.get(&key).is_some_and(|it| it.known <= began) {
                 self.entries.remove(&key);
             }
         }

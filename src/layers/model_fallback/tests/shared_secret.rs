@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, env, process::Command};
 
 use super::super::{
-    cooldown::{CandidateCooldowns, Cooldowns},
+    cooldown::{CandidateCooldowns, Cooldowns, digest_candidate},
     sticky_sessions::digest_session,
 };
 use crate::{
@@ -21,7 +21,7 @@ const SECRET: &str = "f2c1a7f94be6d3055d1b7f8cbb0c4e21";
 
 /// The digests of [`SECRET`]. Replicas of two versions do not work together if these differ, so a
 /// change of them is one that users must know of.
-const DIGESTS: [(&str, &str); 14] = [
+const DIGESTS: [(&str, &str); 16] = [
     ("owner", "b207aa1af46ebe24527295f854d5b099"),
     ("nobody", "a1730fb768a3c8b1b59523b678920e3f"),
     ("printed owner", "owner-4659676a522545e6"),
@@ -39,6 +39,8 @@ const DIGESTS: [(&str, &str); 14] = [
     ("forwarding", "7605d39de827bdb6"),
     ("caller's account", "66f7d88a32cda375"),
     ("named account", "3810cd8ac3d9c371"),
+    ("candidate", "fb73c29071084a83"),
+    ("candidate of callers", "930566646d66609b"),
 ];
 
 fn again(test: &str, secret: &str) -> String {
@@ -114,6 +116,15 @@ fn digests() -> Vec<(&'static str, String)> {
     }
     for (at, (name, _)) in candidates.iter().enumerate() {
         digests.push((name, format!("{:016x}", keys(at).account.digest)));
+    }
+    for (name, candidate) in [
+        ("candidate", own()),
+        (
+            "candidate of callers",
+            candidate().forward_credentials(true),
+        ),
+    ] {
+        digests.push((name, format!("{:016x}", digest_candidate(&candidate))));
     }
     digests
 }
