@@ -280,6 +280,10 @@ impl RunStore for LateAnswers {
         Arc::clone(&self.store).next()
     }
 
+    fn cooldowns(self: Arc<Self>) -> StoreFuture<Result<StoredCooldowns, StoreLost>> {
+        Arc::clone(&self.store).cooldowns()
+    }
+
     fn reach(
         self: Arc<Self>,
         about: NewsSubject,
