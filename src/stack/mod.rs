@@ -285,7 +285,9 @@ impl AgentStack<Server> {
     pub fn layer(&self) -> ServerLayers {
         let side = self.side.clone();
         let runs = side.runs.idle_below(self.ceiling.earliest());
-        let store = side.store.within(&runs, &self.turns, &self.tokens);
+        let store = side
+            .store
+            .within(&runs, &self.turns, &self.tokens, &side.owners);
         let store = Some(store).filter(RunStoreLayer::is_shared);
         let layers = Stack::new(Optional::new(store, |_| {}), side.responses);
         let layers = Stack::new(runs, layers);

@@ -237,6 +237,10 @@ impl Shared {
     }
 
     pub(crate) fn tell(&self, news: RunNews) {
+        // Nothing is asked about owners, so nothing is told.
+        if matches!(news, RunNews::Counted(_)) {
+            return;
+        }
         if let RunNews::Spent {
             run,
             part,

@@ -3,8 +3,8 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use super::{
-    AbortTarget, Heard, NewsSubject, Parts, Reach, RunEnd, RunKey, RunNews, RunQuestion, RunStore,
-    TokenCapReached,
+    AbortTarget, Heard, NewsSubject, OwnerElsewhere, Parts, Reach, RunEnd, RunKey, RunNews,
+    RunQuestion, RunStore, TokenCapReached,
 };
 use crate::{
     registry::{Owner, RunRegistry},
@@ -74,7 +74,17 @@ impl RunRegistry {
                     } => registry.learn_spent(&run, incarnation, elsewhere),
                     Heard::Barrier { barrier } => store.tell(RunNews::CarriedOut { barrier }),
                     Heard::AbortedForAll(target) => drop(registry.abort_here(&target)),
-                    Heard::Hole => registry.ask_anew(&store).await,
+                    Heard::OwnerCounted {
+                        owner,
+                        number,
+                        elsewhere,
+                    } => registry.learn_owner(owner, number, elsewhere),
+                    Heard::Hole => {
+                        if let Some(owners) = registry.state.owners.get() {
+                            owners.tell_all();
+                        }
+                        registry.ask_anew(&store).await;
+                    }
                 }
             }
         }
@@ -160,6 +170,12 @@ impl RunRegistry {
         }
     }
 
+    fn learn_owner(&self, owner: Owner, number: u64, elsewhere: OwnerElsewhere) {
+        if let Some(owners) = self.state.owners.get() {
+            owners.learn(owner, number, elsewhere);
+        }
+    }
+
     fn abort_as_told(&self, owner: Owner, session: &str, spared: Option<&RunId>) {
         let runs = self.state.sessions.lock().find(session, Some(owner));
         for run in runs {
@@ -189,6 +205,7 @@ impl RunRegistry {
                 session: run.session(),
                 parent: None,
                 turns: None,
+                owner: None,
             };
             let Ok(recalled) = Arc::clone(store).ask(question).await else {
                 // Another hole follows once the store is back; a damaged key hides no other run.
