@@ -9,6 +9,7 @@
 
 mod loss;
 mod model;
+mod owners;
 mod processes;
 mod proxy;
 mod replica;
