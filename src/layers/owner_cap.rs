@@ -14,7 +14,8 @@
 //! - [Tokens in an hour](OwnerCaps::tokens_per_hour), and their cost: those of all runs, counted as
 //!   [`TokenCapLayer`](crate::TokenCapLayer) counts them.
 //!
-//! All layers of one registry share one count. The layer counts no request of a run that has ended,
+//! All layers of one registry share one count. Replicas that [share](crate::RunRegistry::share) their
+//! runs share it too: see [below](#several-replicas). The layer counts no request of a run that has ended,
 //! and no call that the program attached to a run. The tokens of attached calls count once a
 //! request of their run has passed this layer.
 //!
@@ -39,6 +40,17 @@
 //! By default the owner is the caller's key, so a caller with several keys is several owners, and a
 //! caller that invents keys escapes the caps. Unless a layer further out refuses unknown keys, set
 //! the owner of each request with [`RunLayer::owner_by`](crate::RunLayer::owner_by).
+//!
+//! # Several replicas
+//!
+//! With a [store](crate::registry::store), and a
+//! [`RunStoreLayer`](crate::layers::run_store::RunStoreLayer) that [knows this
+//! layer](crate::layers::run_store::RunStoreLayer::owners), the caps hold for the sum of all
+//! replicas: exactly for runs and turns, and for tokens up to what the others spend between two
+//! frames of a stream, or in the quarter of a second in which a replica tells it. The hour outlives a restart. A run with requests
+//! at several replicas counts at the one that opened it first, until its part there is over; the
+//! runs of a replica that died count for 30 seconds. While the store does not answer, what was
+//! learned of the others within the hour counts on.
 //!
 //! # Order
 //!
@@ -91,7 +103,7 @@ use tower_layer::Layer;
 
 use crate::{
     attempt::generates,
-    registry::{AdmittedUnread, OwnerCaps, OwnerTokens, RunRegistry, Uncounted},
+    registry::{AdmittedUnread, AskedOwner, OwnerCaps, OwnerTokens, RunRegistry, Uncounted},
     run::{Run, TokenCaps},
     supervise::{
         Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture,
@@ -190,7 +202,8 @@ impl SupervisesCalls for OwnerCapLayer {
             let admitted = request.extensions_mut().remove::<AdmittedUnread>();
             if let Some(call) = request.extensions().get::<Run>() {
                 if admitted.is_none() {
-                    self.registry.admit(call, caps, generates(&request));
+                    let asked = AskedOwner::take(request.extensions());
+                    self.registry.admit(call, caps, generates(&request), asked);
                 }
                 if let Err(end) = call.check() {
                     return SupervisedFuture::refused(end.into());

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     RunRegistry,
     entries::Entries,
-    owner_caps::{Owner, OwnerCaps, OwnerTokens},
+    owner_caps::{Owner, OwnerAsk, OwnerCaps, OwnerTokens},
 };
 use crate::run::{Identity, Run, RunNotice};
 
@@ -31,7 +31,8 @@ pub(crate) enum Finder {
 
 impl RunRegistry {
     /// Counts the request of `call` for its owner. A run that is not admitted yet counts as a new
-    /// run, and is then admitted; if `is_turn`, the request also counts as a turn.
+    /// run, and is then admitted; if `is_turn`, the request also counts as a turn. `asked` is what
+    /// the request asked a store about its owner.
     ///
     /// If the request is over a cap, the call ends. If the run is not admitted yet, it ends too and
     /// leaves no trace, unless observers know it or another call of it is live. Runs of other
@@ -39,7 +40,13 @@ impl RunRegistry {
     ///
     /// Count and admission are one step under the lock of the entry: of several requests with one
     /// new id, one counts as the run, and the others as further requests of it.
-    pub(crate) fn admit(&self, call: &Run, caps: OwnerCaps, is_turn: bool) {
+    pub(crate) fn admit(
+        &self,
+        call: &Run,
+        caps: OwnerCaps,
+        is_turn: bool,
+        mut asked: Option<OwnerAsk>,
+    ) {
         let run = call.run();
         let identity = self.identity_of(&run);
         let Some(identity) = identity.filter(|_| call.terminal_reason().is_none()) else {
@@ -50,7 +57,7 @@ impl RunRegistry {
         let open = || {
             self.state.with_entry(place, |entries| {
                 let is_new = !admission.is_admitted();
-                is_new.then(|| match owners.open(owner, caps, is_turn) {
+                is_new.then(|| match owners.open(owner, caps, is_turn, asked.as_mut()) {
                     Ok(open) => Ok((open, admission.admit())),
                     Err(cap) => Err((cap, entries.withdraw(place))),
                 })
@@ -72,7 +79,7 @@ impl RunRegistry {
                 (cap, &run, None)
             }
             Some(Err((cap, false))) => (cap, call, Some(call)),
-            None => match owners.request(owner, caps, is_turn) {
+            None => match owners.request(owner, caps, is_turn, asked.as_mut()) {
                 Err(cap) => (cap, call, Some(call)),
                 Ok(()) => return,
             },

@@ -87,7 +87,7 @@ pub use self::{
 
 pub(crate) use self::{
     admission::{AdmittedUnread, Finder, Uncounted},
-    owner_caps::OwnerTokens,
+    owner_caps::{AskedOwner, OwnerAsk, OwnerTokens},
     secret::{DigestKeys, Purpose},
     store::AskedRun,
 };

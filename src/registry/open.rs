@@ -6,13 +6,8 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    RunRegistry,
-    admission::Finder,
-    entries::Entries,
-    key::EntryKey,
-    owner_caps::{Owner, OwnerCaps},
-    state::RegistryState,
-    store::AskedRun,
+    RunRegistry, admission::Finder, entries::Entries, key::EntryKey, owner_caps::Owner,
+    state::RegistryState, store::AskedRun,
 };
 use crate::run::{
     Admission, Identity, Registration, Run, RunId, RunNotice, Settlement, TerminalReason,
@@ -262,8 +257,9 @@ impl RunRegistry {
         })?;
         // No cap refuses this run, but it counts for the owner.
         let counted = self.state.owners.get();
-        if let Some(Ok(open)) = counted.map(|all| all.open(key.owner, OwnerCaps::new(), false)) {
-            run.node().count_as(Box::new(open));
+        if let Some(owners) = counted {
+            run.node()
+                .count_as(Box::new(owners.open_uncapped(key.owner)));
         }
         run.spans().trace_run(None);
         run.notify(&RunNotice::Opened);

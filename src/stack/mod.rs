@@ -289,7 +289,7 @@ impl AgentStack<Server> {
         let fallback = self.fallback.as_ref();
         let store = side
             .store
-            .within(&runs, &self.turns, &self.tokens, fallback);
+            .within(&runs, &self.turns, &self.tokens, &side.owners, fallback);
         let store = Some(store).filter(RunStoreLayer::is_shared);
         let layers = Stack::new(Optional::new(store, |_| {}), side.responses);
         let layers = Stack::new(runs, layers);

@@ -1,5 +1,6 @@
 //! Two and three registries that share a store: ends, caps on turns, ages and sessions hold for all.
 
+mod owners;
 mod tokens;
 
 use std::{sync::Arc, time::Duration};

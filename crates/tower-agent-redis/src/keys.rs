@@ -49,6 +49,12 @@ impl KeyNames {
         format!("{}:{{{tag:02}}}:sid:{session}", self.prefix)
     }
 
+    /// The hash of what the replicas have counted for an owner.
+    pub(crate) fn owner(&self, owner: Owner) -> String {
+        let tag = tag_of(owner, b"");
+        format!("{}:{{{tag:02}}}:own:{}", self.prefix, hex(owner))
+    }
+
     /// The log of the news about what carries this tag.
     pub(crate) fn log(&self, tag: u8) -> String {
         format!("{}:{{{tag:02}}}:log", self.prefix)

@@ -44,6 +44,9 @@
 //! twice the time before, up to 30 s. The store is *back* once it took three writes within 25 ms
 //! each, and all ends that have waited. Both are one log line each.
 //!
+//! What streams spend is told every 100 ms, and that a replica lives on every 10 s for each owner with
+//! open runs under a cap: the runs of a replica that died count for 30 s.
+//!
 //! # What waits
 //!
 //! [`tell`](RunStore::tell) never waits. News are told in their order, again until the store has
@@ -64,6 +67,7 @@
 //! | `:id:<id>`, `:sid:<session>` | set | the owners that have runs of an id, or in a session |
 //! | `:cand:<owner>:<session>` | hash | the candidates of a session, for as long as a live run is kept |
 //! | `:cool` | hash | the cooldowns, in `{00}`, until the last one ends |
+//! | `:own:<owner>` | hash | what each replica has counted for an owner: its open runs, and the turns, tokens and cost of each minute of the last hour |
 //! | `:log` | stream | about 10,000 news |
 //! | `:secret` | string | the fingerprint of the secret, in `{00}` |
 //! | `:replicas` | sorted set | when each replica said last that it lives, in `{00}` |
@@ -96,6 +100,7 @@ mod known;
 mod link;
 mod listen;
 mod options;
+mod owners;
 mod queue;
 mod scripts;
 mod shared;
@@ -119,8 +124,8 @@ use tokio::task::AbortHandle;
 use tower_agent::registry::{
     SharedSecret,
     store::{
-        Heard, NewsSubject, Reach, Recalled, RunNews, RunQuestion, RunStore, StoreFuture,
-        StoreLost, StoredCooldowns,
+        Heard, NewsSubject, OwnerElsewhere, OwnerQuestion, Reach, Recalled, RunNews, RunQuestion,
+        RunStore, StoreFuture, StoreLost, StoredCooldowns,
     },
 };
 
@@ -247,7 +252,7 @@ impl RedisRunStore {
             questions: counts.questions.load(Ordering::Relaxed),
             lost: counts.lost.load(Ordering::Relaxed),
             dropped: counts.dropped.load(Ordering::Relaxed),
-            waiting: (lock(&self.shared.queue).len() + lock(&self.shared.unsaid).len()) as u64,
+            waiting: self.shared.waiting() as u64,
             lag: lock(&counts.read).elapsed(),
         }
     }
@@ -264,6 +269,13 @@ impl Drop for RedisRunStore {
 impl RunStore for RedisRunStore {
     fn ask(self: Arc<Self>, question: RunQuestion) -> StoreFuture<Result<Recalled, StoreLost>> {
         Box::pin(async move { self.shared.answer(question).await })
+    }
+
+    fn ask_owner(
+        self: Arc<Self>,
+        question: OwnerQuestion,
+    ) -> StoreFuture<Result<OwnerElsewhere, StoreLost>> {
+        Box::pin(async move { self.shared.answer_owner(question).await })
     }
 
     fn tell(&self, news: RunNews) {

@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use redis::{Cmd, RedisResult, Script, aio::MultiplexedConnection};
 use tower_agent::registry::{
     SharedSecret,
-    store::{RunKey, RunNews, RunQuestion},
+    store::{OwnerCounts, OwnerQuestion, RunKey, RunNews, RunQuestion},
 };
 
 use crate::{
@@ -22,6 +22,7 @@ pub(crate) struct Scripts {
     ask: (Script, &'static str),
     ended: (Script, &'static str),
     spent: (Script, &'static str),
+    owner: (Script, &'static str),
     left: (Script, &'static str),
     reopened: (Script, &'static str),
     pub(crate) cooled: (Script, &'static str),
@@ -38,6 +39,7 @@ pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
         ask: script(include_str!("scripts/ask.lua")),
         ended: script(include_str!("scripts/ended.lua")),
         spent: script(include_str!("scripts/spent.lua")),
+        owner: script(include_str!("scripts/owner.lua")),
         left: script(include_str!("scripts/left.lua")),
         reopened: script(include_str!("scripts/reopened.lua")),
         cooled: script(include_str!("scripts/cooled.lua")),
@@ -57,6 +59,7 @@ pub(crate) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<
         &all.ask,
         &all.ended,
         &all.spent,
+        &all.owner,
         &all.left,
         &all.reopened,
     ] {
@@ -78,6 +81,12 @@ pub(crate) fn run(script: &(Script, &str), keys: &[&str]) -> Cmd {
 fn end_ttl() -> u128 {
     tower_agent::RunRegistry::REMEMBERED.as_millis()
 }
+
+/// How long what was counted in a minute counts, from its beginning, in ms.
+const HOUR: u64 = 61 * 60 * 1000;
+
+/// How long the open runs of a replica count that gives no sign of life, in ms.
+const ALIVE: u64 = 30_000;
 
 /// What a command needs beside its subject.
 #[derive(Debug)]
@@ -190,6 +199,35 @@ impl Commands {
         cmd
     }
 
+    /// Tells what this replica has counted for an owner, and asks for the others' counts.
+    pub(crate) fn ask_owner(&self, question: &OwnerQuestion) -> Cmd {
+        let caps = [question.max_open_runs, question.turns_per_hour];
+        self.count(&question.counts, caps)
+    }
+
+    fn count(&self, counts: &OwnerCounts, [runs, turns]: [Option<u32>; 2]) -> Cmd {
+        let cap = |cap: Option<u32>| cap.map_or_else(String::new, |cap| cap.to_string());
+        let mut cmd = run(&SCRIPTS.owner, &[&self.keys.owner(counts.owner)]);
+        cmd.arg(&self.replica)
+            .arg(counts.number)
+            .arg(counts.open_runs)
+            .arg(counts.open_runs_asked)
+            .arg(cap(runs))
+            .arg(counts.turns_asked)
+            .arg(cap(turns))
+            .arg(counts.minute)
+            .arg(HOUR)
+            .arg(ALIVE);
+        for minute in &counts.minutes {
+            cmd.arg(minute.number)
+                .arg(minute.began.elapsed().as_millis().to_string())
+                .arg(minute.turns);
+            let spent = encode_spent(&minute.spent);
+            cmd.arg(spent.split(' ').collect::<Vec<_>>());
+        }
+        cmd
+    }
+
     /// Tells news; `None` for those of a session, which are several commands.
     pub(crate) fn tell(&self, item: &QueuedNews) -> Option<Cmd> {
         let index = |run: &RunKey| match item.session.as_deref() {
@@ -230,6 +268,7 @@ impl Commands {
                     .arg(self.ttl_ms.to_string());
                 cmd
             }
+            RunNews::Counted(counts) => self.count(counts, [None; 2]),
             RunNews::Left {
                 run: left,
                 part,

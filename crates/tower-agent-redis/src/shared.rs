@@ -15,10 +15,13 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tower_agent::{
-    RunId, RunRegistry,
+    Owner, RunId, RunRegistry,
     registry::{
         SharedSecret,
-        store::{Heard, NewsSubject, Reach, Recalled, RunKey, RunNews, RunQuestion, StoreLost},
+        store::{
+            Heard, NewsSubject, OwnerElsewhere, OwnerQuestion, Reach, Recalled, RunKey, RunNews,
+            RunQuestion, StoreLost,
+        },
     },
 };
 
@@ -30,10 +33,11 @@ use crate::{
     link::{Link, Trouble},
     lock,
     options::RedisOptions,
+    owners::OwnerNews,
     queue::{NewsQueue, QueuedNews},
     scripts::{self, Commands},
     unsaid::{Pushed, UnsaidSpending},
-    wire::{decode_end, decode_spent},
+    wire::{decode_end, decode_owner, decode_spent},
 };
 
 /// The longest that a question waits whose caller does not limit it.
@@ -54,6 +58,7 @@ pub(crate) struct Shared {
     pub(crate) link: Link,
     pub(crate) queue: Mutex<NewsQueue>,
     pub(crate) unsaid: Mutex<UnsaidSpending>,
+    pub(crate) owners: Mutex<OwnerNews>,
     pub(crate) known: Mutex<Known>,
     /// Whether the ends of the last minute are to be told again.
     pub(crate) retells: AtomicBool,
@@ -85,6 +90,7 @@ impl Shared {
             link: Link::default(),
             queue: Mutex::default(),
             unsaid: Mutex::default(),
+            owners: Mutex::default(),
             known: Mutex::default(),
             retells: AtomicBool::new(false),
             suspected: AtomicBool::new(false),
@@ -109,6 +115,65 @@ impl Shared {
         Ok(recalled)
     }
 
+    pub(crate) async fn answer_owner(
+        &self,
+        question: OwnerQuestion,
+    ) -> Result<OwnerElsewhere, StoreLost> {
+        self.counts.questions.fetch_add(1, Ordering::Relaxed);
+        let mut unanswered = Unanswered(Some(&self.counts.lost));
+        let elsewhere = self.ask_owner(&question).await?;
+        unanswered.0 = None;
+        Ok(elsewhere)
+    }
+
+    async fn ask_owner(&self, question: &OwnerQuestion) -> Result<OwnerElsewhere, StoreLost> {
+        let (mut connection, generation) = self.link.get().ok_or_else(StoreLost::default)?;
+        connection.set_response_timeout(ANSWER);
+        let mut watch = self.link.watch(generation);
+        lock(&self.owners).saw(&question.counts);
+        let mut pipe = Pipeline::new();
+        pipe.ignore_errors();
+        pipe.add_command(self.commands.ask_owner(question));
+        let answered = async {
+            let mut replies = self.send(&mut connection, &pipe).await?;
+            if is_unknown_script(&replies[0]) {
+                let loaded = scripts::load(&mut connection).await;
+                loaded.map_err(|error| About(String::new(), Trouble::of(&error)))?;
+                replies = self.send(&mut connection, &pipe).await?;
+            }
+            let reply = replies.into_iter().next().unwrap_or(Ok(Value::Nil));
+            self.read_owner(question, reply)
+        };
+        match answered.await {
+            Ok(elsewhere) => {
+                watch.succeeded();
+                Ok(elsewhere)
+            }
+            Err(About(key, trouble)) => {
+                watch.failed(&trouble);
+                if let Trouble::Damaged(cause) = &trouble {
+                    self.log_damage(&key, cause);
+                }
+                Err(StoreLost::default())
+            }
+        }
+    }
+
+    /// Reads the answer to a question about an owner. The counts that came with it need not be told.
+    fn read_owner(
+        &self,
+        question: &OwnerQuestion,
+        reply: RedisResult<Value>,
+    ) -> Result<OwnerElsewhere, About> {
+        let owner = question.counts.owner;
+        let about = |trouble| About(self.commands.keys.owner(owner), trouble);
+        let elsewhere = reply
+            .and_then(|reply| decode_owner(&reply))
+            .map_err(|error| about(Trouble::of(&error)))?;
+        lock(&self.owners).said(owner, question.counts.number);
+        Ok(elsewhere)
+    }
+
     /// Asks the store, and remembers what it says of this replica's part.
     pub(crate) async fn ask(&self, question: &RunQuestion) -> Result<Recalled, StoreLost> {
         let (mut connection, generation) = self.link.get().ok_or_else(StoreLost::default)?;
@@ -124,6 +189,11 @@ impl Shared {
         }
         let at = pipe.len();
         pipe.add_command(self.commands.ask(question, known.as_ref()));
+        // Before the parent, of which the answers may say that it is another one.
+        if let Some(owner) = &question.owner {
+            lock(&self.owners).saw(&owner.counts);
+            pipe.add_command(self.commands.ask_owner(owner));
+        }
         if let Some(parent) = &question.parent {
             self.read_end(&mut pipe, question, parent);
         }
@@ -131,8 +201,7 @@ impl Shared {
         self.ask_candidates(question, &mut pipe);
         let mut replies = self.send(&mut connection, &pipe).await;
         if let Ok(answers) = &replies {
-            let first = answers[at].as_ref().err().map(Trouble::of);
-            if let Some(Trouble::NoScript) = first {
+            if is_unknown_script(&answers[at]) {
                 if let Err(error) = scripts::load(&mut connection).await {
                     watch.failed(&Trouble::of(&error));
                     return Err(StoreLost::default());
@@ -148,6 +217,15 @@ impl Shared {
             let (mut recalled, parent) = self.read(question, answer)?;
             if let Some(candidates) = candidates {
                 recalled.candidates = self.read_candidates(question, candidates);
+            }
+            if let Some(owner) = &question.owner {
+                let reply = replies.next().unwrap_or(Ok(Value::Nil));
+                match self.read_owner(owner, reply) {
+                    Ok(elsewhere) => recalled.owner = Some(elsewhere),
+                    // The counts of an owner hide no run.
+                    Err(About(key, Trouble::Damaged(cause))) => self.log_damage(&key, &cause),
+                    Err(about) => return Err(about),
+                }
             }
             if let Some(parent) = parent {
                 let reply = match replies.next() {
@@ -218,11 +296,11 @@ impl Shared {
         question: &RunQuestion,
         answer: RedisResult<Value>,
     ) -> Result<(Recalled, Option<RunId>), About> {
-        type Answer = (String, i64, String, i64, i64, String, String, String);
+        type Answer = (String, i64, String, i64, i64, String, String, String, u8);
         let key = || self.commands.keys.run(&question.run);
         let answer = answer.and_then(|answer| Ok(from_redis_value::<Answer>(answer)?));
         let answer = answer.map_err(|error| About(key(), Trouble::of(&error)))?;
-        let (incarnation, age, end, granted, elsewhere, parent, damage, spent) = answer;
+        let (incarnation, age, end, granted, elsewhere, parent, damage, spent, held) = answer;
         if !damage.is_empty() {
             self.log_damage(&damage, "it is of another type");
         }
@@ -232,6 +310,7 @@ impl Shared {
         recalled.age = Duration::from_micros(age.max(0).unsigned_abs());
         recalled.granted = turns(granted);
         recalled.turns_elsewhere = turns(elsewhere);
+        recalled.is_held_elsewhere = held == 1;
         if end.is_empty() {
             let spent = decode_spent(&spent).ok_or_else(|| damaged(key(), "s:"))?;
             recalled.spent_elsewhere = spent;
@@ -254,6 +333,16 @@ impl Shared {
         {
             lock(&self.known).spend(&run, part, spent);
             match lock(&self.unsaid).push(run, part, incarnation, spent) {
+                Pushed::First => self.link.wake.notify_one(),
+                Pushed::Full => {
+                    self.counts.dropped.fetch_add(1, Ordering::Relaxed);
+                }
+                Pushed::Another => {}
+            }
+            return;
+        }
+        if let RunNews::Counted(counts) = news {
+            match lock(&self.owners).push(counts) {
                 Pushed::First => self.link.wake.notify_one(),
                 Pushed::Full => {
                     self.counts.dropped.fetch_add(1, Ordering::Relaxed);
@@ -361,6 +450,29 @@ impl Shared {
         Ok(reach)
     }
 
+    /// Hears what the other replicas have counted for an owner, from the reply to this one's news.
+    pub(crate) fn hear_counted(&self, owner: Owner, number: u64, reply: &Value) {
+        if let Ok(elsewhere) = decode_owner(reply) {
+            self.hear(Heard::OwnerCounted {
+                owner,
+                number,
+                elsewhere,
+            });
+        }
+    }
+
+    /// The number of news that wait.
+    pub(crate) fn waiting(&self) -> usize {
+        let runs = lock(&self.queue).len() + lock(&self.unsaid).len();
+        runs + lock(&self.owners).len()
+    }
+
+    /// How long to wait until something that merges is to be told; `None` if there is nothing.
+    pub(crate) fn due_in(&self) -> Option<Duration> {
+        let due = [lock(&self.unsaid).due_in(), lock(&self.owners).due_in()];
+        due.into_iter().flatten().min()
+    }
+
     /// Lets the store be probed at once: what reads the log has lost it.
     pub(crate) fn suspect(&self) {
         self.suspected.store(true, Ordering::Release);
@@ -403,6 +515,7 @@ impl Shared {
             | RunNews::Left { run, .. }
             | RunNews::Spent { run, .. }
             | RunNews::Reopened { run } => self.commands.keys.run(run),
+            RunNews::Counted(counts) => self.commands.keys.owner(counts.owner),
             news => self.commands.key_of_candidates(news),
         };
         self.log_damage(&key, cause);
@@ -415,6 +528,11 @@ pub(crate) struct About(pub(crate) String, pub(crate) Trouble);
 
 fn damaged(key: String, field: &str) -> About {
     About(key, Trouble::Damaged(format!("its field {field}")))
+}
+
+fn is_unknown_script(reply: &RedisResult<Value>) -> bool {
+    let trouble = reply.as_ref().err().map(Trouble::of);
+    matches!(trouble, Some(Trouble::NoScript))
 }
 
 /// Counts a question that got no answer, also one that was dropped.

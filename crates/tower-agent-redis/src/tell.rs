@@ -46,6 +46,9 @@ const RETOLD: Duration = Duration::from_secs(60);
 pub(crate) const OTHER_SECRET: &str =
     "the replicas have another secret: give all of this prefix the same one";
 
+/// How often the store learns that the open runs of this replica count on.
+const SIGN_OF_LIFE: Duration = Duration::from_secs(10);
+
 /// The number of news in one round trip.
 const BATCH: usize = 64;
 
@@ -58,6 +61,7 @@ pub(crate) struct Teller {
     wait: Duration,
     probed: Instant,
     renewed: Instant,
+    signed: Instant,
 }
 
 impl Teller {
@@ -69,6 +73,7 @@ impl Teller {
             wait: FIRST_WAIT,
             probed: now,
             renewed: now,
+            signed: now,
         }
     }
 
@@ -104,9 +109,14 @@ impl Teller {
                 return Err(trouble);
             }
         }
-        let due = lock(&self.shared.unsaid).due_in();
-        if due.is_some_and(|due| due.is_zero()) {
+        if self.shared.due_in().is_some_and(|due| due.is_zero()) {
             self.tell_spent(connection).await?;
+            self.tell_counted(connection).await?;
+        }
+        if self.signed.elapsed() >= SIGN_OF_LIFE {
+            let signs = lock(&self.shared.owners).signs_of_life();
+            self.count(connection, signs).await?;
+            self.signed = Instant::now();
         }
         if self.deliver(connection).await? {
             return Ok(());
@@ -120,7 +130,7 @@ impl Teller {
             self.renew().await;
         }
         let rest = PROBE.saturating_sub(self.probed.elapsed());
-        let due = lock(&self.shared.unsaid).due_in();
+        let due = self.shared.due_in();
         let rest = due.map_or(rest, |due| rest.min(due));
         // The news, a lost link and a hole wake the task.
         let _woken = timeout(rest, self.shared.link.wake.notified()).await;
@@ -245,6 +255,39 @@ impl Teller {
         Ok(())
     }
 
+    /// Tells what this replica has counted for owners, and hears what the others have.
+    async fn tell_counted(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+    ) -> Result<(), Trouble> {
+        let all = lock(&self.shared.owners).all();
+        self.count(connection, all).await
+    }
+
+    async fn count(
+        &mut self,
+        connection: &mut MultiplexedConnection,
+        counts: Vec<RunNews>,
+    ) -> Result<(), Trouble> {
+        let items = counts
+            .into_iter()
+            .map(|news| QueuedNews::unqueued(news, None));
+        let items: Vec<_> = items.map(Arc::new).collect();
+        for batch in items.chunks(BATCH) {
+            let told = self.tell(connection, batch).await;
+            let taken = told.as_ref().map_or_else(|(at, _)| *at, |()| batch.len());
+            let mut owners = lock(&self.shared.owners);
+            for item in &batch[..taken] {
+                if let RunNews::Counted(counts) = &item.news {
+                    owners.said(counts.owner, counts.number);
+                }
+            }
+            drop(owners);
+            told.map_err(|(_, trouble)| trouble)?;
+        }
+        Ok(())
+    }
+
     /// Tells these news in one round trip.
     ///
     /// # Errors
@@ -283,6 +326,11 @@ impl Teller {
     fn took(&mut self, item: &Arc<QueuedNews>, reply: Value) {
         if let RunNews::Spent { run, .. } = &item.news {
             return self.shared.hear_spent(run, reply);
+        }
+        if let RunNews::Counted(counts) = &item.news {
+            return self
+                .shared
+                .hear_counted(counts.owner, counts.number, &reply);
         }
         if !matches!(item.news, RunNews::Ended { .. }) {
             return self.shared.check_candidates(&item.news, reply);

@@ -10,7 +10,7 @@ use tower_agent::{
 };
 
 /// The least time between two tellings.
-const INTERVAL: Duration = Duration::from_millis(100);
+pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The spending that is to be told: of each run the last.
 #[derive(Debug, Default)]

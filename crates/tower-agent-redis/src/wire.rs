@@ -3,11 +3,11 @@
 use std::{borrow::Cow, collections::HashMap, sync::Arc, time::Duration};
 
 use http::StatusCode;
-use redis::{FromRedisValue, Value};
+use redis::{ErrorKind, FromRedisValue, RedisError, RedisResult, Value};
 use serde::{Deserialize, Serialize};
 use tower_agent::{
     FailureClass, ReasonClass, RunId, TerminalReason,
-    registry::store::{AbortTarget, Heard, RunEnd, RunKey, TokenCapReached},
+    registry::store::{AbortTarget, Heard, OwnerElsewhere, RunEnd, RunKey, TokenCapReached},
     run::{TokenMeasure, TokensSpent},
 };
 
@@ -74,6 +74,23 @@ pub(crate) fn decode_spent(text: &str) -> Option<TokensSpent> {
     let cost = texts.next()?.parse().ok();
     spent.cost = cost.filter(|cost: &f64| cost.is_finite() && *cost >= 0.0)?;
     texts.next().is_none().then_some(spent)
+}
+
+/// What the other replicas have counted for an owner, as the script answers.
+pub(crate) fn decode_owner(reply: &Value) -> RedisResult<OwnerElsewhere> {
+    let (open, turns, spent) = <(i64, i64, String)>::from_redis_value_ref(reply)?;
+    let count = |count: i64| u32::try_from(count.max(0)).unwrap_or(u32::MAX);
+    let damaged = || {
+        RedisError::from((
+            ErrorKind::UnexpectedReturnType,
+            "what was spent is no count",
+        ))
+    };
+    let mut elsewhere = OwnerElsewhere::default();
+    elsewhere.open_runs = count(open);
+    elsewhere.turns = count(turns);
+    elsewhere.spent = decode_spent(&spent).ok_or_else(damaged)?;
+    Ok(elsewhere)
 }
 
 pub(crate) fn encode_end(end: &RunEnd) -> String {

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::BoxError,
     headers::X_RUN_ID,
-    registry::{AskedRun, Finder, Owner, RunRegistry, Uncounted, store::RunKey},
+    registry::{AskedRun, Finder, Owner, RunRegistry, Uncounted},
     run::{
         CallSlot, Node, NodeKind, NodeState, Run, RunId, Settlement, TerminalReason, Terminated,
     },
@@ -42,9 +42,11 @@ struct NamedRun {
     asked: Option<AskedRun>,
 }
 
-/// A run that a request names by its id.
+/// What a request says of its run.
 pub(crate) struct RunName {
-    pub(crate) run: RunKey,
+    pub(crate) owner: Owner,
+    /// The id; `None` if the request is a run of its own.
+    pub(crate) id: Option<RunId>,
     pub(crate) session: Option<Arc<str>>,
     /// The id of the run's parent, if the request names that whole.
     pub(crate) parent: Option<RunId>,
@@ -96,20 +98,14 @@ impl RunLayer {
         &self.registry
     }
 
-    /// The name of the run that a request names. `None` if it names none, or if its headers are wrong,
-    /// which the layer's own call says.
+    /// The name of a request's run. `None` if its headers are wrong, which the layer's own call says.
     pub(crate) fn named<B>(&self, request: Request<B>) -> (Option<RunName>, Request<B>) {
         let (parts, body) = request.into_parts();
-        let named = self.read_head(&parts).ok().and_then(|named| {
-            let run = RunKey {
-                owner: named.owner,
-                id: named.id?,
-            };
-            Some(RunName {
-                run,
-                session: named.session,
-                parent: named.parent.and_then(|parent| parent.id().cloned()),
-            })
+        let named = self.read_head(&parts).ok().map(|named| RunName {
+            owner: named.owner,
+            id: named.id,
+            session: named.session,
+            parent: named.parent.and_then(|parent| parent.id().cloned()),
         });
         (named, Request::from_parts(parts, body))
     }

@@ -5,26 +5,31 @@
 //! [shared](crate::RunRegistry::share). A run that has ended elsewhere refuses the request, without
 //! an upstream call. A run that was opened elsewhere is opened here with its age, so that its
 //! ceiling counts from its first opening. If a [`TurnCapLayer`] further in caps the request, the
-//! layer asks for its turn with the same question. With a fallback layer that is sticky, the answer also
-//! has the candidates of the request's session.
+//! layer asks for its turn with the same question, and if an
+//! [`OwnerCapLayer`](crate::OwnerCapLayer) does, for its share of the owner's hour. With a fallback
+//! layer that is sticky, the answer also has the candidates of the request's session.
 //!
 //! # What asks
 //!
 //! A request asks once, and waits at most 50 ms for the answer, if it names a run, by an id or by a
 //! [`RequestRun`](crate::layers::run::RequestRun), that this registry does not hold, or if it is a
-//! turn under a cap, or if a [`TokenCapLayer`] further in has caps. A request that carries a `Run`, and one without a run's id, asks nothing.
+//! turn under a cap, or if a [`TokenCapLayer`] further in has caps. A request without a run's id asks
+//! once about its owner, if a cap of the owner holds for it: one on open runs if it opens a run, one
+//! on turns if it is a turn, one on tokens in any case. A request that carries a `Run` asks nothing.
 //!
 //! # Without an answer
 //!
 //! If the store does not answer in time, the request goes on: its run has the cap on turns of this
 //! replica, less the turns of which the store has told, and its ends are told once the store is
-//! back. With [`refuse_unanswered`](RunStoreLayer::refuse_unanswered) a request that would open a
+//! back. Caps of an owner hold for what this replica has counted, with what it learned of the others
+//! in the last hour. With [`refuse_unanswered`](RunStoreLayer::refuse_unanswered) a request that would open a
 //! run under a cap is refused instead, as `peers_lost` with status 503.
 //!
 //! # Cancel safety
 //!
 //! Dropping the future drops the question, or the inner future. A turn that the store has granted
-//! meanwhile stays this replica's, for the next request of the run.
+//! meanwhile stays this replica's, for the next request of the run; what it has granted of the
+//! owner's caps is given back.
 //!
 //! # Examples
 //!
@@ -60,16 +65,21 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{
+    attempt::generates,
     error::BoxError,
     layers::{
         model_fallback::{ModelFallbackLayer, StickySessions},
+        owner_cap::OwnerCapLayer,
         run::{RunLayer, RunName},
         token_cap::TokenCapLayer,
         turn_cap::TurnCapLayer,
     },
     registry::{
-        AskedRun,
-        store::{Recalled, RunEnd, RunKey, RunQuestion, StoreFuture, StoreLost, TurnsAsked},
+        AskedOwner, AskedRun, OwnerAsk, OwnerCaps, RunRegistry,
+        store::{
+            OwnerQuestion, Recalled, RunEnd, RunKey, RunQuestion, RunStore, StoreFuture, StoreLost,
+            TurnsAsked,
+        },
     },
     run::{ReasonClass, Run, RunId, SharedRun, TerminalReason, TurnUnderWay},
 };
@@ -84,6 +94,7 @@ pub struct RunStoreLayer {
     turns: Option<TurnCapLayer>,
     caps_tokens: bool,
     sessions: Option<Arc<StickySessions>>,
+    owners: Option<OwnerCaps>,
     wait: Duration,
     refuses: bool,
 }
@@ -97,6 +108,7 @@ impl RunStoreLayer {
             turns: None,
             caps_tokens: false,
             sessions: None,
+            owners: None,
             wait: WAIT,
             refuses: false,
         }
@@ -113,6 +125,14 @@ impl RunStoreLayer {
     #[must_use]
     pub const fn tokens(mut self, tokens: &TokenCapLayer) -> Self {
         self.caps_tokens = tokens.is_capped();
+        self
+    }
+
+    /// Asks what other replicas have counted for the request's owner, if `owners`, a layer further
+    /// in, has caps.
+    #[must_use]
+    pub const fn owners(mut self, owners: &OwnerCapLayer) -> Self {
+        self.owners = owners.caps();
         self
     }
 
@@ -151,10 +171,12 @@ impl RunStoreLayer {
         runs: &RunLayer,
         turns: &TurnCapLayer,
         tokens: &TokenCapLayer,
+        owners: &OwnerCapLayer,
         fallback: Option<&ModelFallbackLayer>,
     ) -> Self {
         let runs = runs.clone();
         let layer = Self { runs, ..self }.turns(turns).tokens(tokens);
+        let layer = layer.owners(owners);
         match fallback {
             Some(fallback) => layer.fallback(fallback),
             None => layer,
@@ -208,20 +230,10 @@ where
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
+        let registry = self.layer.runs.registry();
+        let store = registry.store().cloned();
         let (question, request) = self.layer.question(request);
-        let Some(Asked {
-            question,
-            part,
-            turn,
-            is_open,
-        }) = question
-        else {
-            let future = self.inner.call(request);
-            return SharedRunsFuture {
-                stage: Stage::Calling { future },
-            };
-        };
-        let Some(store) = self.layer.runs.registry().store() else {
+        let Some((asked, store)) = question.zip(store) else {
             let future = self.inner.call(request);
             return SharedRunsFuture {
                 stage: Stage::Calling { future },
@@ -230,17 +242,19 @@ where
         // The service that was polled ready takes the call; a clone of it stays for later calls.
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
+        let Asked {
+            question,
+            run,
+            owner,
+        } = asked;
         let call = Call {
             service,
             request,
             layer: Arc::clone(&self.layer),
-            run: question.run.clone(),
-            turns: question.turns,
-            part,
-            turn,
-            is_open,
+            run,
+            owner,
         };
-        let answer = timeout(self.layer.wait, Arc::clone(store).ask(question));
+        let answer = timeout(self.layer.wait, question.ask(store));
         SharedRunsFuture {
             stage: Stage::Asking {
                 answer,
@@ -250,9 +264,40 @@ where
     }
 }
 
+/// The one question of a request.
+enum Question {
+    /// About its run, and maybe about the run's owner.
+    Run(RunQuestion),
+    Owner(OwnerQuestion),
+}
+
+impl Question {
+    fn ask(self, store: Arc<dyn RunStore>) -> StoreFuture<Result<Recalled, StoreLost>> {
+        match self {
+            Self::Run(question) => store.ask(question),
+            Self::Owner(question) => Box::pin(async {
+                let owner = Some(store.ask_owner(question).await?);
+                Ok(Recalled {
+                    owner,
+                    ..Recalled::default()
+                })
+            }),
+        }
+    }
+}
+
 /// A question of a request, and what it is about.
 struct Asked {
-    question: RunQuestion,
+    question: Question,
+    run: Option<RunAsk>,
+    owner: Option<OwnerAsk>,
+}
+
+/// What a question about a run is about.
+#[derive(Debug)]
+struct RunAsk {
+    run: RunKey,
+    turns: Option<TurnsAsked>,
     part: Arc<SharedRun>,
     turn: Option<TurnUnderWay>,
     /// Whether the registry holds the run.
@@ -268,15 +313,51 @@ impl RunStoreLayer {
         if !is_asked || request.extensions().get::<Run>().is_some() {
             return (None, request);
         }
+        let is_turn = self.owners.is_some() && generates(&request);
         let (named, request) = self.runs.named(request);
-        let Some(RunName {
-            run,
-            session,
-            parent,
-        }) = named
-        else {
+        let Some(named) = named else {
             return (None, request);
         };
+        let owner = named.owner;
+        let (known, request) = match named.id.clone() {
+            Some(id) => {
+                let run = RunKey { owner, id };
+                match self.run_question(named, run, request) {
+                    (Some(known), request) => (known, request),
+                    (None, request) => return (None, request),
+                }
+            }
+            None => (KnownRun::default(), request),
+        };
+        let caps = self.owners.map(|caps| (registry.count_owners(), caps));
+        let owner =
+            caps.and_then(|(owners, caps)| owners.ask(owner, caps, !known.is_open, is_turn));
+        let (owner_question, owner) = owner.unzip();
+        let asked = match (known.asks, owner_question) {
+            (Some((mut question, run)), owner_question) => {
+                question.owner = owner_question;
+                Some((Question::Run(question), Some(run)))
+            }
+            (None, Some(question)) => Some((Question::Owner(question), None)),
+            (None, None) => None,
+        };
+        let asked = asked.map(|(question, run)| Asked {
+            question,
+            run,
+            owner,
+        });
+        (asked, request)
+    }
+
+    /// The question about the run of a request, if there is one. `None` for a run that has ended, of
+    /// which nothing is asked.
+    fn run_question<Q>(
+        &self,
+        named: RunName,
+        run: RunKey,
+        request: Request<Q>,
+    ) -> (Option<KnownRun>, Request<Q>) {
+        let registry = self.runs.registry();
         let held = registry.get(run.owner, &run.id);
         let end = held.as_ref().and_then(Run::terminal_reason);
         if end.is_some_and(|reason| reason != TerminalReason::Completed) {
@@ -288,11 +369,18 @@ impl RunStoreLayer {
             None => (None, request),
         };
         let part = registry.part(&run);
-        let Some(part) = part.filter(|part| {
+        let part = part.filter(|part| {
             // What has ended elsewhere is heard, once the store knows the part.
             cap.is_some() || self.caps_tokens || !is_open || part.incarnation().is_none()
-        }) else {
-            return (None, request);
+        });
+        let Some(part) = part else {
+            return (
+                Some(KnownRun {
+                    asks: None,
+                    is_open,
+                }),
+                request,
+            );
         };
         let (turns, turn) = cap
             .map(|cap| {
@@ -301,21 +389,32 @@ impl RunStoreLayer {
             })
             .unzip();
         let question = RunQuestion {
-            run,
+            run: run.clone(),
             part: part.part,
-            session,
-            parent,
+            session: named.session,
+            parent: named.parent,
             turns,
             is_sticky: self.sessions.is_some(),
+            owner: None,
         };
-        let asked = Asked {
-            question,
+        let ask = RunAsk {
+            run,
+            turns,
             part,
             turn,
             is_open,
         };
-        (Some(asked), request)
+        let asks = Some((question, ask));
+        (Some(KnownRun { asks, is_open }), request)
     }
+}
+
+/// What a registry knows of a request's run.
+#[derive(Default)]
+struct KnownRun {
+    asks: Option<(RunQuestion, RunAsk)>,
+    /// Whether the registry holds the run, so that the request opens none.
+    is_open: bool,
 }
 
 /// A request that waits for the store.
@@ -324,11 +423,8 @@ struct Call<S, Q> {
     service: S,
     request: Request<Q>,
     layer: Arc<RunStoreLayer>,
-    run: RunKey,
-    turns: Option<TurnsAsked>,
-    part: Arc<SharedRun>,
-    turn: Option<TurnUnderWay>,
-    is_open: bool,
+    run: Option<RunAsk>,
+    owner: Option<OwnerAsk>,
 }
 
 impl<S, Q> Call<S, Q>
@@ -341,7 +437,39 @@ where
     ///
     /// The end of the run, or of its parent, if it has ended elsewhere.
     fn make(mut self, answer: Result<Recalled, StoreLost>) -> Result<S::Future, BoxError> {
-        let registry = self.layer.runs.registry();
+        if let Some(mut ask) = self.owner {
+            if let Some((counts, recalled)) =
+                answer.as_ref().ok().and_then(|it| Some((it.owner?, it)))
+            {
+                ask.learn(counts, recalled.is_held_elsewhere);
+            }
+            // Beyond this function the ask is the caps', or is given back.
+            self.request.extensions_mut().insert(AskedOwner::new(ask));
+        }
+        if let (Some(sessions), Ok(recalled)) = (&self.layer.sessions, &answer) {
+            sessions.learn(&recalled.candidates);
+        }
+        if let Some(ask) = self.run {
+            let registry = self.layer.runs.registry();
+            let asked = ask.answered(answer, registry, self.layer.refuses)?;
+            self.request.extensions_mut().insert(asked);
+        }
+        Ok(self.service.call(self.request))
+    }
+}
+
+impl RunAsk {
+    /// What the request knows of its run with this answer.
+    ///
+    /// # Errors
+    ///
+    /// The end of the run, or of its parent; or there is no answer, and the layer `refuses` then.
+    fn answered(
+        self,
+        answer: Result<Recalled, StoreLost>,
+        registry: &RunRegistry,
+        refuses: bool,
+    ) -> Result<AskedRun, BoxError> {
         let mut age = Duration::ZERO;
         match answer {
             Ok(recalled) => {
@@ -357,23 +485,18 @@ where
                 let (granted, elsewhere) = (recalled.granted, recalled.turns_elsewhere);
                 self.part.learn(recalled.incarnation, granted, elsewhere);
                 self.part.learn_spent(recalled.spent_elsewhere);
-                if let Some(sessions) = &self.layer.sessions {
-                    sessions.learn(&recalled.candidates);
-                }
                 age = recalled.age;
             }
             Err(StoreLost) => {
                 if let Some(turns) = self.turns {
-                    if self.layer.refuses && !self.is_open {
+                    if refuses && !self.is_open {
                         return Err(peers_lost(self.run.id));
                     }
                     self.part.grant_alone(turns.want, turns.cap);
                 }
             }
         }
-        let asked = AskedRun::new(self.part, age, self.turn);
-        self.request.extensions_mut().insert(asked);
-        Ok(self.service.call(self.request))
+        Ok(AskedRun::new(self.part, age, self.turn))
     }
 }
 

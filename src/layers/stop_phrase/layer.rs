@@ -20,7 +20,7 @@ use crate::{
     attempt::generates,
     body::{MAX_BODY, ReplayBody},
     error::BoxError,
-    registry::{AdmittedUnread, OwnerCaps, RunRegistry, Uncounted},
+    registry::{AdmittedUnread, AskedOwner, OwnerCaps, RunRegistry, Uncounted},
     run::Run,
     supervise::{Claim, LayerSettings, ReadRequest, SupervisedBody, SupervisedFuture},
 };
@@ -100,7 +100,8 @@ impl StopPhraseLayer {
         if !self.registry.is_at_cap(call, caps, is_turn) {
             return Ok(false);
         }
-        self.registry.admit(call, caps, is_turn);
+        let asked = AskedOwner::take(extensions);
+        self.registry.admit(call, caps, is_turn, asked);
         call.check()?;
         Ok(true)
     }

@@ -3,8 +3,8 @@
 use std::{future::Future, sync::Arc, time::Duration};
 
 use super::{
-    AbortTarget, Heard, NewsSubject, Parts, Reach, RunEnd, RunKey, RunNews, RunQuestion, RunStore,
-    TokenCapReached,
+    AbortTarget, Heard, NewsSubject, OwnerElsewhere, Parts, Reach, RunEnd, RunKey, RunNews,
+    RunQuestion, RunStore, TokenCapReached,
 };
 use crate::{
     registry::{Owner, RunRegistry},
@@ -75,11 +75,19 @@ impl RunRegistry {
                     } => registry.learn_spent(&run, incarnation, elsewhere),
                     Heard::Barrier { barrier } => store.tell(RunNews::CarriedOut { barrier }),
                     Heard::AbortedForAll(target) => drop(registry.abort_here(&target)),
+                    Heard::OwnerCounted {
+                        owner,
+                        number,
+                        elsewhere,
+                    } => registry.learn_owner(owner, number, elsewhere),
                     Heard::CooldownBegan(cooldown) => candidates.hear_began(&cooldown),
                     Heard::CooldownEnded { key, window } => candidates.hear_ended(key, window),
                     Heard::SessionServed(served) => candidates.hear_served(served),
                     Heard::Hole => {
                         candidates.read(&store).await;
+                        if let Some(owners) = registry.state.owners.get() {
+                            owners.tell_all();
+                        }
                         registry.ask_anew(&store).await;
                     }
                 }
@@ -167,6 +175,12 @@ impl RunRegistry {
         }
     }
 
+    fn learn_owner(&self, owner: Owner, number: u64, elsewhere: OwnerElsewhere) {
+        if let Some(owners) = self.state.owners.get() {
+            owners.learn(owner, number, elsewhere);
+        }
+    }
+
     fn abort_as_told(&self, owner: Owner, session: &str, spared: Option<&RunId>) {
         let runs = self.state.sessions.lock().find(session, Some(owner));
         for run in runs {
@@ -197,6 +211,7 @@ impl RunRegistry {
                 parent: None,
                 turns: None,
                 is_sticky: false,
+                owner: None,
             };
             let Ok(recalled) = Arc::clone(store).ask(question).await else {
                 // Another hole follows once the store is back; a damaged key hides no other run.

@@ -16,8 +16,9 @@ use tokio::{
 };
 
 use super::{
-    AbortTarget, Heard, NewsSubject, Reach, Recalled, RunEnd, RunKey, RunNews, RunQuestion,
-    RunStore, StoreFuture, StoreLost, StoredCooldowns, memory_candidates::KeptCandidates,
+    AbortTarget, Heard, NewsSubject, OwnerElsewhere, OwnerQuestion, Reach, Recalled, RunEnd,
+    RunKey, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost, StoredCooldowns,
+    memory_candidates::KeptCandidates, memory_owners::StoredOwners,
 };
 use crate::{
     lock::Lock,
@@ -54,6 +55,9 @@ struct StoredRuns {
     barriers: HashMap<Arc<str>, u32>,
     last_barrier: u64,
     incarnations: u64,
+    owners: StoredOwners,
+    /// The number of replicas so far.
+    numbered: u64,
     /// The number of runs at which those that expired are removed.
     sweep_at: usize,
     candidates: KeptCandidates,
@@ -81,6 +85,8 @@ struct Part {
 /// The news that a replica has yet to hear.
 #[derive(Default)]
 struct Inbox {
+    /// The number of the replica.
+    replica: u64,
     news: Lock<VecDeque<Heard>>,
     arrived: Notify,
 }
@@ -119,8 +125,14 @@ impl InMemoryRunStore {
     /// Makes the store of one more registry.
     #[must_use]
     pub fn replica(&self) -> Arc<InMemoryReplica> {
-        let inbox = Arc::<Inbox>::default();
-        self.shared.lock().replicas.push(Arc::clone(&inbox));
+        let mut shared = self.shared.lock();
+        shared.numbered += 1;
+        let inbox = Arc::new(Inbox {
+            replica: shared.numbered,
+            ..Inbox::default()
+        });
+        shared.replicas.push(Arc::clone(&inbox));
+        drop(shared);
         Arc::new(InMemoryReplica {
             store: self.clone(),
             inbox,
@@ -134,6 +146,7 @@ impl InMemoryReplica {
     /// Cuts the replica off: its questions fail, and news wait on both sides.
     pub fn cut(&self) {
         self.waiting.lock().get_or_insert_default();
+        self.set_lost(true);
     }
 
     /// Ends a [`cut`](Self::cut): the replica first tells what has waited, then hears of a hole.
@@ -141,11 +154,17 @@ impl InMemoryReplica {
         let Some(waiting) = self.waiting.lock().take() else {
             return;
         };
+        self.set_lost(false);
         for news in waiting {
             self.store.shared.lock().take(&self.inbox, news);
         }
         self.inbox.news.lock().clear();
         self.inbox.push(Heard::Hole);
+    }
+
+    fn set_lost(&self, is_lost: bool) {
+        let mut shared = self.store.shared.lock();
+        shared.owners.set_lost(self.inbox.replica, is_lost);
     }
 
     /// The number of questions so far.
@@ -175,6 +194,15 @@ impl Drop for Barrier<'_> {
     }
 }
 
+/// The replica is gone, and hears nothing more.
+impl Drop for InMemoryReplica {
+    fn drop(&mut self) {
+        self.set_lost(true);
+        let mut shared = self.store.shared.lock();
+        shared.replicas.retain(|it| !Arc::ptr_eq(it, &self.inbox));
+    }
+}
+
 impl RunStore for InMemoryReplica {
     fn ask(self: Arc<Self>, question: RunQuestion) -> StoreFuture<Result<Recalled, StoreLost>> {
         Box::pin(async move {
@@ -182,7 +210,21 @@ impl RunStore for InMemoryReplica {
             if self.waiting.lock().is_some() {
                 return Err(StoreLost);
             }
-            Ok(self.store.shared.lock().answer(question))
+            Ok(self.store.shared.lock().answer(&self.inbox, question))
+        })
+    }
+
+    fn ask_owner(
+        self: Arc<Self>,
+        question: OwnerQuestion,
+    ) -> StoreFuture<Result<OwnerElsewhere, StoreLost>> {
+        Box::pin(async move {
+            self.questions.fetch_add(1, Ordering::Relaxed);
+            if self.waiting.lock().is_some() {
+                return Err(StoreLost);
+            }
+            let mut shared = self.store.shared.lock();
+            Ok(shared.owners.answer(self.inbox.replica, &question))
         })
     }
 
@@ -269,7 +311,7 @@ impl StoredRun {
 }
 
 impl StoredRuns {
-    fn answer(&mut self, question: RunQuestion) -> Recalled {
+    fn answer(&mut self, from: &Inbox, question: RunQuestion) -> Recalled {
         let now = Instant::now();
         self.sweep(now);
         let candidates = self.candidates.of_session(&question);
@@ -280,7 +322,9 @@ impl StoredRuns {
             parent,
             turns,
             is_sticky: _,
+            owner,
         } = question;
+        let owner = owner.map(|owner| self.owners.answer(from.replica, &owner));
         let incarnations = &mut self.incarnations;
         let known = self.runs.entry(run.clone()).or_insert_with(|| {
             *incarnations += 1;
@@ -304,6 +348,7 @@ impl StoredRuns {
                 .saturating_duration_since(known.opened),
             end: known.end.clone(),
             candidates,
+            owner,
             ..Recalled::default()
         };
         if known.end.is_none() {
@@ -311,6 +356,7 @@ impl StoredRuns {
             let others = known.others(part).map(|it| it.turns);
             recalled.turns_elsewhere = others.fold(0, u32::saturating_add);
             recalled.spent_elsewhere = known.spent_elsewhere(part);
+            recalled.is_held_elsewhere = known.others(part).any(|it| !it.has_left);
             let ours = known.parts.entry(part).or_default();
             if let Some(turns) = turns {
                 let left = turns.cap.saturating_sub(recalled.turns_elsewhere);
@@ -400,6 +446,13 @@ impl StoredRuns {
                     incarnation: known.incarnation,
                     elsewhere: known.spent_elsewhere(part),
                     run,
+                });
+            }
+            RunNews::Counted(counts) => {
+                return from.push(Heard::OwnerCounted {
+                    owner: counts.owner,
+                    number: counts.number,
+                    elsewhere: self.owners.tell(from.replica, &counts),
                 });
             }
             RunNews::Left {

@@ -7,6 +7,7 @@
 //! - an end that one replica stores ends the run on all, and its id stays refused;
 //! - a cap on turns holds for the sum of all parts;
 //! - a cap on tokens, or on their cost, holds for the sum of what the parts have told;
+//! - the caps of an owner hold for the sum of all replicas, and outlive a restart;
 //! - the age of a run counts from its first opening, wherever that was;
 //! - an abort of a session ends its runs on all replicas;
 //! - a cooldown keeps all replicas away from a candidate, for the time that is left, and a cleared
@@ -15,7 +16,7 @@
 //!   elsewhere.
 //!
 //! A [`RunStoreLayer`](crate::layers::run_store::RunStoreLayer) asks the store before a request
-//! finds its run; a replica that only tells and listens lets the caps hold for itself alone. A
+//! finds its run, and about its owner in the same round trip; a replica that only tells and listens lets the caps hold for itself alone. A
 //! shutdown, a completion and what a registry forgets are never told: a replica that stops ends no
 //! run elsewhere.
 //!
@@ -72,15 +73,18 @@ mod candidates;
 mod listen;
 mod memory;
 mod memory_candidates;
+mod memory_owners;
+mod owner_counts;
 mod parts;
 
 pub(crate) use self::{
     candidates::HearsOfCandidates,
-    parts::{AskedRun, Parts},
+    parts::{AskedRun, Parts, StoreCell},
 };
 pub use self::{
     candidates::{SharedCooldown, StickyCandidate, StoredCooldowns},
     memory::{InMemoryReplica, InMemoryRunStore},
+    owner_counts::{OwnerCounts, OwnerElsewhere, OwnerMinute, OwnerQuestion},
 };
 
 use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
@@ -108,12 +112,33 @@ pub trait RunStore: fmt::Debug + Send + Sync + 'static {
     /// dropped may have been answered.
     fn ask(self: Arc<Self>, question: RunQuestion) -> StoreFuture<Result<Recalled, StoreLost>>;
 
+    /// Asks what the other replicas have counted for an owner. One round trip; a question about a
+    /// run [carries](RunQuestion::owner) the same one with it.
+    ///
+    /// The store takes the [counts](OwnerQuestion::counts) over, and grants what they ask for: of
+    /// the open runs, and of the turns of the present minute, this replica then has
+    /// `min(have + asked, max(cap - others, have))`. So the sum of all replicas never exceeds a
+    /// cap, and the same question twice grants nothing more.
+    ///
+    /// The open runs of a replica that gave no sign of life for 30 s do not count. Turns and tokens
+    /// count for 61 minutes from the beginning of their minute, whatever became of the replica.
+    ///
+    /// By default the store does not answer, and each replica has the caps to itself.
+    fn ask_owner(
+        self: Arc<Self>,
+        question: OwnerQuestion,
+    ) -> StoreFuture<Result<OwnerElsewhere, StoreLost>> {
+        drop(question);
+        Box::pin(async { Err(StoreLost) })
+    }
+
     /// Tells the other replicas. Never waits: a store that cannot be reached keeps the news until
     /// it can.
     ///
-    /// A replica tells [what it has spent](RunNews::Spent) at each frame of a stream. Of one part
-    /// only the last such news count, so a store may leave out those before, and tell them at
-    /// intervals of a quarter of a second or less.
+    /// A replica tells [what it has spent](RunNews::Spent), and [counted](RunNews::Counted) for an
+    /// owner, at each frame of a stream. Of one part, and of one owner, only the last such news
+    /// count, so a store may leave out those before, and tell them at intervals of a quarter of a
+    /// second or less.
     fn tell(&self, news: RunNews);
 
     /// Waits until other replicas have carried out what this one told about a run or a session.
@@ -189,6 +214,8 @@ pub struct RunQuestion {
     pub turns: Option<TurnsAsked>,
     /// Whether the candidates of the session are asked for, too.
     pub is_sticky: bool,
+    /// What the request asks about its owner; `None` if no cap needs it.
+    pub owner: Option<OwnerQuestion>,
 }
 
 impl RunQuestion {
@@ -202,6 +229,7 @@ impl RunQuestion {
             parent: None,
             turns: None,
             is_sticky: false,
+            owner: None,
         }
     }
 }
@@ -236,6 +264,11 @@ pub struct Recalled {
     pub spent_elsewhere: TokensSpent,
     /// The candidates that served the question's session last, by the model that it asked for.
     pub candidates: Vec<StickyCandidate>,
+    /// Whether another part of the run has not left.
+    pub is_held_elsewhere: bool,
+    /// What the other replicas have counted for the run's owner; `None` if that was not
+    /// [asked](RunQuestion::owner), or cannot be read.
+    pub owner: Option<OwnerElsewhere>,
 }
 
 /// The end of a run, as one replica stored it.
@@ -333,6 +366,11 @@ pub enum RunNews {
         /// states replaces an estimate.
         spent: TokensSpent,
     },
+    /// A replica has counted so much for an owner.
+    ///
+    /// Of the turns and runs for which its requests [ask](OwnerCounts::turns_asked), the replica
+    /// keeps what it was granted before, and gets no more.
+    Counted(OwnerCounts),
     /// A replica no longer has this part of a run. What it took and spent stays counted.
     Left {
         /// The run.
@@ -451,8 +489,17 @@ pub enum Heard {
     },
     /// A session has this candidate.
     SessionServed(StickyCandidate),
+    /// What the other replicas have counted for an owner, in answer to what this replica told.
+    OwnerCounted {
+        /// The owner.
+        owner: Owner,
+        /// The [number](OwnerCounts::number) of the counts that were told.
+        number: u64,
+        /// The counts of the others.
+        elsewhere: OwnerElsewhere,
+    },
     /// News were lost, or the store was away: the replica asks anew for each of its runs, and for the
-    /// cooldowns.
+    /// cooldowns, and tells its counts of owners again.
     Hole,
 }
 

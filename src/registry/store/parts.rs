@@ -15,10 +15,13 @@ use crate::{
 /// The store of a registry, and the registry's parts of runs.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
-    store: OnceLock<Arc<dyn RunStore>>,
+    store: StoreCell,
     known: Arc<Lock<Known>>,
     pub(super) candidates: Arc<CandidateListeners>,
 }
+
+/// The place of a registry's store; empty without one.
+pub(crate) type StoreCell = Arc<OnceLock<Arc<dyn RunStore>>>;
 
 /// The parts by their runs, each with its number.
 type Known = HashMap<RunKey, (u64, Weak<SharedRun>)>;
@@ -63,6 +66,10 @@ impl PartLink for StoreLink {
 impl Parts {
     pub(crate) fn set_store(&self, store: Arc<dyn RunStore>) {
         let _first = self.store.set(store);
+    }
+
+    pub(crate) fn cell(&self) -> StoreCell {
+        Arc::clone(&self.store)
     }
 
     pub(crate) fn store(&self) -> Option<&Arc<dyn RunStore>> {

@@ -100,7 +100,11 @@ async fn a_run_that_is_about_to_complete_is_no_longer_open_for_its_owner() {
     for adopts in [false, true] {
         let (registry, second) = (RunRegistry::new(), Duration::from_secs(1));
         let caps = OwnerCaps::new().max_open_runs(1);
-        let open = || registry.count_owners().open(Owner::default(), caps, false);
+        let open = || {
+            registry
+                .count_owners()
+                .open(Owner::default(), caps, false, None)
+        };
         let old = enter(&registry, "a".parse().unwrap(), None, second);
         old.node().count_as(Box::new(open().unwrap()));
         old.node().leave(old.now());

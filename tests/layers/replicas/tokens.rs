@@ -11,20 +11,20 @@ fn output(tokens: u32) -> TokenCaps {
 }
 
 /// A stream of ten tokens a second, by the estimate.
-fn ten_a_second() -> Script {
+pub(super) fn ten_a_second() -> Script {
     let said = Script::sse().data(PRELUDE);
     said.repeat(10_000, 1.0, chat(&"x".repeat(40)))
 }
 
 /// An answer of which the upstream states so many tokens.
-fn of_tokens(output: u32) -> Script {
+pub(super) fn of_tokens(output: u32) -> Script {
     let usage = format!(r#"{{"prompt_tokens":7,"completion_tokens":{output}}}"#);
     let usage = format!("data: {{\"choices\":[],\"usage\":{usage}}}\n\n");
     let said = Script::sse().data(PRELUDE).data(chat("a"));
     said.data(FINISH).data(usage).data(DONE)
 }
 
-fn frames(outcome: &Outcome) -> usize {
+pub(super) fn frames(outcome: &Outcome) -> usize {
     outcome.text.matches("xxxx\"").count()
 }
 

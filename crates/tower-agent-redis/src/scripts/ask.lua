@@ -6,13 +6,13 @@
 --   in ms, 10 session or '', 11 parent or '', 12 id, 13 what the part is known to have spent or '',
 --   14 owner
 -- Returns {incarnation, age in us, end or '', granted, elsewhere, parent or '', damaged key or '',
---   what the other parts have spent}
+--   what the other parts have spent, 1 if another part has not left}
 local run = KEYS[1]
 local stored = redis.call('HGETALL', run)
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local incarnation, opened, over, ended, parent, session, mine, alive
-local elsewhere = 0
+local elsewhere, held = 0, 0
 local sums = {0, 0, 0, 0, 0, 0}
 local name = 't:' .. ARGV[3]
 local spent = 's:' .. ARGV[3]
@@ -25,6 +25,7 @@ for at = 1, #stored, 2 do
   elseif field == 'parent' then parent = value
   elseif field == 'session' then session = value
   elseif field == 'a:' .. ARGV[3] then alive = true
+  elseif string.sub(field, 1, 2) == 'a:' then held = 1
   elseif string.sub(field, 1, 2) == 't:' then
     local turns = tonumber(value)
     if not turns or turns < 0 or turns ~= math.floor(turns) or turns > 4294967295 then
@@ -42,7 +43,7 @@ if #stored > 0 and not (incarnation and string.match(incarnation, '^%d+$') and o
 end
 if ended then
   redis.call('PEXPIRE', run, ARGV[9], 'GT')
-  return {incarnation, math.max((over or now) - opened, 0), ended, 0, 0, parent or '', '', ''}
+  return {incarnation, math.max((over or now) - opened, 0), ended, 0, 0, parent or '', '', '', 0}
 end
 local fields = {}
 if not incarnation then
@@ -117,4 +118,4 @@ if not alive or ARGV[6] == '' then
   end
 end
 return {incarnation, math.max(now - opened, 0), '', granted, elsewhere, parent or '', damaged,
-  string.format('%.0f %.0f %.0f %.0f %.0f %.12f', unpack(sums))}
+  string.format('%.0f %.0f %.0f %.0f %.0f %.12f', unpack(sums)), held}

@@ -10,6 +10,7 @@
 mod candidates;
 mod loss;
 mod model;
+mod owners;
 mod processes;
 mod proxy;
 mod replica;

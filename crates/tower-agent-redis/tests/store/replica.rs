@@ -8,8 +8,8 @@ use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
 use tokio::task::{AbortHandle, JoinHandle};
 use tower::{ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_agent::{
-    BoxError, HardCeilingLayer, Owner, Run, RunId, RunLayer, RunRegistry, Scope, TerminalReason,
-    TerminalResponseLayer, TokenCapLayer, TokenCaps, TurnCapLayer,
+    BoxError, HardCeilingLayer, Owner, OwnerCapLayer, OwnerCaps, Run, RunId, RunLayer, RunRegistry,
+    Scope, TerminalReason, TerminalResponseLayer, TokenCapLayer, TokenCaps, TurnCapLayer,
     layers::run_store::RunStoreLayer, registry::AbortOutcome,
 };
 use tower_agent_redis::{RedisOptions, RedisRunStore};
@@ -28,6 +28,7 @@ pub(crate) struct Settings {
     pub(crate) turns: u32,
     /// The cap on output tokens.
     pub(crate) tokens: Option<u32>,
+    pub(crate) owner: Option<OwnerCaps>,
     pub(crate) ceiling: Duration,
     pub(crate) idle: Duration,
     /// How long a request waits for the store: long, so that a machine under load refuses nothing.
@@ -39,6 +40,7 @@ impl Default for Settings {
         Self {
             turns: 1000,
             tokens: None,
+            owner: None,
             ceiling: secs(600),
             idle: secs(600),
             wait: secs(5),
@@ -50,6 +52,13 @@ impl Settings {
     pub(crate) fn tokens(tokens: u32) -> Self {
         Self {
             tokens: Some(tokens),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn owner(caps: OwnerCaps) -> Self {
+        Self {
+            owner: Some(caps),
             ..Self::default()
         }
     }
@@ -101,11 +110,13 @@ impl Replica {
         let turns = TurnCapLayer::new(settings.turns);
         let tokens = TokenCapLayer::new(TokenCaps::new().max_output_tokens(settings.tokens));
         let asks = RunStoreLayer::new(&runs).turns(&turns).tokens(&tokens);
-        let asks = asks.wait(settings.wait);
+        let owners = OwnerCapLayer::optional(registry.clone(), settings.owner);
+        let asks = asks.owners(&owners).wait(settings.wait);
         let service = ServiceBuilder::new()
             .layer(TerminalResponseLayer::new())
             .layer(asks)
             .layer(runs)
+            .layer(owners)
             .layer(HardCeilingLayer::new(settings.ceiling).scope(Scope::Run))
             .layer(turns)
             .layer(tokens)
@@ -122,6 +133,15 @@ impl Replica {
 
     pub(crate) async fn ask(&self, run: &str) -> Outcome {
         self.send(with_header(prompt("a"), "x-run-id", run)).await
+    }
+
+    /// A request that is a run of its own.
+    pub(crate) async fn unnamed(&self) -> Outcome {
+        self.send(prompt("a")).await
+    }
+
+    pub(crate) fn spawn_unnamed(&self) -> JoinHandle<Outcome> {
+        self.spawn_request(prompt("a"))
     }
 
     pub(crate) async fn send(&self, request: Request<Full<Bytes>>) -> Outcome {

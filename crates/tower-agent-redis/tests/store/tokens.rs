@@ -12,20 +12,20 @@ use crate::{
 };
 
 /// A stream of a thousand tokens a second, by the estimate.
-fn thousand_a_second() -> Script {
+pub(crate) fn thousand_a_second() -> Script {
     let said = Script::sse().data(PRELUDE);
     said.repeat(10_000, 0.01, chat(&"x".repeat(40)))
 }
 
 /// An answer of which the upstream states forty tokens.
-fn of_forty() -> Script {
+pub(crate) fn of_forty() -> Script {
     let usage = r#"{"choices":[],"usage":{"prompt_tokens":7,"completion_tokens":40}}"#;
     let said = Script::sse().data(PRELUDE).data(chat("a"));
     let usage = format!("data: {usage}\n\n");
     said.data(FINISH).data(usage).data(DONE)
 }
 
-fn tokens_of(outcome: &Outcome) -> usize {
+pub(crate) fn tokens_of(outcome: &Outcome) -> usize {
     10 * outcome.text.matches("xxxx\"").count()
 }
 

@@ -1,22 +1,29 @@
 //! The owner of runs, and the counts of its open runs, turns and tokens against its caps.
 
+mod shared;
+
+pub(crate) use self::shared::{AskedOwner, OwnerAsk};
+
 use std::{
     collections::{BTreeMap, HashMap, btree_map::OccupiedEntry},
     fmt,
-    sync::{Arc, MutexGuard},
+    sync::{Arc, MutexGuard, Weak, atomic::AtomicU64},
     time::Duration,
 };
 
 use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
 
+use self::shared::{Elsewhere, Stated};
 use super::{
     RunRegistry,
     secret::{DigestKeys, Purpose},
+    store::StoreCell,
 };
 use crate::{
     headers::CREDENTIALS,
     lock::Lock,
+    registry::store::OwnerElsewhere,
     run::{LimitHit, LimitKind, Run, RunGuard, RunId, Spending, TokenAccount, TokenCaps},
 };
 
@@ -165,6 +172,10 @@ pub struct OwnerCaps {
 pub(crate) struct Owners {
     epoch: Instant,
     known: Lock<OwnerTable>,
+    /// The store by which other replicas learn of the counts; unset without one.
+    store: StoreCell,
+    /// The number of counts that were told or asked about so far.
+    numbers: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -178,18 +189,31 @@ struct OwnerTable {
 struct Account {
     open: u32,
     /// The turns in each minute with turns; the minutes count from the epoch.
-    minutes: BTreeMap<u64, u32>,
+    minutes: BTreeMap<u64, Stated<u32>>,
     /// The tokens of the last hour; `None` until a layer that caps tokens counts.
     tokens: Option<Arc<OwnerTokens>>,
     /// The refused requests, by the name of the cap.
     refusals: BTreeMap<&'static str, RefusalCount>,
+    elsewhere: Elsewhere,
 }
 
 /// The tokens of one owner in the last hour.
 #[derive(Debug)]
 pub(crate) struct OwnerTokens {
     epoch: Instant,
-    minutes: Lock<BTreeMap<u64, Spending>>,
+    counts: Lock<TokenCounts>,
+    owner: u128,
+    owners: Weak<Owners>,
+    store: StoreCell,
+}
+
+#[derive(Debug, Default)]
+struct TokenCounts {
+    by_minute: BTreeMap<u64, Stated<Spending>>,
+    /// The number of the last counts that other replicas were told.
+    stated: u64,
+    /// What the other replicas have spent, and the minute in which that was learned.
+    elsewhere: Option<(Spending, u64)>,
 }
 
 #[derive(Debug, Default)]
@@ -205,6 +229,10 @@ struct RefusalCount {
 pub(crate) struct OpenRun {
     owners: Arc<Owners>,
     owner: u128,
+    /// Whether the run counts: one that another replica opened counts there.
+    is_counted: bool,
+    /// Whether a cap makes other replicas count the run, too.
+    is_told: bool,
 }
 
 /// The number of minutes in which turns and tokens count against the hourly caps. The number is
@@ -270,7 +298,8 @@ impl RunRegistry {
     /// Returns the counts of each owner's runs, turns and tokens. The registry counts from the
     /// first call of this method on.
     pub(crate) fn count_owners(&self) -> &Arc<Owners> {
-        self.state.owners.get_or_init(|| Arc::new(Owners::new()))
+        let new = || Arc::new(Owners::new(self.state.parts.cell()));
+        self.state.owners.get_or_init(new)
     }
 
     /// Whether a layer has set caps on owners in this registry.
@@ -280,15 +309,17 @@ impl RunRegistry {
 }
 
 impl Owners {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(store: StoreCell) -> Self {
         Self {
             epoch: Instant::now(),
             known: Lock::default(),
+            store,
+            numbers: AtomicU64::new(0),
         }
     }
 
     /// Counts a new run of this owner. With `turn`, the request that opened the run also counts as
-    /// a turn, if turns are capped.
+    /// a turn, if turns are capped. `asked` is what the request asked the store.
     ///
     /// # Errors
     ///
@@ -298,17 +329,44 @@ impl Owners {
         owner: Owner,
         caps: OwnerCaps,
         turn: bool,
+        mut asked: Option<&mut OwnerAsk>,
     ) -> Result<OpenRun, LimitHit> {
-        self.with(owner.0, |account, minute| {
-            account.check(caps, true, turn)?;
-            account.count_turn(minute, caps, turn);
-            account.open += 1;
-            Ok(())
+        let joins = asked.as_ref().is_some_and(|asked| asked.joins());
+        let is_told = caps.max_open_runs.is_some();
+        self.with_telling(owner.0, |account, minute| {
+            let answer = asked.as_ref().and_then(|asked| asked.answer());
+            if let Err(cap) = account.check(caps, minute, !joins, turn, answer) {
+                return (Err(cap), false);
+            }
+            let mut tells = account.count_turn(minute, caps, turn, &mut asked);
+            if !joins {
+                account.open += 1;
+                let asked = asked.as_mut();
+                let is_granted = asked.is_some_and(|asked| asked.take_run(account));
+                tells |= is_told && !is_granted;
+            }
+            (Ok(()), tells)
         })?;
         Ok(OpenRun {
             owners: Arc::clone(self),
             owner: owner.0,
+            is_counted: !joins,
+            is_told,
         })
+    }
+
+    /// Counts a new run of this owner that no cap refuses.
+    pub(super) fn open_uncapped(self: &Arc<Self>, owner: Owner) -> OpenRun {
+        self.with_telling(owner.0, |account, _| {
+            account.open += 1;
+            ((), true)
+        });
+        OpenRun {
+            owners: Arc::clone(self),
+            owner: owner.0,
+            is_counted: true,
+            is_told: true,
+        }
     }
 
     /// Admits a request of this owner in a run that is open already. Counts it as a turn if it is
@@ -322,11 +380,15 @@ impl Owners {
         owner: Owner,
         caps: OwnerCaps,
         is_turn: bool,
+        mut asked: Option<&mut OwnerAsk>,
     ) -> Result<(), LimitHit> {
-        self.with(owner.0, |account, minute| {
-            account.check(caps, false, is_turn)?;
-            account.count_turn(minute, caps, is_turn);
-            Ok(())
+        self.with_telling(owner.0, |account, minute| {
+            let answer = asked.as_ref().and_then(|asked| asked.answer());
+            if let Err(cap) = account.check(caps, minute, false, is_turn, answer) {
+                return (Err(cap), false);
+            }
+            let tells = account.count_turn(minute, caps, is_turn, &mut asked);
+            (Ok(()), tells)
         })
     }
 
@@ -338,20 +400,29 @@ impl Owners {
         is_new: bool,
         is_turn: bool,
     ) -> bool {
-        self.with(owner.0, |account, _| {
-            account.check(caps, is_new, is_turn).is_err()
+        self.with(owner.0, |account, minute| {
+            let checked = account.check(caps, minute, is_new, is_turn, None);
+            checked.is_err()
         })
     }
 
     /// The count of this owner's tokens, which begins now if it did not before.
-    pub(super) fn tokens(&self, owner: Owner) -> Arc<OwnerTokens> {
-        let new = || {
-            Arc::new(OwnerTokens {
-                epoch: self.epoch,
-                minutes: Lock::default(),
-            })
-        };
-        self.with(owner.0, |account, _| {
+    pub(super) fn tokens(self: &Arc<Self>, owner: Owner) -> Arc<OwnerTokens> {
+        self.with(owner.0, |account, minute| {
+            let elsewhere = account.elsewhere.recent(minute);
+            let elsewhere = elsewhere.map(|counts| (counts.spent.into(), minute));
+            let new = || {
+                Arc::new(OwnerTokens {
+                    epoch: self.epoch,
+                    counts: Lock::new(TokenCounts {
+                        elsewhere,
+                        ..TokenCounts::default()
+                    }),
+                    owner: owner.0,
+                    owners: Arc::downgrade(self),
+                    store: Arc::clone(&self.store),
+                })
+            };
             Arc::clone(account.tokens.get_or_insert_with(new))
         })
     }
@@ -371,8 +442,12 @@ impl Owners {
         })
     }
 
+    fn minute(&self) -> u64 {
+        self.epoch.elapsed().as_secs() / 60
+    }
+
     fn with<R>(&self, owner: u128, f: impl FnOnce(&mut Account, u64) -> R) -> R {
-        let minute = self.epoch.elapsed().as_secs() / 60;
+        let minute = self.minute();
         let mut known = self.known.lock();
         if known.swept != minute {
             known.swept = minute;
@@ -396,9 +471,12 @@ impl RunGuard for OpenRun {}
 
 impl Drop for OpenRun {
     fn drop(&mut self) {
-        self.owners.with(self.owner, |account, _| {
-            account.open = account.open.saturating_sub(1);
-        });
+        if self.is_counted {
+            self.owners.with_telling(self.owner, |account, _| {
+                account.open = account.open.saturating_sub(1);
+                ((), self.is_told)
+            });
+        }
     }
 }
 
@@ -408,38 +486,70 @@ impl Account {
         let mut reports = self.refusals.values().filter_map(|count| count.reported);
         // A stream that is under way still holds the count, and adds to it.
         let counts = |tokens: &Arc<OwnerTokens>| {
-            Arc::strong_count(tokens) > 1 || !tokens.spent().is_nothing()
+            Arc::strong_count(tokens) > 1 || !tokens.spent_here().is_nothing()
         };
         self.minutes.is_empty()
+            && !self.elsewhere.is_of_use(minute)
             && !self.tokens.as_ref().is_some_and(counts)
             && !reports.any(|at| at.as_secs() / 60 + MINUTES > minute)
     }
 
     /// Checks the caps on open runs, for a request that opens one, on tokens, and for a turn on
-    /// turns.
-    fn check(&self, caps: OwnerCaps, is_new: bool, is_turn: bool) -> Result<(), LimitHit> {
+    /// turns. `answer` is what the store said to this request.
+    fn check(
+        &self,
+        caps: OwnerCaps,
+        minute: u64,
+        is_new: bool,
+        is_turn: bool,
+        answer: Option<&OwnerElsewhere>,
+    ) -> Result<(), LimitHit> {
+        let elsewhere = self.elsewhere.recent(minute);
+        // What the others gave back after the answer was granted to nobody here.
+        let most = |count: fn(&OwnerElsewhere) -> u32| {
+            let counts = [elsewhere, answer].map(|it| it.map_or(0, count));
+            counts[0].max(counts[1])
+        };
         let open_runs = caps.max_open_runs.filter(|_| is_new);
-        if let Some(cap) = open_runs.filter(|cap| self.open >= *cap) {
+        let is_full = |cap: &u32| self.open.saturating_add(most(|it| it.open_runs)) >= *cap;
+        if let Some(cap) = open_runs.filter(is_full) {
             return Err(reached(LimitKind::OpenRuns(cap)));
         }
-        if let (Some(caps), Some(tokens)) = (caps.tokens(), &self.tokens) {
-            if let Some(limit) = caps.reached(&tokens.spent(), 1, 1.0) {
+        if let Some(caps) = caps.tokens() {
+            let spent = match &self.tokens {
+                Some(tokens) => tokens.spent(),
+                None => elsewhere.map_or_else(Spending::default, |it| it.spent.into()),
+            };
+            if let Some(limit) = caps.reached(&spent, 1, 1.0) {
                 return Err(reached(LimitKind::Tokens(limit.per_hour())));
             }
         }
         if let Some(cap) = caps.turns_per_hour.filter(|_| is_turn) {
-            if self.minutes.values().sum::<u32>() >= cap {
+            let turns = self.minutes.values().map(Stated::get).sum::<u32>();
+            if turns.saturating_add(most(|it| it.turns)) >= cap {
                 return Err(reached(LimitKind::TurnsPerHour(cap)));
             }
         }
         Ok(())
     }
 
-    /// Counts a turn, if the request is one and turns are capped.
-    fn count_turn(&mut self, minute: u64, caps: OwnerCaps, is_turn: bool) {
-        if is_turn && caps.turns_per_hour.is_some() {
-            *self.minutes.entry(minute).or_default() += 1;
+    /// Counts a turn, if the request is one and turns are capped. Returns whether the store does
+    /// not know of it.
+    fn count_turn(
+        &mut self,
+        minute: u64,
+        caps: OwnerCaps,
+        is_turn: bool,
+        asked: &mut Option<&mut OwnerAsk>,
+    ) -> bool {
+        if !is_turn || caps.turns_per_hour.is_none() {
+            return false;
         }
+        let stated = self.elsewhere.stated;
+        let turns = self.minutes.entry(minute).or_default();
+        turns.set(turns.get() + 1, stated);
+        let asked = asked.as_mut();
+        !asked.is_some_and(|asked| asked.take_turn(self, minute))
     }
 }
 
@@ -449,17 +559,43 @@ impl OwnerTokens {
     }
 
     /// The tokens in each minute of the last hour.
-    fn recent(&self) -> MutexGuard<'_, BTreeMap<u64, Spending>> {
-        let mut minutes = self.minutes.lock();
-        forget(&mut minutes, self.minute());
-        minutes
+    fn recent(&self) -> MutexGuard<'_, TokenCounts> {
+        let mut counts = self.counts.lock();
+        forget(&mut counts.by_minute, self.minute());
+        counts
     }
 
-    /// The tokens of the last hour.
+    /// The same, for counts of this number that are about to be told.
+    fn state(&self, number: u64) -> MutexGuard<'_, TokenCounts> {
+        let mut counts = self.recent();
+        counts.stated = number;
+        counts
+    }
+
+    /// The tokens of the last hour, of all replicas.
     pub(crate) fn spent(&self) -> Spending {
-        let minutes = self.recent();
-        let sum = |sum: Spending, minute: &Spending| sum.plus(*minute);
-        minutes.values().fold(Spending::default(), sum)
+        let counts = self.recent();
+        let here = counts.here();
+        match counts.elsewhere {
+            Some((spent, learned)) if learned + MINUTES > self.minute() => here.plus(spent),
+            _ => here,
+        }
+    }
+
+    fn spent_here(&self) -> Spending {
+        self.recent().here()
+    }
+
+    /// Records what the other replicas have spent.
+    fn learn(&self, elsewhere: Spending, minute: u64) {
+        self.counts.lock().elsewhere = Some((elsewhere, minute));
+    }
+}
+
+impl TokenCounts {
+    fn here(&self) -> Spending {
+        let minutes = self.by_minute.values().map(Stated::get);
+        minutes.fold(Spending::default(), Spending::plus)
     }
 }
 
@@ -468,13 +604,25 @@ impl TokenAccount for OwnerTokens {
     /// may have begun in an earlier minute.
     fn replace(&self, before: Spending, now: Spending) {
         let minute = self.minute();
-        let mut minutes = self.recent();
+        let mut counts = self.recent();
+        let stated = counts.stated;
         let mut less = before.minus(now);
-        for sum in minutes.values_mut().rev() {
-            (*sum, less) = (sum.minus(less), less.minus(*sum));
+        for sum in counts.by_minute.values_mut().rev() {
+            if less == Spending::default() {
+                break;
+            }
+            let count = sum.get();
+            sum.set(count.minus(less), stated);
+            less = less.minus(count);
         }
-        let sum = minutes.entry(minute).or_default();
-        *sum = sum.plus(now.minus(before));
+        let sum = counts.by_minute.entry(minute).or_default();
+        sum.set(sum.get().plus(now.minus(before)), stated);
+        drop(counts);
+        if self.store.get().is_some() {
+            if let Some(owners) = self.owners.upgrade() {
+                owners.tell(self.owner);
+            }
+        }
     }
 }
 
