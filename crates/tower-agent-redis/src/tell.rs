@@ -147,6 +147,9 @@ impl Teller {
                     tracing::info!(target: "tower_agent", "the store of runs is back");
                     return;
                 }
+                Err(Trouble::Broken(cause)) if cause == OTHER_SECRET => {
+                    tracing::error!(target: "tower_agent", cause, "the store of runs cannot be used");
+                }
                 Err(trouble) => {
                     tracing::debug!(target: "tower_agent", cause = %trouble, "the store of runs stays lost");
                 }

@@ -113,7 +113,7 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// The server cannot be reached or used, other replicas have another secret, or this process
+    /// The server cannot be used, or cannot be reached and new runs are refused then; other replicas have another secret, or this process
     /// has made an owner before.
     pub(crate) async fn connect(&self) -> Result<Arc<RedisRunStore>, ConfigError> {
         let store = RedisRunStore::connect(&self.url, &self.secret, self.options()).await;
@@ -130,7 +130,10 @@ impl Replicas {
     }
 
     fn options(&self) -> RedisOptions {
-        let options = RedisOptions::new();
+        let options = match self.on_loss {
+            OnLoss::Local => RedisOptions::new().may_be_lost(),
+            OnLoss::Refuse => RedisOptions::new(),
+        };
         match &self.prefix {
             Some(prefix) => options.prefix(prefix),
             None => options,

@@ -1,5 +1,7 @@
 //! The routes of runs: the operator's, across owners, and those of a caller, for its own runs.
 
+use std::time::Duration;
+
 use axum::{
     Extension, Json,
     extract::{Path, Query, State, rejection::QueryRejection},
@@ -9,7 +11,9 @@ use axum::{
 use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tower_agent::{
-    Run, RunId, RunRegistry, RunSnapshot, registry::AbortOutcome, run::RunCompletion,
+    Owner, Run, RunId, RunRegistry, RunSnapshot,
+    registry::{AbortOutcome, store::Reach},
+    run::RunCompletion,
 };
 
 use super::{
@@ -18,6 +22,9 @@ use super::{
     queries::{PageQuery, WaitQuery},
 };
 use crate::http::Caller;
+
+/// How long the answer to an abort waits for other gateways.
+const REACH: Duration = Duration::from_millis(250);
 
 type ControlResult = Result<Response, Refusal>;
 
@@ -66,7 +73,7 @@ pub(crate) async fn wait(
 /// gateway was told.
 pub(crate) async fn abort(State(watched): State<Watched>, Path(id): Path<String>) -> ControlResult {
     let outcome = watched.registry.abort_for_all(&parse(&id)?);
-    aborted(outcome, &id, &watched)
+    aborted(Owner::default(), outcome, &id, &watched).await
 }
 
 /// Completes the runs of this id, of all owners, because their work is done; 404 if there are none.
@@ -87,7 +94,10 @@ pub(crate) async fn abort_session(
     Path(session): Path<String>,
 ) -> Response {
     let ended = watched.registry.abort_session_for_all(&session);
-    told(json!({ "runs": ended }), &watched)
+    let reach = watched
+        .registry
+        .reach_session(Owner::default(), &session, REACH);
+    told(json!({ "runs": ended }), &watched, reach).await
 }
 
 /// Shows the caller's run of this id; 404 if the caller has none.
@@ -109,7 +119,7 @@ pub(crate) async fn abort_own(
     Path(id): Path<String>,
 ) -> ControlResult {
     let outcome = watched.registry.abort(caller.owner, &parse(&id)?);
-    aborted(outcome, &id, &watched)
+    aborted(caller.owner, outcome, &id, &watched).await
 }
 
 /// Completes the caller's run of this id, because its work is done; 404 if the caller has none.
@@ -130,24 +140,41 @@ pub(crate) async fn abort_own_session(
     Path(session): Path<String>,
 ) -> Response {
     let ended = watched.registry.abort_session(caller.owner, &session);
-    told(json!({ "runs": ended }), &watched)
+    let reach = watched
+        .registry
+        .reach_session(caller.owner, &session, REACH);
+    told(json!({ "runs": ended }), &watched, reach).await
 }
 
-/// Whether an abort ended a run, here or at a gateway that was told.
-fn aborted(outcome: AbortOutcome, id: &str, watched: &Watched) -> ControlResult {
-    let aborted = match outcome {
-        AbortOutcome::Ended | AbortOutcome::Told => true,
-        AbortOutcome::AlreadyOver => false,
+/// Whether an abort ended a run, here or at a gateway that was told. The news are about this owner:
+/// the default one for those of all owners.
+async fn aborted(
+    owner: Owner,
+    outcome: AbortOutcome,
+    id: &str,
+    watched: &Watched,
+) -> ControlResult {
+    match outcome {
+        AbortOutcome::Ended | AbortOutcome::Told => {}
+        AbortOutcome::AlreadyOver => {
+            return Ok(Json(json!({ "aborted": false })).into_response());
+        }
         AbortOutcome::Unknown => return Err(unknown(id)),
-    };
-    Ok(told(json!({ "aborted": aborted }), watched))
+    }
+    let reach = watched.registry.reach(owner, &parse(id)?, REACH);
+    Ok(told(json!({ "aborted": true }), watched, reach).await)
 }
 
-/// Answers, and says so if other gateways hear of it only later.
-fn told(mut answer: Value, watched: &Watched) -> Response {
-    let peers = watched.peers.as_ref();
-    if peers.is_some_and(|peers| !peers.is_up()) {
-        answer["replicas"] = json!(LOST);
+/// Answers, with `[replicas]` after the other gateways have carried it out, and says how many have; or
+/// that they hear of it only later.
+async fn told(
+    mut answer: Value,
+    watched: &Watched,
+    reach: impl Future<Output = Option<Reach>>,
+) -> Response {
+    if watched.peers.is_some() {
+        let reach = reach.await;
+        answer["replicas"] = reach.map_or(json!(LOST), |reach| json!(reach.replicas));
     }
     Json(answer).into_response()
 }

@@ -212,7 +212,7 @@ fn an_abort_reaches_runs_whose_owner_or_id_another_gateway_knows() {
         let mut others = open("sk-two", &[("x-run-id", "own")]).await;
         assert_eq!(
             own("/v1/runs/own/abort".into()).await,
-            json!({"aborted": true})
+            json!({"aborted": true, "replicas": 2})
         );
         assert!(stream.rest().await.contains("aborted"));
         // By the operator, whoever has it.
@@ -224,7 +224,7 @@ fn an_abort_reaches_runs_whose_owner_or_id_another_gateway_knows() {
         let id = stream.headers["x-run-id"].to_str().unwrap().to_owned();
         assert_eq!(
             own(format!("/v1/runs/{id}/abort")).await,
-            json!({"aborted": true})
+            json!({"aborted": true, "replicas": 2})
         );
         assert!(stream.rest().await.contains("aborted"));
 
@@ -233,14 +233,14 @@ fn an_abort_reaches_runs_whose_owner_or_id_another_gateway_knows() {
         let mut stream = open("sk-one", &named).await;
         assert_eq!(
             own("/v1/sessions/s/abort".into()).await,
-            json!({"runs": []})
+            json!({"runs": [], "replicas": 2})
         );
         assert!(stream.rest().await.contains("aborted"));
         let mut stream = open("sk-two", &[("x-run-id", "second"), ("x-session-id", "t")]).await;
         let answer = post(&two, "/sessions/t/abort").await;
         assert_eq!(
             (answer.status.as_u16(), answer.json()),
-            (200, json!({"runs": []}))
+            (200, json!({"runs": [], "replicas": 2}))
         );
         assert!(stream.rest().await.contains("aborted"));
     });
@@ -545,7 +545,7 @@ fn a_gateway_may_refuse_new_runs_under_a_cap_while_the_store_is_lost() {
 #[test]
 fn a_gateway_without_a_usable_store_does_not_start() {
     run(async {
-        let Some(cluster) = Cluster::start("", "").await else {
+        let Some(cluster) = Cluster::start("", "on_loss = \"refuse\"").await else {
             return;
         };
         let _one = cluster.gateway().await;
@@ -577,6 +577,21 @@ fn a_gateway_without_a_usable_store_does_not_start() {
                 "{told}"
             );
         }
+    });
+}
+
+/// covers: H4
+#[test]
+fn a_gateway_starts_and_serves_while_its_store_is_away() {
+    run(async {
+        let Some(cluster) = Cluster::start("[run]\nmax_turns = 2", "").await else {
+            return;
+        };
+        let config = cluster.config.clone();
+        let alone = config.env("STORE_URL", "redis://127.0.0.1:9").start().await;
+        until_health(&alone, "lost").await;
+        assert_eq!(turn(&alone, "r").await.status, 200);
+        assert_eq!(metric(&alone, "agent_store_up").await, 0.0);
     });
 }
 

@@ -15,7 +15,7 @@ use tower_agent::{
         AbortOutcome,
         store::{
             Heard, NewsSubject, Reach, Recalled, RunNews, RunQuestion, RunStore, StoreFuture,
-            StoreLost,
+            StoreLost, StoredCooldowns,
         },
     },
 };
