@@ -2,8 +2,8 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::Instant;
 use tower_agent::registry::store::{
-    Heard, NewsSubject, Reach, Recalled, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost,
-    StoredCooldowns,
+    Heard, NewsSubject, OwnerElsewhere, OwnerQuestion, Reach, Recalled, RunNews, RunQuestion,
+    RunStore, StoreFuture, StoreLost, StoredCooldowns,
 };
 
 use super::metrics::record_store_wait;
@@ -27,14 +27,26 @@ impl Drop for Wait {
     }
 }
 
+/// Records how long this answer takes.
+fn timed<T: 'static>(answer: StoreFuture<T>) -> StoreFuture<T> {
+    let wait = Wait(Instant::now());
+    Box::pin(async move {
+        let _wait = wait;
+        answer.await
+    })
+}
+
 impl<S: RunStore> RunStore for TimedStore<S> {
     fn ask(self: Arc<Self>, question: RunQuestion) -> StoreFuture<Result<Recalled, StoreLost>> {
-        let wait = Wait(Instant::now());
-        let answer = Arc::clone(&self.0).ask(question);
-        Box::pin(async move {
-            let _wait = wait;
-            answer.await
-        })
+        timed(Arc::clone(&self.0).ask(question))
+    }
+
+    // The trait's own answer is that the store is lost.
+    fn ask_owner(
+        self: Arc<Self>,
+        question: OwnerQuestion,
+    ) -> StoreFuture<Result<OwnerElsewhere, StoreLost>> {
+        timed(Arc::clone(&self.0).ask_owner(question))
     }
 
     fn tell(&self, news: RunNews) {

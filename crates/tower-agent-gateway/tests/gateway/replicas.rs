@@ -279,6 +279,71 @@ fn three_gateways_serve_thirty_turns_of_sixty() {
     });
 }
 
+/// covers: H4, D6
+#[test]
+fn an_owner_has_its_turns_of_an_hour_once_at_all_gateways() {
+    run(async {
+        let settings = "[auth]\nkeys_env = \"TEST_KEYS\"\nturns_per_hour = 30";
+        let Some(mut cluster) = Cluster::start(settings, PATIENT).await else {
+            return;
+        };
+        cluster.config = cluster.config.env("TEST_KEYS", "one:sk-one,two:sk-two");
+        let ask = async |gateway: &Gateway, key: &str| {
+            let request = gateway.post(CHAT, asks("sim-healthy", false));
+            request.bearer_auth(key).ask().await
+        };
+        let gateways: [Gateway; 3] = cluster.gateways().await;
+        let calls = (0..60).map(|call| ask(&gateways[call % 3], "sk-one"));
+        let answers = join_all(calls).await;
+        let (served, refused): (Vec<_>, Vec<_>) =
+            answers.iter().partition(|answer| answer.status == 200);
+        assert_eq!(served.len(), 30);
+        for answer in refused {
+            assert_eq!(outcome(answer), (422, Some("turn_cap_reached")));
+        }
+        assert_eq!(cluster.simulator.simulated_calls("sim-healthy").await, 30);
+        for gateway in gateways {
+            gateway.process.kill().await;
+        }
+        let again = cluster.gateway().await;
+        assert_eq!(ask(&again, "sk-one").await.status, 422);
+        assert_eq!(ask(&again, "sk-two").await.status, 200);
+    });
+}
+
+/// covers: H4
+#[test]
+fn a_candidate_that_rests_at_one_gateway_rests_at_all() {
+    run(async {
+        let settings = "[fallback]\ncooldown = true";
+        let Some(mut cluster) = Cluster::start(settings, PATIENT).await else {
+            return;
+        };
+        let busy = "sim-rate-limited-long";
+        let upstream = cluster.simulator.simulated_upstream();
+        cluster.config = cluster.config.candidate(busy, upstream);
+        let [one, two] = cluster.gateways().await;
+        let ask = async |gateway: &Gateway| {
+            let answer = gateway.post(CHAT, asks(busy, false)).ask().await;
+            assert_eq!(answer.header("x-served-model"), Some("sim-healthy"));
+        };
+        let resting = async |gateway: &Gateway| {
+            let list = gateway.json("/cooldowns").await;
+            list["cooldowns"].as_array().unwrap().len()
+        };
+        ask(&one).await;
+        assert_ne!(resting(&one).await, 0);
+        eventually(async || (resting(&two).await > 0).then_some(())).await;
+        let calls = cluster.simulator.simulated_calls(busy).await;
+        ask(&two).await;
+        assert_eq!(cluster.simulator.simulated_calls(busy).await, calls);
+
+        let cleared = post(&two, &format!("/cooldowns/{busy}/clear")).await;
+        assert_eq!(cleared.status, 200);
+        eventually(async || (resting(&one).await == 0).then_some(())).await;
+    });
+}
+
 /// covers: H4
 #[test]
 fn a_gateway_that_was_killed_knows_what_had_ended_and_what_was_used_up() {
