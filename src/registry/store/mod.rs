@@ -122,15 +122,10 @@ pub trait RunStore: fmt::Debug + Send + Sync + 'static {
     ///
     /// The open runs of a replica that gave no sign of life for 30 s do not count. Turns and tokens
     /// count for 61 minutes from the beginning of their minute, whatever became of the replica.
-    ///
-    /// By default the store does not answer, and each replica has the caps to itself.
     fn ask_owner(
         self: Arc<Self>,
         question: OwnerQuestion,
-    ) -> StoreFuture<Result<OwnerElsewhere, StoreLost>> {
-        drop(question);
-        Box::pin(async { Err(StoreLost) })
-    }
+    ) -> StoreFuture<Result<OwnerElsewhere, StoreLost>>;
 
     /// Tells the other replicas. Never waits: a store that cannot be reached keeps the news until
     /// it can.

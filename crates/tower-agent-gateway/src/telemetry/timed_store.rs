@@ -41,7 +41,6 @@ impl<S: RunStore> RunStore for TimedStore<S> {
         timed(Arc::clone(&self.0).ask(question))
     }
 
-    // The trait's own answer is that the store is lost.
     fn ask_owner(
         self: Arc<Self>,
         question: OwnerQuestion,

@@ -14,8 +14,8 @@ use tower_agent::{
     registry::{
         AbortOutcome,
         store::{
-            Heard, NewsSubject, Reach, Recalled, RunNews, RunQuestion, RunStore, StoreFuture,
-            StoreLost, StoredCooldowns,
+            Heard, NewsSubject, OwnerElsewhere, OwnerQuestion, Reach, Recalled, RunNews,
+            RunQuestion, RunStore, StoreFuture, StoreLost, StoredCooldowns,
         },
     },
 };
@@ -270,6 +270,13 @@ impl RunStore for LateAnswers {
             self.gate.acquire().await.unwrap().forget();
             answer
         })
+    }
+
+    fn ask_owner(
+        self: Arc<Self>,
+        question: OwnerQuestion,
+    ) -> StoreFuture<Result<OwnerElsewhere, StoreLost>> {
+        Arc::clone(&self.store).ask_owner(question)
     }
 
     fn tell(&self, news: RunNews) {
