@@ -213,6 +213,8 @@ async fn whoever_aborts_learns_how_many_replicas_have_carried_it_out() {
     assert_eq!(start.elapsed(), wait);
     assert_eq!(counts(reach(&three).await), None, "the store is lost");
     drop(three);
+    // Its listener holds the store until it is dropped, too.
+    heard().await;
     assert_eq!(counts(reach(&two).await), Some((2, 0)));
     let alone = RunRegistry::new();
     let alone = alone.reach(Owner::anonymous(), &id("r"), wait).await;
