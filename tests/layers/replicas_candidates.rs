@@ -312,7 +312,7 @@ async fn a_window_that_is_told_never_shortens_a_longer_one() {
     heard().await;
     let longer = ("a".to_owned(), FailureClass::Overloaded, secs(600));
     for replica in [&one, &two] {
-        assert_eq!(replica.cooling(), [longer.clone()]);
+        assert_eq!(replica.cooling(), std::slice::from_ref(&longer));
     }
     // An end of a window that is no longer the one changes nothing; that of the last ends it.
     other.tell(RunNews::CooldownEnded {

@@ -107,8 +107,8 @@ async fn clocks_of_replicas_need_not_agree() {
 async fn open_runs_hold_for_all_replicas_with_and_without_ids() {
     let replicas: [Replica; 3] = replicas(&slow(60.0), |stack| stack.owner_caps(of_runs(4)));
     let mut calls = Vec::new();
-    for replica in 0..2 {
-        calls.push(replicas[replica].spawn_unnamed());
+    for replica in &replicas[..2] {
+        calls.push(replica.spawn_unnamed());
     }
     calls.push(spawn(&replicas[2], "named"));
     calls.push(spawn(&replicas[0], "other"));
