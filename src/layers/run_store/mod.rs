@@ -6,7 +6,7 @@
 //! an upstream call. A run that was opened elsewhere is opened here with its age, so that its
 //! ceiling counts from its first opening. If a [`TurnCapLayer`] further in caps the request, the
 //! layer asks for its turn with the same question, and if an
-//! [`OwnerCapLayer`](crate::OwnerCapLayer) does, for its share of the owner's hour. With a fallback
+//! [`OwnerCapLayer`] does, for its share of the owner's hour. With a fallback
 //! layer that is sticky, the answer also has the candidates of the request's session.
 //!
 //! # What asks

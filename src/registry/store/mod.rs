@@ -16,8 +16,8 @@
 //!   elsewhere.
 //!
 //! A [`RunStoreLayer`](crate::layers::run_store::RunStoreLayer) asks the store before a request
-//! finds its run, and about its owner in the same round trip; a replica that only tells and listens lets the caps hold for itself alone. A
-//! shutdown, a completion and what a registry forgets are never told: a replica that stops ends no
+//! finds its run, and about its owner in the same round trip; a replica that only tells and listens
+//! lets the caps hold for itself alone. A shutdown, a completion and what a registry forgets are never told: a replica that stops ends no
 //! run elsewhere.
 //!
 //! # Candidates
