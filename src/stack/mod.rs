@@ -127,10 +127,7 @@ pub type ServerLayers = Stack<
             StopPhraseLayer,
             Stack<
                 RunLimits,
-                Stack<
-                    PumpLayer,
-                    Stack<RunLayer, Stack<Optional<RunStoreLayer>, TerminalResponseLayer>>,
-                >,
+                Stack<PumpLayer, Stack<RunLayer, Stack<RunStoreLayer, TerminalResponseLayer>>>,
             >,
         >,
     >,
@@ -290,8 +287,7 @@ impl AgentStack<Server> {
         let store = side
             .store
             .within(&runs, &self.turns, &self.tokens, &side.owners, fallback);
-        let store = Some(store).filter(RunStoreLayer::is_shared);
-        let layers = Stack::new(Optional::new(store, |_| {}), side.responses);
+        let layers = Stack::new(store, side.responses);
         let layers = Stack::new(runs, layers);
         let layers = Stack::new(side.pump, layers);
         let layers = Stack::new(self.run_limits(), layers);

@@ -230,6 +230,12 @@ where
     }
 
     fn call(&mut self, request: Request<Q>) -> Self::Future {
+        if !self.layer.is_shared() {
+            let future = self.inner.call(request);
+            return SharedRunsFuture {
+                stage: Stage::Calling { future },
+            };
+        }
         let registry = self.layer.runs.registry();
         let store = registry.store().cloned();
         let (question, request) = self.layer.question(request);
