@@ -7,7 +7,7 @@
 //! | layer | where | setting | without the setting |
 //! |---|---|---|---|
 //! | [`TerminalResponseLayer`] | server | [`responses`](AgentStack::responses), [`early_head`](AgentStack::early_head) | its defaults |
-//! | [`RunStoreLayer`] | server | [`RunRegistry::share`], [`run_store`](AgentStack::run_store) | left out |
+//! | [`RunStoreLayer`] | server | [`RunRegistry::share`], [`run_store`](AgentStack::run_store) | passes each call on |
 //! | [`RunLayer`] | server | [`runs`](AgentStack::runs) | its defaults |
 //! | [`PumpLayer`] | server | [`pump`](AgentStack::pump) | its defaults |
 //! | [`HardCeilingLayer`] of the run | both | [`ceiling`](AgentStack::ceiling) | no limit |
