@@ -137,7 +137,6 @@ fn the_stack_builder_is_the_one_order() {
         but(&["ClientDisconnectLayer"])
     );
     let left_out = [
-        "RunStoreLayer",
         "ClientDisconnectLayer",
         "LoopGuardLayer",
         "ModelFallbackLayer",
