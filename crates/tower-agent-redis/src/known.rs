@@ -81,6 +81,18 @@ impl Known {
         }
     }
 
+    /// Records that a part has use for so many turns alone.
+    pub(crate) fn give_back(&mut self, news: &RunNews) {
+        if let RunNews::GaveBack {
+            run, part, turns, ..
+        } = news
+        {
+            if let Some(known) = self.parts.get_mut(run).filter(|it| it.part == *part) {
+                known.granted = known.granted.min(*turns);
+            }
+        }
+    }
+
     /// Records what a part has spent.
     pub(crate) fn spend(&mut self, run: &RunKey, part: u64, spent: TokensSpent) {
         if let Some(known) = self.parts.get_mut(run).filter(|it| it.part == part) {

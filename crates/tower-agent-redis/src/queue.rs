@@ -36,9 +36,10 @@ impl QueuedNews {
 
     fn run(&self) -> Option<&RunKey> {
         match &self.news {
-            RunNews::Ended { run, .. } | RunNews::Left { run, .. } | RunNews::Reopened { run } => {
-                Some(run)
-            }
+            RunNews::Ended { run, .. }
+            | RunNews::GaveBack { run, .. }
+            | RunNews::Left { run, .. }
+            | RunNews::Reopened { run } => Some(run),
             _ => None,
         }
     }
@@ -46,8 +47,11 @@ impl QueuedNews {
     /// Whether the news are of a part alone, an answer or a hint. A store that never hears them forgets
     /// the part later.
     const fn is_minor(&self) -> bool {
-        matches!(self.news, RunNews::Left { .. } | RunNews::CarriedOut { .. })
-            || is_hint(&self.news)
+        let news = &self.news;
+        matches!(
+            news,
+            RunNews::GaveBack { .. } | RunNews::Left { .. } | RunNews::CarriedOut { .. }
+        ) || is_hint(news)
     }
 }
 

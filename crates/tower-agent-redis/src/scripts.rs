@@ -5,7 +5,7 @@ use std::sync::LazyLock;
 use redis::{Cmd, RedisResult, Script, aio::MultiplexedConnection};
 use tower_agent::registry::{
     SharedSecret,
-    store::{OwnerCounts, OwnerQuestion, RunKey, RunNews, RunQuestion},
+    store::{OwnerCounts, OwnerQuestion, RunKey, RunNews, RunQuestion, TurnsAsked},
 };
 
 use crate::{
@@ -23,6 +23,7 @@ pub(crate) struct Scripts {
     ended: (Script, &'static str),
     spent: (Script, &'static str),
     owner: (Script, &'static str),
+    gave_back: (Script, &'static str),
     left: (Script, &'static str),
     reopened: (Script, &'static str),
     pub(crate) cooled: (Script, &'static str),
@@ -40,6 +41,7 @@ pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
         ended: script(include_str!("scripts/ended.lua")),
         spent: script(include_str!("scripts/spent.lua")),
         owner: script(include_str!("scripts/owner.lua")),
+        gave_back: script(include_str!("scripts/gave_back.lua")),
         left: script(include_str!("scripts/left.lua")),
         reopened: script(include_str!("scripts/reopened.lua")),
         cooled: script(include_str!("scripts/cooled.lua")),
@@ -60,6 +62,7 @@ pub(crate) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<
         &all.ended,
         &all.spent,
         &all.owner,
+        &all.gave_back,
         &all.left,
         &all.reopened,
     ] {
@@ -140,10 +143,8 @@ impl Commands {
                 self.keys.owners_of_session(tag, session),
             ),
         };
-        let (want, cap) = match question.turns {
-            Some(turns) => (turns.want.to_string(), turns.cap.to_string()),
-            None => (String::new(), String::new()),
-        };
+        let turns = question.turns;
+        let of_turns = |of: fn(&TurnsAsked) -> String| turns.as_ref().map(of).unwrap_or_default();
         let fresh = known.map_or_else(|| fastrand::u64(..), |known| known.incarnation);
         let mut cmd = run(&SCRIPTS.ask, &[&key, &index, &owners, &owners_of_session]);
         cmd.arg(fresh)
@@ -151,8 +152,8 @@ impl Commands {
             .arg(self.part(question.part))
             .arg(known.map_or(0, |known| known.granted))
             .arg(known.map_or_else(String::new, |known| known.incarnation.to_string()))
-            .arg(want)
-            .arg(cap)
+            .arg(of_turns(|turns| turns.want.to_string()))
+            .arg(of_turns(|turns| turns.cap.to_string()))
             .arg(self.ttl_ms.to_string())
             .arg(end_ttl().to_string())
             .arg(session)
@@ -168,7 +169,9 @@ impl Commands {
                     .and_then(|known| known.spent.as_ref())
                     .map_or_else(String::new, encode_spent),
             )
-            .arg(hex(question.run.owner));
+            .arg(hex(question.run.owner))
+            .arg(of_turns(|turns| turns.number.to_string()))
+            .arg(of_turns(|turns| turns.taken.to_string()));
         cmd
     }
 
@@ -269,6 +272,17 @@ impl Commands {
                 cmd
             }
             RunNews::Counted(counts) => self.count(counts, [None; 2]),
+            RunNews::GaveBack {
+                run: giver,
+                part,
+                number,
+                turns,
+            } => {
+                let mut cmd = run(&SCRIPTS.gave_back, &[&self.keys.run(giver)]);
+                cmd.arg(self.part(*part));
+                cmd.arg(number.to_string()).arg(turns.to_string());
+                cmd
+            }
             RunNews::Left {
                 run: left,
                 part,

@@ -360,7 +360,10 @@ impl Shared {
             }
             _ => None,
         };
-        lock(&self.known).forget(&news);
+        let mut known = lock(&self.known);
+        known.forget(&news);
+        known.give_back(&news);
+        drop(known);
         let dropped = lock(&self.queue).push(news, session);
         self.counts.dropped.fetch_add(dropped, Ordering::Relaxed);
         self.link.wake.notify_one();
@@ -513,6 +516,7 @@ impl Shared {
         let key = match &item.news {
             RunNews::Ended { run, .. }
             | RunNews::Left { run, .. }
+            | RunNews::GaveBack { run, .. }
             | RunNews::Spent { run, .. }
             | RunNews::Reopened { run } => self.commands.keys.run(run),
             RunNews::Counted(counts) => self.commands.keys.owner(counts.owner),

@@ -271,13 +271,13 @@ where
 }
 
 /// The one question of a request.
-enum Question {
+enum StoreQuestion {
     /// About its run, and maybe about the run's owner.
     Run(RunQuestion),
     Owner(OwnerQuestion),
 }
 
-impl Question {
+impl StoreQuestion {
     fn ask(self, store: Arc<dyn RunStore>) -> StoreFuture<Result<Recalled, StoreLost>> {
         match self {
             Self::Run(question) => store.ask(question),
@@ -294,7 +294,7 @@ impl Question {
 
 /// A question of a request, and what it is about.
 struct Asked {
-    question: Question,
+    question: StoreQuestion,
     run: Option<RunAsk>,
     owner: Option<OwnerAsk>,
 }
@@ -342,9 +342,9 @@ impl RunStoreLayer {
         let asked = match (known.asks, owner_question) {
             (Some((mut question, run)), owner_question) => {
                 question.owner = owner_question;
-                Some((Question::Run(question), Some(run)))
+                Some((StoreQuestion::Run(question), Some(run)))
             }
-            (None, Some(question)) => Some((Question::Owner(question), None)),
+            (None, Some(question)) => Some((StoreQuestion::Owner(question), None)),
             (None, None) => None,
         };
         let asked = asked.map(|(question, run)| Asked {
@@ -390,8 +390,14 @@ impl RunStoreLayer {
         };
         let (turns, turn) = cap
             .map(|cap| {
-                let (want, turn) = part.begin_turn();
-                (TurnsAsked { want, cap }, turn)
+                let (needed, turn) = part.begin_turn();
+                let turns = TurnsAsked {
+                    number: needed.number,
+                    taken: needed.taken,
+                    want: needed.want,
+                    cap,
+                };
+                (turns, turn)
             })
             .unzip();
         let question = RunQuestion {
@@ -488,8 +494,11 @@ impl RunAsk {
                 if let Some(end) = recalled.parent_end.filter(|_| !self.is_open) {
                     return Err(end.refusal(self.run.id, Duration::ZERO).into());
                 }
-                let (granted, elsewhere) = (recalled.granted, recalled.turns_elsewhere);
-                self.part.learn(recalled.incarnation, granted, elsewhere);
+                self.part.learn(recalled.incarnation);
+                if let Some(turns) = self.turns {
+                    let (granted, elsewhere) = (recalled.granted, recalled.turns_elsewhere);
+                    self.part.learn_turns(turns.number, granted, elsewhere);
+                }
                 self.part.learn_spent(recalled.spent_elsewhere);
                 age = recalled.age;
             }

@@ -78,6 +78,8 @@ struct StoredRun {
 #[derive(Default)]
 struct Part {
     turns: u32,
+    /// The number of the latest question about turns.
+    number: u64,
     spent: Spending,
     has_left: bool,
 }
@@ -360,7 +362,10 @@ impl StoredRuns {
             let ours = known.parts.entry(part).or_default();
             if let Some(turns) = turns {
                 let left = turns.cap.saturating_sub(recalled.turns_elsewhere);
-                ours.turns = ours.turns.max(turns.want.min(left));
+                if turns.number > ours.number {
+                    ours.number = turns.number;
+                    ours.turns = turns.want.min(left).max(turns.taken);
+                }
             }
             recalled.granted = ours.turns;
         }
@@ -454,6 +459,20 @@ impl StoredRuns {
                     number: counts.number,
                     elsewhere: self.owners.tell(from.replica, &counts),
                 });
+            }
+            RunNews::GaveBack {
+                run,
+                part,
+                number,
+                turns,
+            } => {
+                let known = self.runs.get_mut(&run);
+                let part = known.and_then(|known| known.parts.get_mut(&part));
+                if let Some(part) = part.filter(|part| number > part.number) {
+                    part.number = number;
+                    part.turns = part.turns.min(turns);
+                }
+                return;
             }
             RunNews::Left {
                 run,

@@ -104,9 +104,10 @@ pub trait RunStore: fmt::Debug + Send + Sync + 'static {
     /// The first question about a run makes it known, and its age then counts from that time. One
     /// round trip.
     ///
-    /// With [`turns`](RunQuestion::turns) the store grants turns: this replica then has
-    /// `max(before, min(want, cap - elsewhere))` in all. So the same question twice grants nothing
-    /// more, and the sum of all replicas never exceeds the cap.
+    /// With [`turns`](RunQuestion::turns) the store grants turns: this part then has
+    /// `max(taken, min(want, cap - elsewhere))` in all, unless a question or news of a higher number
+    /// came before. So the same question twice grants nothing more, what nobody takes goes back, and
+    /// the sum of all parts never exceeds the cap.
     ///
     /// The caller limits the time of the future, and drops it at that limit. A question that was
     /// dropped may have been answered.
@@ -232,7 +233,12 @@ impl RunQuestion {
 /// The turns that a part of a run needs, in all, and the cap on those of all parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TurnsAsked {
-    /// The number of turns of this part, with the one that it is about to take.
+    /// The number of the question among those of this part; later ones have higher numbers. A
+    /// question that comes behind a later one changes nothing.
+    pub number: u64,
+    /// The turns that this part has taken. They stay its own, whatever the cap is.
+    pub taken: u32,
+    /// The turns that this part has taken, with those that requests are about to take.
     pub want: u32,
     /// The cap on the turns of all parts together.
     pub cap: u32,
@@ -366,14 +372,24 @@ pub enum RunNews {
     /// Of the turns and runs for which its requests [ask](OwnerCounts::turns_asked), the replica
     /// keeps what it was granted before, and gets no more.
     Counted(OwnerCounts),
+    /// A request of a part has left that had asked for a turn. The part keeps at most so many.
+    GaveBack {
+        /// The run.
+        run: RunKey,
+        /// The part.
+        part: u64,
+        /// The number of the news among the [questions](TurnsAsked::number) of the part.
+        number: u64,
+        /// The turns that the part has taken, with those that requests are about to take.
+        turns: u32,
+    },
     /// A replica no longer has this part of a run. What it took and spent stays counted.
     Left {
         /// The run.
         run: RunKey,
         /// The part.
         part: u64,
-        /// The turns that the part has taken. It may have been granted more, for requests whose
-        /// callers left.
+        /// The turns that the part has taken.
         turns: u32,
         /// Whether the part completed, as by being idle. Once no other part is left, the run is then
         /// over, and the next request of its id opens another one. A part that leaves otherwise, as at

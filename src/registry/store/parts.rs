@@ -45,6 +45,15 @@ impl PartLink for StoreLink {
         });
     }
 
+    fn gave_back(&self, number: u64, turns: u32) {
+        self.store.tell(RunNews::GaveBack {
+            run: self.run.clone(),
+            part: self.part,
+            number,
+            turns,
+        });
+    }
+
     /// Also forgets the part.
     fn left(&self, turns: u32, completed: bool) {
         if let Some(known) = self.known.upgrade() {

@@ -19,6 +19,10 @@ pub(crate) trait PartLink: fmt::Debug + Send + Sync {
     /// Tells that the part is gone, with the turns that it has taken, and whether it has completed.
     fn left(&self, turns: u32, completed: bool);
 
+    /// Tells how many turns the part has use for, as a request has left that asked for one. The
+    /// number is one of the part's questions.
+    fn gave_back(&self, number: u64, turns: u32);
+
     /// Tells what the part has spent in all.
     fn spent(&self, incarnation: Option<u64>, spent: TokensSpent);
 }
@@ -52,9 +56,31 @@ struct SharedTurns {
     asking: u32,
     /// The turns that this part may take in all.
     granted: u32,
+    /// The number of the last question, or of the last news about a turn that was given back.
+    number: u64,
+    /// The number of the last question.
+    asked: u64,
+    /// The number of the latest question that was answered.
+    answered: u64,
     elsewhere: u32,
     /// The cap at which the run has closed elsewhere, and its reason, until no request asks.
     deferred: Option<(TerminalReason, LimitHit)>,
+}
+
+/// What a request asks the store about turns: see
+/// [`TurnsAsked`](crate::registry::store::TurnsAsked).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TurnNeeded {
+    pub(crate) number: u64,
+    pub(crate) taken: u32,
+    pub(crate) want: u32,
+}
+
+impl SharedTurns {
+    /// The turns that are taken, with those that requests have asked for.
+    const fn wanted(&self) -> u32 {
+        self.taken.saturating_add(self.asking)
+    }
 }
 
 impl SharedRun {
@@ -70,22 +96,35 @@ impl SharedRun {
         }
     }
 
-    /// Begins a turn: the number of turns for which the request asks the store, and the mark that
-    /// the turn is under way.
-    pub(crate) fn begin_turn(self: &Arc<Self>) -> (u32, TurnUnderWay) {
+    /// Begins a turn: what the request asks the store, and the mark that the turn is under way.
+    pub(crate) fn begin_turn(self: &Arc<Self>) -> (TurnNeeded, TurnUnderWay) {
         let mut counts = self.counts.lock();
         counts.asking += 1;
-        let want = counts.taken.saturating_add(counts.asking);
+        counts.number += 1;
+        counts.asked = counts.number;
+        let needed = TurnNeeded {
+            number: counts.number,
+            taken: counts.taken,
+            want: counts.wanted(),
+        };
         drop(counts);
-        (want, TurnUnderWay(Some(Arc::clone(self))))
+        (needed, TurnUnderWay(Some(Arc::clone(self))))
     }
 
-    /// Records what the store answered.
-    pub(crate) fn learn(&self, incarnation: u64, granted: u32, elsewhere: u32) {
+    /// Records which run the store knows.
+    pub(crate) fn learn(&self, incarnation: u64) {
         let _known = self.incarnation.set(incarnation);
+    }
+
+    /// Records what the store answered to the question of this number.
+    pub(crate) fn learn_turns(&self, number: u64, granted: u32, elsewhere: u32) {
         let mut counts = self.counts.lock();
-        counts.granted = counts.granted.max(granted);
-        counts.elsewhere = elsewhere;
+        // A later answer knows more than an earlier one that comes after it.
+        if number > counts.answered {
+            counts.answered = number;
+            counts.granted = granted;
+            counts.elsewhere = elsewhere;
+        }
     }
 
     /// Grants turns without the store, which does not answer: by the last that it said of the
@@ -148,10 +187,28 @@ impl SharedRun {
         };
         let counts = self.counts.lock();
         // What requests under way may still take stays counted, and what nobody took does not.
-        let may_take = counts.granted.min(counts.taken + counts.asking);
+        let may_take = counts.granted.min(counts.wanted());
         let turns = may_take.max(counts.taken);
         drop(counts);
         link.left(turns, self.completed.load(Ordering::Acquire));
+    }
+
+    /// A request leaves that has asked for a turn, and has not taken it. What it was granted, or is
+    /// about to be, goes back to all.
+    fn give_back_turn(&self) {
+        let mut counts = self.counts.lock();
+        counts.asking -= 1;
+        let turns = counts.wanted();
+        if counts.asked == counts.answered && counts.granted <= turns {
+            return;
+        }
+        counts.granted = counts.granted.min(turns);
+        counts.number += 1;
+        let number = counts.number;
+        drop(counts);
+        if let Some(link) = &*self.link.lock() {
+            link.gave_back(number, turns);
+        }
     }
 
     /// Tells the store what this part has spent, unless the part has left.
@@ -212,7 +269,7 @@ impl TurnUnderWay {
 impl Drop for TurnUnderWay {
     fn drop(&mut self) {
         if let Some(run) = self.0.take() {
-            run.counts.lock().asking -= 1;
+            run.give_back_turn();
         }
     }
 }

@@ -4,7 +4,7 @@
 -- ARGV: 1 incarnation if the run is new, 2 age in us if it is new, 3 part, 4 turns the part is known
 --   to have, 5 incarnation of those turns or '', 6 want or '', 7 cap, 8 ttl in ms, 9 ttl of an end
 --   in ms, 10 session or '', 11 parent or '', 12 id, 13 what the part is known to have spent or '',
---   14 owner
+--   14 owner, 15 number of the question about turns, 16 turns that the part has taken
 -- Returns {incarnation, age in us, end or '', granted, elsewhere, parent or '', damaged key or '',
 --   what the other parts have spent, 1 if another part has not left}
 local run = KEYS[1]
@@ -12,6 +12,7 @@ local stored = redis.call('HGETALL', run)
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local incarnation, opened, over, ended, parent, session, mine, alive
+local number = 0
 local elsewhere, held = 0, 0
 local sums = {0, 0, 0, 0, 0, 0}
 local name = 't:' .. ARGV[3]
@@ -25,6 +26,9 @@ for at = 1, #stored, 2 do
   elseif field == 'parent' then parent = value
   elseif field == 'session' then session = value
   elseif field == 'a:' .. ARGV[3] then alive = true
+  elseif field == 'n:' .. ARGV[3] then
+    number = tonumber(value)
+    if not number then return redis.error_reply('DAMAGED ' .. field) end
   elseif string.sub(field, 1, 2) == 'a:' then held = 1
   elseif string.sub(field, 1, 2) == 't:' then
     local turns = tonumber(value)
@@ -63,9 +67,11 @@ if not parent and ARGV[11] ~= '' then
 end
 local granted = mine or 0
 if ARGV[5] == incarnation then granted = math.max(granted, tonumber(ARGV[4])) end
-if ARGV[6] ~= '' then
+if ARGV[6] ~= '' and tonumber(ARGV[15]) > number then
   local left = math.max(tonumber(ARGV[7]) - elsewhere, 0)
-  granted = math.max(granted, math.min(tonumber(ARGV[6]), left))
+  granted = math.max(tonumber(ARGV[16]), math.min(tonumber(ARGV[6]), left))
+  fields[#fields + 1] = 'n:' .. ARGV[3]
+  fields[#fields + 1] = ARGV[15]
 end
 if granted ~= (mine or 0) then
   fields[#fields + 1] = name

@@ -1,6 +1,12 @@
 //! The server is away, slow, frozen, empty, another one, or full of what no replica wrote.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -32,7 +38,13 @@ fn run(id: &str) -> RunKey {
 
 fn turns(id: &str, part: u64, want: u32) -> RunQuestion {
     let mut question = RunQuestion::new(run(id), part);
-    question.turns = Some(TurnsAsked { want, cap: 30 });
+    static NUMBER: AtomicU64 = AtomicU64::new(1);
+    question.turns = Some(TurnsAsked {
+        number: NUMBER.fetch_add(1, Ordering::Relaxed),
+        taken: 0,
+        want,
+        cap: 30,
+    });
     question
 }
 

@@ -34,6 +34,8 @@ struct ModelRun {
 #[derive(Clone, Copy, Debug, Default)]
 struct Part {
     turns: u32,
+    /// The number of the latest question about turns.
+    number: u64,
     is_alive: bool,
 }
 
@@ -100,7 +102,10 @@ impl Model {
             }
             if let Some(turns) = question.turns {
                 let left = turns.cap.saturating_sub(expected.turns_elsewhere);
-                part.turns = part.turns.max(turns.want.min(left));
+                if turns.number > part.number {
+                    part.number = turns.number;
+                    part.turns = turns.want.min(left).max(turns.taken);
+                }
             }
             expected.granted = part.turns;
         }
@@ -177,6 +182,25 @@ impl Model {
                     self.end(replica, &run, None, true, &end);
                 }
             }
+            RunNews::GaveBack {
+                run,
+                part,
+                number,
+                turns,
+            } => {
+                let remembered = self.remembered[replica].get_mut(run);
+                if let Some(remembered) = remembered.filter(|it| it.part == *part) {
+                    remembered.turns = remembered.turns.min(*turns);
+                }
+                let Some(known) = self.runs.get_mut(run).filter(|it| it.end.is_none()) else {
+                    return;
+                };
+                let part = known.parts.entry((replica, *part)).or_default();
+                if *number > part.number {
+                    part.number = *number;
+                    part.turns = part.turns.min(*turns);
+                }
+            }
             RunNews::Left {
                 run,
                 part,
@@ -217,6 +241,11 @@ impl Model {
     }
 }
 
+/// The number of a question: mostly a later one than all before.
+fn number(step: u64) -> u64 {
+    step.saturating_sub(fastrand::u64(..6))
+}
+
 fn pick<T: Clone>(from: &[T]) -> T {
     from[fastrand::usize(..from.len())].clone()
 }
@@ -249,7 +278,7 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
     let sessions: Vec<Arc<str>> = vec!["s".into(), "a session with spaces:{}".into()];
     let mut model = Model::default();
     let mut incarnations = vec![1_u64];
-    for step in 0..4000 {
+    for step in 1..4001 {
         let replica = fastrand::usize(..3);
         let run = pick(&runs);
         let part = 10 * replica as u64 + fastrand::u64(..2);
@@ -260,6 +289,8 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
             question.session = fastrand::bool().then(|| pick(&sessions));
             question.parent = (fastrand::u8(..4) == 0).then(|| pick(&ids));
             question.turns = fastrand::bool().then(|| TurnsAsked {
+                number: number(step),
+                taken: fastrand::u32(..4),
                 want: fastrand::u32(..12),
                 cap: fastrand::u32(..20),
             });
@@ -321,7 +352,13 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
                 spared: fastrand::bool().then(|| pick(&ids)),
             },
             16 if fastrand::bool() => RunNews::AbortedForAll(AbortTarget::Run(run.id)),
-            16..18 => RunNews::Left {
+            16 => RunNews::GaveBack {
+                run,
+                part,
+                number: number(step),
+                turns: fastrand::u32(..6),
+            },
+            17 => RunNews::Left {
                 run,
                 part,
                 turns: fastrand::u32(0..6),
