@@ -35,18 +35,18 @@ pub struct Runs {
     records: Option<LineWriter>,
     /// Set to true at the shutdown.
     stopping: watch::Sender<bool>,
-    peers: Option<Peers>,
+    peers: Option<SharedStore>,
     listening: Option<Listening>,
 }
 
 /// The store that this gateway shares with others, and the settings by which it does.
 #[derive(Clone, Debug)]
-pub(crate) struct Peers {
+pub(crate) struct SharedStore {
     pub(crate) store: Arc<RedisRunStore>,
     pub(crate) settings: Replicas,
 }
 
-impl Peers {
+impl SharedStore {
     /// Whether the store answers, and its news are read.
     pub(crate) fn is_up(&self) -> bool {
         self.store.stats().up
@@ -112,7 +112,7 @@ impl Runs {
         self.registry = self.registry.share(timed);
         let task = tokio::spawn(self.registry.listen());
         self.listening = Some(Listening(task.abort_handle()));
-        self.peers = Some(Peers { store, settings });
+        self.peers = Some(SharedStore { store, settings });
         Ok(self)
     }
 
@@ -138,7 +138,7 @@ impl Runs {
     }
 
     /// The store that these runs share with other gateways.
-    pub(crate) const fn peers(&self) -> Option<&Peers> {
+    pub(crate) const fn peers(&self) -> Option<&SharedStore> {
         self.peers.as_ref()
     }
 

@@ -27,12 +27,12 @@ const ANSWER: Duration = Duration::from_secs(1);
 
 /// What the clock of the server said, and when.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Clock {
+pub(crate) struct StoreClock {
     server: Duration,
     here: Instant,
 }
 
-impl Clock {
+impl StoreClock {
     /// Reads the reply to `TIME`.
     pub(crate) fn read(reply: Value) -> RedisResult<Self> {
         let (seconds, micros): (u64, u64) = from_redis_value(reply)?;
@@ -73,7 +73,7 @@ pub(crate) fn has_times(fields: &Fields) -> bool {
 pub(crate) fn heard(
     fields: &Fields,
     replica: &str,
-    clock: Option<Clock>,
+    clock: Option<StoreClock>,
 ) -> Result<Option<Heard>, Damaged> {
     Ok(match (&*text(fields, "k")?, clock) {
         ("cool", Some(clock)) => {
@@ -160,7 +160,7 @@ impl Window {
         })
     }
 
-    fn share(self, key: u64, clock: Clock) -> Option<SharedCooldown> {
+    fn share(self, key: u64, clock: StoreClock) -> Option<SharedCooldown> {
         let times = [clock.instant(self.began)?, clock.instant(self.until)?];
         let mut shared = SharedCooldown::new(key, self.number, self.candidate, self.class, times);
         [shared.model, shared.account, shared.host] = self.digests;
@@ -328,7 +328,7 @@ impl Shared {
                 Err((_, error)) => return Err(error),
                 Ok(fields) => from_redis_value::<Vec<(Value, Value)>>(fields)?,
             };
-            Ok((fields, Clock::read(time?)?))
+            Ok((fields, StoreClock::read(time?)?))
         });
         let (fields, clock) = match read {
             Ok(read) => read,
@@ -392,7 +392,7 @@ mod tests {
     async fn a_window_comes_back_as_it_was() {
         let here = Instant::now();
         let server = Duration::from_secs(1_700_000_000);
-        let clock = Clock { server, here };
+        let clock = StoreClock { server, here };
         let told = cooldown(here);
         let [began, until] = [0, 30].map(|later| (server.as_secs() + later) * 1_000_000);
         let value = format!("2 r {until} {began} server {}", rest(&told));

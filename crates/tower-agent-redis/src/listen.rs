@@ -14,7 +14,7 @@ use redis::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    candidates::{self, Clock},
+    candidates::{self, StoreClock},
     keys::TAGS,
     lock,
     shared::Shared,
@@ -93,9 +93,9 @@ impl Reader {
         Ok(server == self.server && first.iter().zip(&self.cursors).all(is_whole))
     }
 
-    async fn clock(&mut self) -> RedisResult<Clock> {
+    async fn clock(&mut self) -> RedisResult<StoreClock> {
         let cmd = redis::cmd("TIME");
-        Clock::read(cmd.query_async(&mut self.connection).await?)
+        StoreClock::read(cmd.query_async(&mut self.connection).await?)
     }
 
     /// Waits for entries, and reads them.

@@ -14,7 +14,7 @@ use std::{
 use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
 
-use self::shared::{Elsewhere, Stated};
+use self::shared::{Elsewhere, NumberedCount};
 use super::{
     RunRegistry,
     secret::{DigestKeys, Purpose},
@@ -189,7 +189,7 @@ struct OwnerTable {
 struct Account {
     open: u32,
     /// The turns in each minute with turns; the minutes count from the epoch.
-    minutes: BTreeMap<u64, Stated<u32>>,
+    minutes: BTreeMap<u64, NumberedCount<u32>>,
     /// The tokens of the last hour; `None` until a layer that caps tokens counts.
     tokens: Option<Arc<OwnerTokens>>,
     /// The refused requests, by the name of the cap.
@@ -209,7 +209,7 @@ pub(crate) struct OwnerTokens {
 
 #[derive(Debug, Default)]
 struct TokenCounts {
-    by_minute: BTreeMap<u64, Stated<Spending>>,
+    by_minute: BTreeMap<u64, NumberedCount<Spending>>,
     /// The number of the last counts that other replicas were told.
     stated: u64,
     /// What the other replicas have spent, and the minute in which that was learned.
@@ -525,7 +525,7 @@ impl Account {
             }
         }
         if let Some(cap) = caps.turns_per_hour.filter(|_| is_turn) {
-            let turns = self.minutes.values().map(Stated::get).sum::<u32>();
+            let turns = self.minutes.values().map(NumberedCount::get).sum::<u32>();
             if turns.saturating_add(most(|it| it.turns)) >= cap {
                 return Err(reached(LimitKind::TurnsPerHour(cap)));
             }
@@ -594,7 +594,7 @@ impl OwnerTokens {
 
 impl TokenCounts {
     fn here(&self) -> Spending {
-        let minutes = self.by_minute.values().map(Stated::get);
+        let minutes = self.by_minute.values().map(NumberedCount::get);
         minutes.fold(Spending::default(), Spending::plus)
     }
 }

@@ -15,12 +15,12 @@ use crate::{
 
 /// A count, and the number of the first counts told that have it.
 #[derive(Debug, Default)]
-pub(super) struct Stated<T> {
+pub(super) struct NumberedCount<T> {
     count: T,
     changed: u64,
 }
 
-impl<T: Copy> Stated<T> {
+impl<T: Copy> NumberedCount<T> {
     pub(super) const fn get(&self) -> T {
         self.count
     }
@@ -296,11 +296,13 @@ impl Owners {
         }
         let minutes = changed.into_iter().map(|number| {
             let began = self.epoch + Duration::from_secs(60 * number);
-            let turns = account.minutes.get(&number).map_or(0, Stated::get);
+            let turns = account.minutes.get(&number).map_or(0, NumberedCount::get);
             let spent = tokens.as_ref().and_then(|it| it.by_minute.get(&number));
             OwnerMinute {
                 turns,
-                spent: spent.map_or_else(Spending::default, Stated::get).into(),
+                spent: spent
+                    .map_or_else(Spending::default, NumberedCount::get)
+                    .into(),
                 ..OwnerMinute::new(number, began)
             }
         });

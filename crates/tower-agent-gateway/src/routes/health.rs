@@ -8,13 +8,13 @@ use axum::{
 };
 use serde_json::json;
 
-use crate::runs::Peers;
+use crate::runs::SharedStore;
 
 /// What an answer says of a store that does not answer.
 pub(super) const LOST: &str = "lost";
 
 /// Answers 200: with `ok`, or as JSON if the request accepts it by name.
-pub(crate) async fn show(State(peers): State<Option<Peers>>, headers: HeaderMap) -> Response {
+pub(crate) async fn show(State(peers): State<Option<SharedStore>>, headers: HeaderMap) -> Response {
     if !accepts_json(&headers) {
         return "ok\n".into_response();
     }

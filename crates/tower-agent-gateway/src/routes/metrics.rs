@@ -9,12 +9,12 @@ use tower_agent::RunRegistry;
 
 use crate::{
     http::HeldBytes,
-    runs::Peers,
+    runs::SharedStore,
     telemetry::{Gauges, render_metrics},
 };
 
 /// What one gateway shows at a scrape.
-pub(crate) type Scraped = (RunRegistry, HeldBytes, Option<Peers>);
+pub(crate) type Scraped = (RunRegistry, HeldBytes, Option<SharedStore>);
 
 /// Answers with all metrics of the process, the number of open runs of the registry, the bytes
 /// that are held, and the state of the store of runs. Answers with 501 if the gateway has no

@@ -26,7 +26,7 @@ use crate::{
         BufferedUploads, Callers, CheckLayer, HeldBytes, HeldLimits, HostCheck, Operator,
         OriginCheck, UploadLayer, api, cors_layer,
     },
-    runs::{Peers, Runs},
+    runs::{Runs, SharedStore},
     stacks::{Gateway, RunAssignment},
     telemetry,
 };
@@ -47,7 +47,7 @@ pub(crate) struct Watched {
     /// Whether spans are sent, as the first configuration says.
     pub(crate) is_traced: bool,
     /// The store that the runs share with other gateways.
-    pub(crate) peers: Option<Peers>,
+    pub(crate) peers: Option<SharedStore>,
 }
 
 impl Watched {
