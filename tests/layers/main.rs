@@ -38,7 +38,6 @@ mod pump;
 mod reasons;
 mod registry;
 mod replicas;
-mod replicas_candidates;
 mod retry_budget;
 mod run;
 mod run_layer;

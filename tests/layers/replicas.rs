@@ -1,5 +1,6 @@
 //! Two and three registries that share a store: ends, caps on turns, ages and sessions hold for all.
 
+mod candidates;
 mod owners;
 mod tokens;
 
@@ -54,14 +55,15 @@ impl Replica {
     fn new(
         store: &InMemoryRunStore,
         script: Script,
-        set: fn(AgentStack<Server>) -> AgentStack<Server>,
+        set: impl FnOnce(AgentStack<Server>) -> AgentStack<Server>,
     ) -> Self {
         let upstream = Upstream::script(script);
         let store = store.replica();
         let registry = RunRegistry::new().share(store.clone());
+        // As in a server, which listens before its stacks are built.
+        let listener = tokio::spawn(registry.listen()).abort_handle();
         let service = set(AgentStack::server(&registry)).service(upstream.clone());
         let service = service.map_response(|answer| answer.map(BodyExt::boxed_unsync));
-        let listener = tokio::spawn(registry.listen()).abort_handle();
         Self {
             registry,
             store,

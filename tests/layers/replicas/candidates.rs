@@ -3,78 +3,48 @@
 //!
 //! covers: F6, F12
 
-use std::{sync::Arc, time::Duration};
+use std::ops::Deref;
 
-use bytes::Bytes;
-use http::{Request, Response};
-use http_body_util::{BodyExt, Full, combinators::UnsyncBoxBody};
-use tokio::{
-    task::{AbortHandle, yield_now},
-    time::{Instant, sleep},
-};
-use tower::{ServiceExt, util::BoxCloneService};
 use tower_agent::{
-    AgentStack, BoxError, Candidate, Cooldowns, ModelFallbackLayer, Owner, RunRegistry,
+    Candidate, Cooldowns, ModelFallbackLayer,
     llm::failure::FailureClass,
-    registry::store::{
-        Heard, InMemoryReplica, InMemoryRunStore, RunKey, RunNews, RunQuestion, RunStore,
-        SharedCooldown,
-    },
+    registry::store::{Heard, RunKey, RunNews, RunQuestion, RunStore, SharedCooldown},
 };
 
-use crate::support::{
-    DONE, FINISH, Outcome, PRELUDE, Script, Upstream, chat, failure, healthy, prompt, secs,
-    with_header,
-};
+use super::*;
+use crate::support::failure;
 
-type Service =
-    BoxCloneService<Request<Full<Bytes>>, Response<UnsyncBoxBody<Bytes, BoxError>>, BoxError>;
-
-/// One process of several, with an upstream of its own that serves by default.
-struct Replica {
-    store: Arc<InMemoryReplica>,
+/// A replica with candidates.
+struct WithCandidates {
+    replica: Replica,
     cooldowns: Cooldowns,
-    service: Service,
-    upstream: Upstream,
-    listener: AbortHandle,
 }
 
-impl Drop for Replica {
-    fn drop(&mut self) {
-        self.listener.abort();
+impl Deref for WithCandidates {
+    type Target = Replica;
+
+    fn deref(&self) -> &Replica {
+        &self.replica
     }
 }
 
-impl Replica {
+impl WithCandidates {
     fn new(store: &InMemoryRunStore, candidates: &[&str]) -> Self {
         let cooldowns = Cooldowns::new().probe(secs(30), Duration::ZERO);
         Self::with(store, candidates, cooldowns)
     }
 
     fn with(store: &InMemoryRunStore, candidates: &[&str], cooldowns: Cooldowns) -> Self {
-        let upstream = Upstream::script(healthy());
-        let store = store.replica();
-        let registry = RunRegistry::new().share(store.clone());
-        // As in a server, which listens before its stacks are built.
-        let listener = tokio::spawn(registry.listen()).abort_handle();
         let candidates = candidates.iter().map(|name| Candidate::new(*name));
         let fallback = ModelFallbackLayer::new(candidates)
             .cooldowns(cooldowns.clone())
             .sticky(true);
-        let stack = AgentStack::server(&registry).fallback(fallback);
-        let service = stack.service(upstream.clone());
-        let service = service.map_response(|answer| answer.map(BodyExt::boxed_unsync));
-        Self {
-            store,
-            cooldowns,
-            service: BoxCloneService::new(service.map_err(Into::into)),
-            upstream,
-            listener,
-        }
+        let replica = Replica::new(store, healthy(), |stack| stack.fallback(fallback));
+        Self { replica, cooldowns }
     }
 
     async fn send(&self, request: Request<Full<Bytes>>) -> Outcome {
-        let outcome = Outcome::of(self.service.clone().oneshot(request)).await;
+        let outcome = self.replica.send(request).await;
         heard().await;
         outcome
     }
@@ -109,16 +79,9 @@ fn served(outcome: &Outcome) -> String {
     candidate.unwrap_or("nobody").to_owned()
 }
 
-fn replicas<const N: usize>() -> [Replica; N] {
+fn replicas<const N: usize>() -> [WithCandidates; N] {
     let store = InMemoryRunStore::new();
-    std::array::from_fn(|_| Replica::new(&store, &["a", "b"]))
-}
-
-/// Lets the listeners hear what was told.
-async fn heard() {
-    for _ in 0..20 {
-        yield_now().await;
-    }
+    std::array::from_fn(|_| WithCandidates::new(&store, &["a", "b"]))
 }
 
 fn server_failed(left: Duration) -> Vec<(String, FailureClass, Duration)> {
@@ -151,7 +114,7 @@ async fn a_clear_at_any_replica_clears_all() {
     // One that is cut off still has the window, and one that never heard of it clears it.
     one.fail("a").await;
     two.store.cut();
-    let four = Replica::new(&InMemoryRunStore::new(), &["a"]);
+    let four = WithCandidates::new(&InMemoryRunStore::new(), &["a"]);
     assert_eq!(four.cooldowns.clear("a"), 0);
     assert_eq!(one.cooldowns.clear("a"), 1);
     heard().await;
@@ -179,7 +142,7 @@ async fn a_clear_spares_what_began_after_it() {
 async fn a_call_that_is_served_in_a_window_ends_it_at_all() {
     let store = InMemoryRunStore::new();
     let probing = || Cooldowns::new().probe(secs(10), secs(120));
-    let [one, two] = [(); 2].map(|()| Replica::with(&store, &["a", "b"], probing()));
+    let [one, two] = [(); 2].map(|()| WithCandidates::with(&store, &["a", "b"], probing()));
     one.fail("a").await;
     sleep(secs(15)).await;
     assert_eq!(two.ask("a").await, "a", "a probe");
@@ -213,8 +176,8 @@ async fn a_success_that_began_before_the_window_clears_nothing() {
 #[tokio::test(start_paused = true)]
 async fn replicas_find_a_candidate_in_whatever_order_and_keep_nothing_for_others() {
     let store = InMemoryRunStore::new();
-    let one = Replica::new(&store, &["c", "a", "b"]);
-    let two = Replica::new(&store, &["b", "a"]);
+    let one = WithCandidates::new(&store, &["c", "a", "b"]);
+    let two = WithCandidates::new(&store, &["b", "a"]);
     one.fail("a").await;
     one.fail("c").await;
     assert_eq!(one.cooling().len(), 2);
@@ -249,11 +212,11 @@ async fn the_refused_key_of_a_caller_is_left_alone_everywhere_and_no_other_one()
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_starts_reads_what_runs_and_one_that_was_cut_off_tells_and_reads() {
     let store = InMemoryRunStore::new();
-    let one = Replica::new(&store, &["a", "b"]);
+    let one = WithCandidates::new(&store, &["a", "b"]);
     one.fail("a").await;
     sleep(secs(12)).await;
     drop(one);
-    let [two, three] = [(); 2].map(|()| Replica::new(&store, &["b", "a"]));
+    let [two, three] = [(); 2].map(|()| WithCandidates::new(&store, &["b", "a"]));
     heard().await;
     assert_eq!(two.cooling(), server_failed(secs(18)));
     assert_eq!(two.ask("a").await, "b");
@@ -334,7 +297,7 @@ async fn two_windows_at_once_are_one_that_either_replica_can_end() {
     let store = InMemoryRunStore::new();
     let probing = || Cooldowns::new().probe(secs(10), secs(120));
     for ends in [0, 1] {
-        let replicas = [(); 2].map(|()| Replica::with(&store, &["a", "b"], probing()));
+        let replicas = [(); 2].map(|()| WithCandidates::with(&store, &["a", "b"], probing()));
         let [one, two] = &replicas;
         for replica in &replicas {
             replica.store.cut();
@@ -364,9 +327,9 @@ async fn what_follows_elsewhere_goes_on_with_the_row() {
 #[tokio::test(start_paused = true)]
 async fn a_session_goes_to_the_candidate_that_served_it_elsewhere() {
     let store = InMemoryRunStore::new();
-    let one = Replica::new(&store, &["a", "b", "c"]);
-    let two = Replica::new(&store, &["c", "b", "a"]);
-    let three = Replica::new(&store, &["a"]);
+    let one = WithCandidates::new(&store, &["a", "b", "c"]);
+    let two = WithCandidates::new(&store, &["c", "b", "a"]);
+    let three = WithCandidates::new(&store, &["a"]);
     one.upstream.play("a", failure(500));
     assert_eq!(one.in_session("s").await, "b");
     sleep(secs(30)).await;
@@ -396,12 +359,12 @@ async fn a_hint_to_a_candidate_in_a_cooldown_is_not_followed() {
 #[tokio::test(start_paused = true)]
 async fn a_replica_that_starts_gets_the_hint_with_the_answer_about_the_run() {
     let store = InMemoryRunStore::new();
-    let one = Replica::new(&store, &["a", "b", "c"]);
+    let one = WithCandidates::new(&store, &["a", "b", "c"]);
     one.upstream.play("a", failure(500));
     assert_eq!(one.in_session("s").await, "b");
     sleep(secs(30)).await;
     drop(one);
-    let two = Replica::new(&store, &["c", "a", "b"]);
+    let two = WithCandidates::new(&store, &["c", "a", "b"]);
     let named = |session: &'static str, run: &'static str| {
         let request = with_header(prompt("a"), "x-session-id", session);
         with_header(request, "x-run-id", run)
@@ -426,7 +389,7 @@ async fn a_replica_that_starts_gets_the_hint_with_the_answer_about_the_run() {
 #[tokio::test(start_paused = true)]
 async fn only_a_change_is_told_and_nothing_without_a_session() {
     let store = InMemoryRunStore::new();
-    let one = Replica::new(&store, &["a", "b"]);
+    let one = WithCandidates::new(&store, &["a", "b"]);
     let other = store.replica();
     let told = async || {
         let next = tokio::time::timeout(secs(1), Arc::clone(&other).next());
