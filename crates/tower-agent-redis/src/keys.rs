@@ -76,6 +76,15 @@ impl KeyNames {
     }
 }
 
+/// One of many runs.
+#[cfg(test)]
+pub(crate) fn numbered_run(number: usize) -> RunKey {
+    RunKey {
+        owner: Owner::default(),
+        id: format!("r-{number}").parse().unwrap(),
+    }
+}
+
 /// The tag of a run, or of another thing of this owner.
 ///
 /// Replicas of different versions must agree: the hash is FNV-1a, and never changes below one

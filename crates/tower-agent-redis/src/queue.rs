@@ -153,16 +153,10 @@ impl NewsQueue {
 
 #[cfg(test)]
 mod tests {
-    use tower_agent::{Owner, TerminalReason, registry::store::RunEnd};
+    use tower_agent::{TerminalReason, registry::store::RunEnd};
 
     use super::*;
-
-    fn run(number: usize) -> RunKey {
-        RunKey {
-            owner: Owner::default(),
-            id: format!("r-{number}").parse().unwrap(),
-        }
-    }
+    use crate::keys::numbered_run as run;
 
     fn ended(number: usize) -> RunNews {
         RunNews::Ended {

@@ -103,16 +103,8 @@ impl UnsaidSpending {
 
 #[cfg(test)]
 mod tests {
-    use tower_agent::Owner;
-
     use super::*;
-
-    fn run(number: usize) -> RunKey {
-        RunKey {
-            owner: Owner::default(),
-            id: format!("r-{number}").parse().unwrap(),
-        }
-    }
+    use crate::keys::numbered_run as run;
 
     #[tokio::test(start_paused = true)]
     async fn of_a_run_the_last_is_told_and_not_too_often() {

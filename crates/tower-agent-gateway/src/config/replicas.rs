@@ -113,8 +113,8 @@ impl Replicas {
     ///
     /// # Errors
     ///
-    /// The server cannot be used, or cannot be reached and new runs are refused then; other replicas have another secret, or this process
-    /// has made an owner before.
+    /// The server cannot be used, or cannot be reached and new runs are refused then; other replicas
+    /// have another secret, or this process has made an owner before.
     pub(crate) async fn connect(&self) -> Result<Arc<RedisRunStore>, ConfigError> {
         let store = RedisRunStore::connect(&self.url, &self.secret, self.options()).await;
         store.map_err(|error| self.error_of(&error))

@@ -87,11 +87,15 @@ if not alive then
 end
 local damaged = ''
 if #fields > 0 then redis.call('HSET', run, unpack(fields)) end
-if redis.call('PTTL', run) < 0 then
-  redis.call('PEXPIRE', run, ARGV[8])
-else
-  redis.call('PEXPIRE', run, ARGV[8], 'GT')
+-- `GT` does nothing to a key without a time of its own.
+local function keep(key)
+  if redis.call('PTTL', key) < 0 then
+    redis.call('PEXPIRE', key, ARGV[8])
+  else
+    redis.call('PEXPIRE', key, ARGV[8], 'GT')
+  end
 end
+keep(run)
 if session and session == ARGV[10] then
   -- By the time at which the entry expires, so that the index sheds runs that are gone.
   local expires = now / 1000 + tonumber(ARGV[8])
@@ -101,11 +105,7 @@ if session and session == ARGV[10] then
     damaged = index
   else
     redis.call('ZREMRANGEBYSCORE', index, '-inf', now / 1000)
-    if redis.call('PTTL', index) < 0 then
-      redis.call('PEXPIRE', index, ARGV[8])
-    else
-      redis.call('PEXPIRE', index, ARGV[8], 'GT')
-    end
+    keep(index)
   end
 end
 -- A part that asks for a turn is listed already, and is listed again each third of its time.
@@ -116,10 +116,8 @@ if not alive or ARGV[6] == '' then
     local added = redis.pcall('SADD', set, ARGV[14])
     if type(added) == 'table' and added.err then
       damaged = set
-    elseif redis.call('PTTL', set) < 0 then
-      redis.call('PEXPIRE', set, ARGV[8])
     else
-      redis.call('PEXPIRE', set, ARGV[8], 'GT')
+      keep(set)
     end
   end
 end
