@@ -106,6 +106,7 @@ mod scripts;
 mod shared;
 mod tell;
 mod unsaid;
+mod window;
 mod wire;
 
 pub use self::{

@@ -14,11 +14,12 @@ use redis::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    candidates::{self, StoreClock},
+    candidates,
     keys::TAGS,
     lock,
     shared::Shared,
     tell::{FIRST_WAIT, LONGEST_WAIT},
+    window::StoreClock,
     wire::heard,
 };
 
