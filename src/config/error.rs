@@ -98,6 +98,13 @@ impl ConfigError {
         &self.first.message
     }
 
+    /// Replaces the message of the first mistake.
+    #[must_use]
+    pub fn with_message(mut self, message: impl Into<String>) -> Self {
+        self.first.message = message.into();
+        self
+    }
+
     /// Sets the name of the text, such as the path of its file.
     #[must_use]
     pub fn in_file(mut self, name: impl Into<String>) -> Self {

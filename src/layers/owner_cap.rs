@@ -1,4 +1,5 @@
-//! Caps the open runs, hourly turns and hourly tokens of an owner, by default a caller's key.
+//! Caps the open runs of an owner, by default a caller's key, and its turns and tokens in an hour, a day,
+//! a week and a month.
 //!
 //! An agent that sends a new run id with each request, or none, escapes a cap on the turns of a
 //! run. By default the owner of a run is the caller's key, whatever the run id, so this layer
@@ -13,6 +14,10 @@
 //!   [`TurnCapLayer`](crate::TurnCapLayer) counts as turns by default.
 //! - [Tokens in an hour](OwnerCaps::tokens_per_hour), and their cost: those of all runs, counted as
 //!   [`TokenCapLayer`](crate::TokenCapLayer) counts them.
+//! - Both in a day, a week and a month of the registry's
+//!   [calendar](crate::RunRegistry::set_calendar), such as
+//!   [`tokens_per_month`](OwnerCaps::tokens_per_month): from the first layer with such a cap on. An
+//!   account is kept in memory until its periods are over, so let no caller invent owners.
 //!
 //! All layers of one registry share one count. Replicas that [share](crate::RunRegistry::share) their
 //! runs share it too: see [below](#several-replicas). The layer counts no request of a run that has ended,
@@ -47,7 +52,7 @@
 //! [`RunStoreLayer`](crate::layers::run_store::RunStoreLayer) that [knows this
 //! layer](crate::layers::run_store::RunStoreLayer::owners), the caps hold for the sum of all
 //! replicas: exactly for runs and turns, and for tokens up to what the others spend between two
-//! frames of a stream, or in the quarter of a second in which a replica tells it. The hour outlives a restart. A run with requests
+//! frames of a stream, or in the quarter of a second in which a replica tells it. The hour and the periods outlive a restart. A run with requests
 //! at several replicas counts at the one that opened it first, until its part there is over; the
 //! runs of a replica that died count for 30 seconds. While the store does not answer, what was
 //! learned of the others within the hour counts on.
@@ -67,7 +72,7 @@
 //! # Cancel safety
 //!
 //! Dropping the future or the body drops the inner one. The counts stay: a turn or a token counts
-//! for 60 to 61 minutes, a run counts until it ends.
+//! for 60 to 61 minutes and until its periods end, a run counts until it ends.
 //!
 //! # Examples
 //!
@@ -104,14 +109,14 @@ use tower_layer::Layer;
 use crate::{
     attempt::generates,
     registry::{AdmittedUnread, AskedOwner, OwnerCaps, OwnerTokens, RunRegistry, Uncounted},
-    run::{Run, TokenCaps},
+    run::Run,
     supervise::{
         Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture,
         SupervisedService, SupervisesCalls,
     },
 };
 
-/// Caps an owner's open runs, and its turns and tokens in an hour: see the [module](self).
+/// Caps an owner's open runs, and its turns and tokens in windows of time: see the [module](self).
 #[derive(Clone, Debug)]
 pub struct OwnerCapLayer {
     registry: RunRegistry,
@@ -131,8 +136,8 @@ impl OwnerCapLayer {
     /// Makes a layer that caps owners in `registry`; with `None` it sets no cap.
     #[must_use]
     pub fn optional(registry: RunRegistry, caps: Option<OwnerCaps>) -> Self {
-        if caps.is_some() {
-            registry.count_owners();
+        if let Some(caps) = &caps {
+            registry.count_owners().count_for(caps);
         }
         Self { registry, caps }
     }
@@ -147,13 +152,15 @@ impl OwnerCapLayer {
 /// upstream says why it stops.
 #[derive(Debug)]
 struct OwnerCapping {
-    caps: TokenCaps,
+    caps: OwnerCaps,
     tokens: Arc<OwnerTokens>,
 }
 
 impl OwnerCapLayer {
     fn capping(&self, caps: OwnerCaps, call: &Run) -> Option<OwnerCapping> {
-        let caps = caps.tokens()?;
+        if !caps.caps_tokens() {
+            return None;
+        }
         let tokens = self.registry.owner_tokens(call)?;
         Some(OwnerCapping { caps, tokens })
     }
@@ -165,7 +172,7 @@ impl LayerHooks for OwnerCapping {
         if marks.is_none_or(|marks| marks.has_stopped()) {
             return;
         }
-        if let Some(limit) = self.caps.exceeded(&self.tokens.spent(), 1) {
+        if let Some(limit) = self.caps.token_limit(&self.tokens.spent(), true) {
             run.tokens().end_for_owner(limit);
         }
     }

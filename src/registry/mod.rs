@@ -79,7 +79,7 @@ mod tests;
 
 pub use self::{
     abort::AbortOutcome,
-    owner_caps::{Owner, OwnerCaps},
+    owner_caps::{Calendar, CalendarPeriod, Owner, OwnerCaps, UtcCalendar},
     page::{InvalidRunCursor, RunCursor, RunPage},
     secret::{SecretInUse, SecretTooShort, SharedSecret},
     shutdown::RunDrain,

@@ -19,7 +19,7 @@ use super::{
     entries::Entries,
     eviction::rank,
     key::EntryKey,
-    owner_caps::{Owner, Owners},
+    owner_caps::{Owner, Owners, Periods},
     sessions::Sessions,
     store::Parts,
 };
@@ -62,6 +62,8 @@ pub(crate) struct RegistryState {
     pub(crate) trajectory: OnceLock<Trajectory>,
     /// The counts of runs, turns and tokens by owner; unset until a layer caps owners.
     pub(crate) owners: OnceLock<Arc<Owners>>,
+    /// The periods of the calendar in which these count.
+    pub(crate) periods: Arc<Periods>,
     /// The store that the registry shares with those of other replicas, and its parts of their runs.
     pub(super) parts: Parts,
     /// How often a limit in shadow mode would have ended a node. `completed` counts how often that
@@ -97,6 +99,7 @@ impl Default for RegistryState {
             events: broadcast::Sender::new(RunRegistry::EVENTS),
             trajectory: OnceLock::new(),
             owners: OnceLock::new(),
+            periods: Arc::default(),
             parts: Parts::default(),
             would_have_ended: AtomicU64::new(0),
             completed: AtomicU64::new(0),

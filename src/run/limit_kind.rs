@@ -48,10 +48,51 @@ pub(crate) enum LimitKind {
     Unhealthy,
     /// The limit is this many open runs of the run's owner.
     OpenRuns(u32),
-    /// The limit is this many turns of the run's owner in an hour.
-    TurnsPerHour(u32),
-    /// The limit is a cap on tokens or cost: the run's, or its owner's in an hour.
+    /// The limit is this many turns of the run's owner in this window.
+    OwnerTurns(u32, CapWindow),
+    /// The limit is a cap on tokens or cost: the run's, or its owner's in a window.
     Tokens(TokenLimit),
+}
+
+/// A window of time in which an owner's cap counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CapWindow {
+    Hour,
+    Day,
+    Week,
+    Month,
+}
+
+impl CapWindow {
+    /// The name of the cap on turns in this window.
+    pub(crate) const fn turns(self) -> &'static str {
+        match self {
+            Self::Hour => "turns_per_hour",
+            Self::Day => "turns_per_day",
+            Self::Week => "turns_per_week",
+            Self::Month => "turns_per_month",
+        }
+    }
+
+    /// The window as a message names it after the number of turns: "within an hour".
+    pub(crate) const fn text(self) -> &'static str {
+        match self {
+            Self::Hour => "within an hour",
+            Self::Day => "this day",
+            Self::Week => "this week",
+            Self::Month => "this month",
+        }
+    }
+
+    /// What a message advises once the window is used up.
+    pub(crate) const fn advice(self) -> &'static str {
+        match self {
+            Self::Hour => "Wait before the next",
+            Self::Day => "Wait for the next day",
+            Self::Week => "Wait for the next week",
+            Self::Month => "Wait for the next month",
+        }
+    }
 }
 
 /// A cap on tokens or cost that was reached, or of which a notice says that it is near.
@@ -63,8 +104,8 @@ pub(crate) struct TokenLimit {
     pub(crate) of: TokenMeasure,
     /// Whether some of the tokens are an estimate.
     pub(crate) estimated: bool,
-    /// Whether the cap is that of the run's owner in an hour.
-    pub(crate) of_owner: bool,
+    /// The window, if the cap is that of the run's owner.
+    pub(crate) owners: Option<CapWindow>,
 }
 
 /// What a cap on tokens counts.
@@ -112,7 +153,7 @@ impl TokenLimit {
             cap: cap.to_le_bytes(),
             of,
             estimated,
-            of_owner: false,
+            owners: None,
         }
     }
 
@@ -120,18 +161,30 @@ impl TokenLimit {
         f64::from_le_bytes(self.cap)
     }
 
-    /// Marks the limit as an hourly cap of the run's owner.
-    pub(crate) const fn per_hour(mut self) -> Self {
-        self.of_owner = true;
+    /// Marks the limit as a cap of the run's owner in this window.
+    pub(crate) const fn of_owner(mut self, window: CapWindow) -> Self {
+        self.owners = Some(window);
         self
     }
 
     /// The name of the owner's cap, and its number of tokens or its cost.
     pub(crate) fn named(self) -> (&'static str, f64) {
-        let name = match self.of {
-            TokenMeasure::Output => "output_tokens_per_hour",
-            TokenMeasure::Total => "total_tokens_per_hour",
-            TokenMeasure::Cost => "cost_per_hour",
+        use CapWindow::{Day, Hour, Month, Week};
+        use TokenMeasure::{Cost, Output, Total};
+
+        let name = match (self.of, self.owners.unwrap_or(Hour)) {
+            (Output, Hour) => "output_tokens_per_hour",
+            (Output, Day) => "output_tokens_per_day",
+            (Output, Week) => "output_tokens_per_week",
+            (Output, Month) => "output_tokens_per_month",
+            (Total, Hour) => "total_tokens_per_hour",
+            (Total, Day) => "total_tokens_per_day",
+            (Total, Week) => "total_tokens_per_week",
+            (Total, Month) => "total_tokens_per_month",
+            (Cost, Hour) => "cost_per_hour",
+            (Cost, Day) => "cost_per_day",
+            (Cost, Week) => "cost_per_week",
+            (Cost, Month) => "cost_per_month",
         };
         (name, self.cap())
     }

@@ -80,7 +80,7 @@ pub(crate) use self::{
     call_slot::CallSlot,
     handle::WeakRun,
     idle_timer::IdleTimer,
-    limit_kind::{LimitHit, LimitKind, TokenLimit},
+    limit_kind::{CapWindow, LimitHit, LimitKind, TokenLimit},
     limits::{
         LoopLimits, PartLink, RunTokenCaps, SharedRun, Spending, TokenAccount, TokenMeter,
         ToolArguments, TurnLimit, TurnUnderWay, WorkingNotices,

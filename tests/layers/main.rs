@@ -32,6 +32,7 @@ mod order;
 mod owner_caps;
 mod partial;
 mod paused;
+mod periods;
 mod polling_loop;
 mod progress;
 mod pump;

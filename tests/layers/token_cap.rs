@@ -36,7 +36,7 @@ fn capped(caps: TokenCaps) -> Stack {
 }
 
 /// A chat delta of 40 bytes, ten tokens by the estimate.
-fn ten() -> String {
+pub(super) fn ten() -> String {
     chat(&"x".repeat(40))
 }
 
@@ -47,7 +47,7 @@ fn stated(tokens: u32) -> String {
     event.replace("}]}", &usage)
 }
 
-fn usage(input: u32, output: u32) -> String {
+pub(super) fn usage(input: u32, output: u32) -> String {
     let usage = format!(r#"{{"prompt_tokens":{input},"completion_tokens":{output}}}"#);
     format!("data: {{\"choices\":[],\"usage\":{usage}}}\n\n")
 }

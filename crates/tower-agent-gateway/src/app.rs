@@ -89,6 +89,12 @@ impl App {
         if config.replicas.is_some() && runs.peers().is_none() {
             return Err("[replicas] needs runs that are shared: call `Runs::share` first".into());
         }
+        if runs.peers().is_none() && config.auth.as_ref().is_some_and(|auth| auth.uses_calendar) {
+            tracing::warn!(
+                "caps of a day, a week or a month are counted in memory: a restart begins them anew; \
+                 with [replicas] it does not"
+            );
+        }
         let watched = Watched::new(config, runs);
         let gateway = Gateway::new(stacks(config, &watched)?, &watched.registry);
         let watchdog = watchdog_client::watchdog(config, &watched.registry)?.map(watch);
@@ -164,6 +170,9 @@ impl App {
 
 fn stacks(config: &Config, watched: &Watched) -> Result<Stacks, BoxError> {
     let (registry, cooldowns) = (&watched.registry, &watched.cooldowns);
+    if let Some(auth) = &config.auth {
+        registry.set_calendar(auth.time_zone.clone());
+    }
     // The store and its settings are those of the first configuration.
     let replicas = watched.peers.as_ref().map(|peers| &peers.settings);
     Stacks::new(config, registry, cooldowns, replicas, watched.is_traced)
@@ -208,7 +217,7 @@ fn fixed(config: &Config) -> (ServerLimits, Option<Duration>) {
 #[cfg(test)]
 mod tests {
     use tokio::{runtime::Handle, task::yield_now};
-    use tower_agent::{Owner, OwnerCaps, TerminalReason};
+    use tower_agent::{Owner, TerminalReason};
 
     use super::*;
     use crate::config::Auth;
@@ -295,10 +304,7 @@ mod tests {
         let text = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"";
         let open = Config::parse(text, "test").unwrap();
         let mut closed = open.clone();
-        closed.auth = Some(Auth {
-            keys: Vec::new(),
-            caps: OwnerCaps::new(),
-        });
+        closed.auth = Some(Auth::default());
         let runs = Runs::new();
         let app = App::new(&open, &runs).unwrap();
         let _run = runs.registry().open(Owner::default(), "r".parse().unwrap());

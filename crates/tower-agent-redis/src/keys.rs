@@ -3,7 +3,12 @@
 //! A run, the part of its session's index that lists it, and the log of its news carry one tag, so
 //! that a script has all its keys in one slot.
 
-use tower_agent::{Owner, RunId, registry::store::RunKey};
+use std::time::SystemTime;
+
+use tower_agent::{
+    Owner, RunId,
+    registry::store::{OwnerPeriod, RunKey},
+};
 
 /// The number of hash tags.
 pub(crate) const TAGS: u8 = 16;
@@ -53,6 +58,13 @@ impl KeyNames {
     pub(crate) fn owner(&self, owner: Owner) -> String {
         let tag = tag_of(owner, b"");
         format!("{}:{{{tag:02}}}:own:{}", self.prefix, hex(owner))
+    }
+
+    /// The hash of what the replicas have counted for an owner in a period of the calendar.
+    pub(crate) fn period(&self, owner: Owner, period: &OwnerPeriod) -> String {
+        let began = period.began.duration_since(SystemTime::UNIX_EPOCH);
+        let began = began.unwrap_or_default().as_secs();
+        format!("{}:{}:{began}", self.owner(owner), period.period)
     }
 
     /// The log of the news about what carries this tag.

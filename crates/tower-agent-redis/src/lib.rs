@@ -68,6 +68,7 @@
 //! | `:cand:<owner>:<session>` | hash | the candidates of a session, for as long as a live run is kept |
 //! | `:cool` | hash | the cooldowns, in `{00}`, until the last one ends |
 //! | `:own:<owner>` | hash | what each replica has counted for an owner: its open runs, and the turns, tokens and cost of each minute of the last hour |
+//! | `:own:<owner>:<period>:<beginning>` | hash | what each replica has counted for an owner in a day, week or month, and the sums; from the beginning on, in seconds since 1970 |
 //! | `:log` | stream | about 10,000 news |
 //! | `:secret` | string | the fingerprint of the secret, in `{00}` |
 //! | `:replicas` | sorted set | when each replica said last that it lives, in `{00}` |

@@ -1,11 +1,11 @@
 //! The scripts, and the commands that run them.
 
-use std::sync::LazyLock;
+use std::{sync::LazyLock, time::Duration};
 
 use redis::{Cmd, RedisResult, Script, aio::MultiplexedConnection};
 use tower_agent::registry::{
     SharedSecret,
-    store::{OwnerCounts, OwnerQuestion, RunKey, RunNews, RunQuestion, TurnsAsked},
+    store::{OwnerCounts, OwnerPeriod, OwnerQuestion, RunKey, RunNews, RunQuestion, TurnsAsked},
 };
 
 use crate::{
@@ -90,6 +90,13 @@ const HOUR: u64 = 61 * 60 * 1000;
 
 /// How long the open runs of a replica count that gives no sign of life, in ms.
 const ALIVE: u64 = 30_000;
+
+/// How long the store keeps a period after its last news, in ms: as long as it lasts, and a day, in
+/// which clocks may differ.
+fn period_ttl(period: &OwnerPeriod) -> u128 {
+    let lasts = period.ends.duration_since(period.began);
+    (lasts.unwrap_or_default() + Duration::from_secs(24 * 3600)).as_millis()
+}
 
 /// What a command needs beside its subject.
 #[derive(Debug)]
@@ -205,12 +212,22 @@ impl Commands {
     /// Tells what this replica has counted for an owner, and asks for the others' counts.
     pub(crate) fn ask_owner(&self, question: &OwnerQuestion) -> Cmd {
         let caps = [question.max_open_runs, question.turns_per_hour];
-        self.count(&question.counts, caps)
+        self.count(&question.counts, caps, question.turns_per_period)
     }
 
-    fn count(&self, counts: &OwnerCounts, [runs, turns]: [Option<u32>; 2]) -> Cmd {
+    fn count(
+        &self,
+        counts: &OwnerCounts,
+        [runs, turns]: [Option<u32>; 2],
+        turns_per_period: [Option<u32>; 3],
+    ) -> Cmd {
         let cap = |cap: Option<u32>| cap.map_or_else(String::new, |cap| cap.to_string());
-        let mut cmd = run(&SCRIPTS.owner, &[&self.keys.owner(counts.owner)]);
+        let key = self.keys.owner(counts.owner);
+        let periods = counts.periods.iter();
+        let periods = periods.map(|period| self.keys.period(counts.owner, period));
+        let keys: Vec<String> = std::iter::once(key).chain(periods).collect();
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let mut cmd = run(&SCRIPTS.owner, &keys);
         cmd.arg(&self.replica)
             .arg(counts.number)
             .arg(counts.open_runs)
@@ -220,7 +237,16 @@ impl Commands {
             .arg(cap(turns))
             .arg(counts.minute)
             .arg(HOUR)
-            .arg(ALIVE);
+            .arg(ALIVE)
+            .arg(counts.periods.len());
+        for period in &counts.periods {
+            let spent = encode_spent(&period.spent);
+            cmd.arg(period_ttl(period).to_string())
+                .arg(period.turns_asked)
+                .arg(cap(turns_per_period[period.period as usize]))
+                .arg(period.turns)
+                .arg(spent.split(' ').collect::<Vec<_>>());
+        }
         for minute in &counts.minutes {
             cmd.arg(minute.number)
                 .arg(minute.began.elapsed().as_millis().to_string())
@@ -271,7 +297,7 @@ impl Commands {
                     .arg(self.ttl_ms.to_string());
                 cmd
             }
-            RunNews::Counted(counts) => self.count(counts, [None; 2]),
+            RunNews::Counted(counts) => self.count(counts, [None; 2], [None; 3]),
             RunNews::GaveBack {
                 run: giver,
                 part,

@@ -15,12 +15,12 @@ use tokio::{
     time::{Instant, sleep},
 };
 use tower_agent::{
-    Owner, RunId, RunRegistry,
+    RunId, RunRegistry,
     registry::{
         SharedSecret,
         store::{
-            Heard, NewsSubject, OwnerElsewhere, OwnerQuestion, Reach, Recalled, RunKey, RunNews,
-            RunQuestion, StoreLost,
+            Heard, NewsSubject, OwnerCounts, OwnerElsewhere, OwnerQuestion, Reach, Recalled,
+            RunKey, RunNews, RunQuestion, StoreLost,
         },
     },
 };
@@ -168,7 +168,7 @@ impl Shared {
         let owner = question.counts.owner;
         let about = |trouble| About(self.commands.keys.owner(owner), trouble);
         let elsewhere = reply
-            .and_then(|reply| decode_owner(&reply))
+            .and_then(|reply| decode_owner(&reply, &question.counts.periods))
             .map_err(|error| about(Trouble::of(&error)))?;
         lock(&self.owners).said(owner, question.counts.number);
         Ok(elsewhere)
@@ -454,11 +454,11 @@ impl Shared {
     }
 
     /// Hears what the other replicas have counted for an owner, from the reply to this one's news.
-    pub(crate) fn hear_counted(&self, owner: Owner, number: u64, reply: &Value) {
-        if let Ok(elsewhere) = decode_owner(reply) {
+    pub(crate) fn hear_counted(&self, counts: &OwnerCounts, reply: &Value) {
+        if let Ok(elsewhere) = decode_owner(reply, &counts.periods) {
             self.hear(Heard::OwnerCounted {
-                owner,
-                number,
+                owner: counts.owner,
+                number: counts.number,
                 elsewhere,
             });
         }

@@ -331,9 +331,7 @@ impl Teller {
             return self.shared.hear_spent(run, reply);
         }
         if let RunNews::Counted(counts) = &item.news {
-            return self
-                .shared
-                .hear_counted(counts.owner, counts.number, &reply);
+            return self.shared.hear_counted(counts, &reply);
         }
         if !matches!(item.news, RunNews::Ended { .. }) {
             return self.shared.check_candidates(&item.news, reply);

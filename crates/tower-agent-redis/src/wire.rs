@@ -7,7 +7,10 @@ use redis::{ErrorKind, FromRedisValue, RedisError, RedisResult, Value};
 use serde::{Deserialize, Serialize};
 use tower_agent::{
     FailureClass, ReasonClass, RunId, TerminalReason,
-    registry::store::{AbortTarget, Heard, OwnerElsewhere, RunEnd, RunKey, TokenCapReached},
+    registry::store::{
+        AbortTarget, Heard, OwnerElsewhere, OwnerPeriod, PeriodElsewhere, RunEnd, RunKey,
+        TokenCapReached,
+    },
     run::{TokenMeasure, TokensSpent},
 };
 
@@ -77,8 +80,9 @@ pub(crate) fn decode_spent(text: &str) -> Option<TokensSpent> {
 }
 
 /// What the other replicas have counted for an owner, as the script answers.
-pub(crate) fn decode_owner(reply: &Value) -> RedisResult<OwnerElsewhere> {
-    let (open, turns, spent) = <(i64, i64, String)>::from_redis_value_ref(reply)?;
+///
+/// The answer is about counts of these periods.
+pub(crate) fn decode_owner(reply: &Value, periods: &[OwnerPeriod]) -> RedisResult<OwnerElsewhere> {
     let count = |count: i64| u32::try_from(count.max(0)).unwrap_or(u32::MAX);
     let damaged = || {
         RedisError::from((
@@ -87,9 +91,23 @@ pub(crate) fn decode_owner(reply: &Value) -> RedisResult<OwnerElsewhere> {
         ))
     };
     let mut elsewhere = OwnerElsewhere::default();
-    elsewhere.open_runs = count(open);
-    elsewhere.turns = count(turns);
-    elsewhere.spent = decode_spent(&spent).ok_or_else(damaged)?;
+    let Value::Array(values) = reply else {
+        return Err(damaged());
+    };
+    let number = |at: usize| i64::from_redis_value_ref(values.get(at).unwrap_or(&Value::Nil));
+    let spent = |at: usize| {
+        let text = String::from_redis_value_ref(values.get(at).unwrap_or(&Value::Nil))?;
+        decode_spent(&text).ok_or_else(damaged)
+    };
+    elsewhere.open_runs = count(number(0)?);
+    elsewhere.turns = count(number(1)?);
+    elsewhere.spent = spent(2)?;
+    for (at, period) in periods.iter().enumerate() {
+        let mut others = PeriodElsewhere::new(period.began);
+        others.turns = count(number(3 + 2 * at)?);
+        others.spent = spent(4 + 2 * at)?;
+        elsewhere.periods[period.period as usize] = Some(others);
+    }
     Ok(elsewhere)
 }
 

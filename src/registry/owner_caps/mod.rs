@@ -1,173 +1,47 @@
 //! The owner of runs, and the counts of its open runs, turns and tokens against its caps.
 
+mod calendar;
+mod caps;
+mod owner;
+mod refusal;
 mod shared;
+mod tokens;
 
-pub(crate) use self::shared::{AskedOwner, OwnerAsk};
+pub use self::{
+    calendar::{Calendar, CalendarPeriod, UtcCalendar},
+    caps::OwnerCaps,
+    owner::Owner,
+};
+
+pub(crate) use self::{
+    calendar::Periods,
+    shared::{AskedOwner, OwnerAsk},
+    tokens::OwnerTokens,
+};
 
 use std::{
     collections::{BTreeMap, HashMap, btree_map::OccupiedEntry},
-    fmt,
-    sync::{Arc, MutexGuard, Weak, atomic::AtomicU64},
-    time::Duration,
+    sync::{Arc, atomic::AtomicU64},
+    time::SystemTime,
 };
 
-use http::{HeaderMap, HeaderValue};
 use tokio::time::Instant;
 
-use self::shared::{Elsewhere, NumberedCount};
-use super::{
-    RunRegistry,
-    secret::{DigestKeys, Purpose},
-    store::StoreCell,
+use self::{
+    calendar::{PeriodCount, PresentPeriods},
+    caps::OwnerSpent,
+    refusal::{REPORT_INTERVAL, RefusalCount},
+    shared::{Elsewhere, NumberedCount},
 };
+use super::{RunRegistry, store::StoreCell};
 use crate::{
-    headers::CREDENTIALS,
     lock::Lock,
     registry::store::OwnerElsewhere,
-    run::{LimitHit, LimitKind, Run, RunGuard, RunId, Spending, TokenAccount, TokenCaps},
+    run::{CapWindow, LimitHit, LimitKind, RunGuard},
 };
 
-/// The owner of a run: a digest of the caller's credential.
-///
-/// The default owner is the program itself. Callers without a credential are another owner,
-/// [`anonymous`](Self::anonymous): so no request without a key finds, joins or ends a run of the
-/// program by its id. To find or end the runs of a server without keys, the program names that
-/// owner.
-///
-/// The digest has a random key in each process, or that of a [`SharedSecret`](super::SharedSecret), and is never
-/// printed. Records and logs show `program`, `anonymous`, or `owner-` and 16 hexadecimal digits that
-/// are derived from the digest with another key; these texts only distinguish owners.
-///
-/// ```
-/// # use tower_agent::{RunRegistry, TerminalReason};
-/// use tower_agent::{Owner, registry::AbortOutcome};
-///
-/// # let registry = RunRegistry::new();
-/// # let _run = registry.open(Owner::anonymous(), "r-1".parse()?);
-/// // A run that a request without a key opened.
-/// assert_eq!(registry.abort(Owner::anonymous(), &"r-1".parse()?), AbortOutcome::Ended);
-///
-/// let (one, two) = (Owner::of(b"sk-one"), Owner::of(b"sk-two"));
-/// assert!(one.to_string().starts_with("owner-"));
-/// assert_ne!(one.to_string(), two.to_string());
-/// # Ok::<_, tower_agent::InvalidRunId>(())
-/// ```
-#[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Owner(pub(crate) u128);
-
-impl Owner {
-    /// Makes the one owner that stands for all callers without a credential.
-    #[must_use]
-    pub fn anonymous() -> Self {
-        Self::of(b"")
-    }
-
-    /// Makes the owner of a credential, or of another text that identifies the caller.
-    #[must_use]
-    pub fn of(credential: &[u8]) -> Self {
-        Self(DigestKeys::in_use().wide(Purpose::Owner, credential))
-    }
-
-    /// The owner of the credential in a request's headers.
-    ///
-    /// The credential is the key in the first present header of `authorization`, `x-api-key`,
-    /// `api-key` and `x-goog-api-key`, without a scheme before it, such as `Bearer`. Without any of
-    /// these headers the owner is [`anonymous`](Self::anonymous).
-    ///
-    /// ```
-    /// use http::{HeaderMap, HeaderValue};
-    /// use tower_agent::Owner;
-    ///
-    /// let mut headers = HeaderMap::new();
-    /// headers.insert("authorization", HeaderValue::from_static("Bearer sk-one"));
-    /// assert_eq!(Owner::of_headers(&headers), Owner::of(b"sk-one"));
-    /// ```
-    #[must_use]
-    pub fn of_headers(headers: &HeaderMap) -> Self {
-        let found = CREDENTIALS.iter().find_map(|name| headers.get(name));
-        // The default owner is that of the program's own runs, so it is not used here.
-        found.map_or_else(Self::anonymous, |value| Self::of(key_in(value)))
-    }
-
-    /// The keyed digest; with a shared [`SharedSecret`](super::SharedSecret) it is the same in each process.
-    /// Never print it.
-    ///
-    /// The digest of the program itself is 0.
-    #[must_use]
-    pub const fn digest(self) -> u128 {
-        self.0
-    }
-
-    /// The owner of this [`digest`](Self::digest), which another replica with the same key has
-    /// written.
-    #[must_use]
-    pub const fn from_digest(digest: u128) -> Self {
-        Self(digest)
-    }
-}
-
-/// The key in a credential header, without `Bearer` or another scheme before it.
-///
-/// The letter case of a scheme and the spaces after it may vary, and would make many owners of one
-/// key.
-fn key_in(value: &HeaderValue) -> &[u8] {
-    let value = value.as_bytes().trim_ascii();
-    let mut words = value.splitn(2, u8::is_ascii_whitespace);
-    match (words.next(), words.next()) {
-        (Some(_scheme), Some(key)) => key.trim_ascii_start(),
-        _ => value,
-    }
-}
-
-impl fmt::Display for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if *self == Self::default() {
-            f.write_str("program")
-        } else if *self == Self::anonymous() {
-            f.write_str("anonymous")
-        } else {
-            let keys = DigestKeys::in_use();
-            let printed = keys.digest(Purpose::PrintedOwner, &self.0.to_le_bytes());
-            write!(f, "owner-{printed:016x}")
-        }
-    }
-}
-
-impl serde::Serialize for Owner {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.collect_str(self)
-    }
-}
-
-impl fmt::Debug for Owner {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(if self.0 == 0 {
-            "Owner(program)"
-        } else {
-            "Owner(..)"
-        })
-    }
-}
-
-/// Caps on an owner's open runs, and on its turns and tokens in an hour.
-///
-/// The caps hold over all ids of the owner, and [`OwnerCapLayer`](crate::OwnerCapLayer) enforces
-/// them.
-///
-/// ```
-/// use tower_agent::registry::OwnerCaps;
-///
-/// let caps = OwnerCaps::new().max_open_runs(20).turns_per_hour(600);
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct OwnerCaps {
-    max_open_runs: Option<u32>,
-    turns_per_hour: Option<u32>,
-    tokens_per_hour: TokenCaps,
-}
-
 /// The counts of owners. An owner can be forgotten once it has no open run, and no turn, tokens or
-/// report of the last hour.
+/// report of the last hour, or of a period that a cap counts in.
 #[derive(Debug)]
 pub(crate) struct Owners {
     epoch: Instant,
@@ -176,6 +50,21 @@ pub(crate) struct Owners {
     store: StoreCell,
     /// The number of counts that were told or asked about so far.
     numbers: AtomicU64,
+    periods: Arc<Periods>,
+}
+
+/// The minute since the epoch, and the periods of the calendar, at one moment.
+#[derive(Clone, Copy, Debug)]
+struct Moment {
+    minute: u64,
+    periods: PresentPeriods,
+}
+
+impl Moment {
+    /// Whether the present period of this kind began then.
+    fn is_in(&self, period: CalendarPeriod, began: SystemTime) -> bool {
+        self.periods[period as usize].is_some_and(|present| present.began == began)
+    }
 }
 
 #[derive(Debug, Default)]
@@ -190,38 +79,13 @@ struct Account {
     open: u32,
     /// The turns in each minute with turns; the minutes count from the epoch.
     minutes: BTreeMap<u64, NumberedCount<u32>>,
-    /// The tokens of the last hour; `None` until a layer that caps tokens counts.
+    /// The turns in each period of the calendar.
+    periods: [PeriodCount<u32>; 3],
+    /// The tokens; `None` until a layer that caps tokens counts.
     tokens: Option<Arc<OwnerTokens>>,
     /// The refused requests, by the name of the cap.
     refusals: BTreeMap<&'static str, RefusalCount>,
     elsewhere: Elsewhere,
-}
-
-/// The tokens of one owner in the last hour.
-#[derive(Debug)]
-pub(crate) struct OwnerTokens {
-    epoch: Instant,
-    counts: Lock<TokenCounts>,
-    owner: u128,
-    owners: Weak<Owners>,
-    store: StoreCell,
-}
-
-#[derive(Debug, Default)]
-struct TokenCounts {
-    by_minute: BTreeMap<u64, NumberedCount<Spending>>,
-    /// The number of the last counts that other replicas were told.
-    stated: u64,
-    /// What the other replicas have spent, and the minute in which that was learned.
-    elsewhere: Option<(Spending, u64)>,
-}
-
-#[derive(Debug, Default)]
-struct RefusalCount {
-    /// When refusals by this cap were last reported; `None` if never.
-    reported: Option<Duration>,
-    /// The number of refusals by this cap since the last report of it.
-    refused: u64,
 }
 
 /// A guard that counts a run as open for its owner until it is dropped.
@@ -240,66 +104,22 @@ pub(crate) struct OpenRun {
 /// a cap.
 const MINUTES: u64 = 61;
 
-impl OwnerCaps {
-    /// Makes caps of which none is set.
-    #[must_use]
-    pub const fn new() -> Self {
-        Self {
-            max_open_runs: None,
-            turns_per_hour: None,
-            tokens_per_hour: TokenCaps::new(),
-        }
-    }
-
-    /// Sets the number of open runs of one owner at which its requests open no further run. A
-    /// request without an id counts as one run.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `runs` is zero.
-    #[must_use]
-    pub const fn max_open_runs(mut self, runs: u32) -> Self {
-        assert!(runs > 0, "an owner must have at least one run");
-        self.max_open_runs = Some(runs);
-        self
-    }
-
-    /// Sets the maximum of turns of one owner in any hour, counted by the minute. A turn counts for
-    /// 60 to 61 minutes.
-    ///
-    /// # Panics
-    ///
-    /// Panics if `turns` is zero.
-    #[must_use]
-    pub const fn turns_per_hour(mut self, turns: u32) -> Self {
-        assert!(turns > 0, "an owner must have at least one turn");
-        self.turns_per_hour = Some(turns);
-        self
-    }
-
-    /// Sets caps on the tokens of one owner in any hour, and on their cost, counted by the minute.
-    /// A token counts for 60 to 61 minutes.
-    ///
-    /// The [`token_cap`](crate::layers::token_cap#what-is-counted) module says how tokens are
-    /// counted and estimated.
-    #[must_use]
-    pub const fn tokens_per_hour(mut self, caps: TokenCaps) -> Self {
-        self.tokens_per_hour = caps;
-        self
-    }
-
-    /// The caps on tokens, if one is set.
-    pub(crate) fn tokens(&self) -> Option<TokenCaps> {
-        Some(self.tokens_per_hour).filter(TokenCaps::is_set)
-    }
-}
-
 impl RunRegistry {
     /// Returns the counts of each owner's runs, turns and tokens. The registry counts from the
     /// first call of this method on.
     pub(crate) fn count_owners(&self) -> &Arc<Owners> {
-        let new = || Arc::new(Owners::new(self.state.parts.cell()));
+        let new = || {
+            let periods = Arc::clone(&self.state.periods);
+            Arc::new(Owners::new(self.state.parts.cell(), periods))
+        };
         self.state.owners.get_or_init(new)
+    }
+
+    /// Sets the calendar by whose days, weeks and months the caps of owners count.
+    ///
+    /// With another calendar a period that begins at another moment counts anew.
+    pub fn set_calendar(&self, calendar: impl Calendar) {
+        self.state.periods.set_calendar(Arc::new(calendar));
     }
 
     /// Whether a layer has set caps on owners in this registry.
@@ -309,12 +129,20 @@ impl RunRegistry {
 }
 
 impl Owners {
-    pub(super) fn new(store: StoreCell) -> Self {
+    pub(super) fn new(store: StoreCell, periods: Arc<Periods>) -> Self {
         Self {
             epoch: Instant::now(),
             known: Lock::default(),
             store,
             numbers: AtomicU64::new(0),
+            periods,
+        }
+    }
+
+    /// Counts what `caps` count from now on.
+    pub(crate) fn count_for(&self, caps: &OwnerCaps) {
+        for period in caps.capped_periods() {
+            self.periods.count(period);
         }
     }
 
@@ -333,12 +161,12 @@ impl Owners {
     ) -> Result<OpenRun, LimitHit> {
         let joins = asked.as_ref().is_some_and(|asked| asked.joins());
         let is_told = caps.max_open_runs.is_some();
-        self.with_telling(owner.0, |account, minute| {
+        self.with_telling(owner.0, |account, now| {
             let answer = asked.as_ref().and_then(|asked| asked.answer());
-            if let Err(cap) = account.check(caps, minute, !joins, turn, answer) {
+            if let Err(cap) = account.check(caps, now, !joins, turn, answer) {
                 return (Err(cap), false);
             }
-            let mut tells = account.count_turn(minute, caps, turn, &mut asked);
+            let mut tells = account.count_turn(now, caps, turn, &mut asked);
             if !joins {
                 account.open += 1;
                 let asked = asked.as_mut();
@@ -382,12 +210,12 @@ impl Owners {
         is_turn: bool,
         mut asked: Option<&mut OwnerAsk>,
     ) -> Result<(), LimitHit> {
-        self.with_telling(owner.0, |account, minute| {
+        self.with_telling(owner.0, |account, now| {
             let answer = asked.as_ref().and_then(|asked| asked.answer());
-            if let Err(cap) = account.check(caps, minute, false, is_turn, answer) {
+            if let Err(cap) = account.check(caps, now, false, is_turn, answer) {
                 return (Err(cap), false);
             }
-            let tells = account.count_turn(minute, caps, is_turn, &mut asked);
+            let tells = account.count_turn(now, caps, is_turn, &mut asked);
             (Ok(()), tells)
         })
     }
@@ -400,29 +228,17 @@ impl Owners {
         is_new: bool,
         is_turn: bool,
     ) -> bool {
-        self.with(owner.0, |account, minute| {
-            let checked = account.check(caps, minute, is_new, is_turn, None);
+        self.with(owner.0, |account, now| {
+            let checked = account.check(caps, now, is_new, is_turn, None);
             checked.is_err()
         })
     }
 
     /// The count of this owner's tokens, which begins now if it did not before.
     pub(super) fn tokens(self: &Arc<Self>, owner: Owner) -> Arc<OwnerTokens> {
-        self.with(owner.0, |account, minute| {
-            let elsewhere = account.elsewhere.recent(minute);
-            let elsewhere = elsewhere.map(|counts| (counts.spent.into(), minute));
-            let new = || {
-                Arc::new(OwnerTokens {
-                    epoch: self.epoch,
-                    counts: Lock::new(TokenCounts {
-                        elsewhere,
-                        ..TokenCounts::default()
-                    }),
-                    owner: owner.0,
-                    owners: Arc::downgrade(self),
-                    store: Arc::clone(&self.store),
-                })
-            };
+        self.with(owner.0, |account, now| {
+            let elsewhere = account.elsewhere.spent(now);
+            let new = || Arc::new(OwnerTokens::new(self, owner.0, &elsewhere, now));
             Arc::clone(account.tokens.get_or_insert_with(new))
         })
     }
@@ -446,19 +262,26 @@ impl Owners {
         self.epoch.elapsed().as_secs() / 60
     }
 
-    fn with<R>(&self, owner: u128, f: impl FnOnce(&mut Account, u64) -> R) -> R {
-        let minute = self.minute();
+    fn now(&self) -> Moment {
+        Moment {
+            minute: self.minute(),
+            periods: self.periods.present(),
+        }
+    }
+
+    fn with<R>(&self, owner: u128, f: impl FnOnce(&mut Account, Moment) -> R) -> R {
+        let now = self.now();
         let mut known = self.known.lock();
-        if known.swept != minute {
-            known.swept = minute;
+        if known.swept != now.minute {
+            known.swept = now.minute;
             known.by_owner.retain(|_, account| {
-                forget(&mut account.minutes, minute);
-                account.open > 0 || !account.is_forgotten(minute)
+                forget(&mut account.minutes, now.minute);
+                account.open > 0 || !account.is_forgotten(now)
             });
         }
         let account = known.by_owner.entry(owner).or_default();
-        forget(&mut account.minutes, minute);
-        f(account, minute)
+        forget(&mut account.minutes, now.minute);
+        f(account, now)
     }
 
     #[cfg(test)]
@@ -481,17 +304,23 @@ impl Drop for OpenRun {
 }
 
 impl Account {
-    /// Whether the account has no turns, tokens or reports of the last hour.
-    fn is_forgotten(&self, minute: u64) -> bool {
+    /// Whether the account has no turns, tokens or reports of the last hour or of a present period.
+    fn is_forgotten(&self, now: Moment) -> bool {
         let mut reports = self.refusals.values().filter_map(|count| count.reported);
         // A stream that is under way still holds the count, and adds to it.
         let counts = |tokens: &Arc<OwnerTokens>| {
-            Arc::strong_count(tokens) > 1 || !tokens.spent_here().is_nothing()
+            Arc::strong_count(tokens) > 1 || !tokens.is_nothing_spent_here(now)
         };
         self.minutes.is_empty()
-            && !self.elsewhere.is_of_use(minute)
+            && self.turns_of_periods(now).iter().all(|turns| *turns == 0)
+            && !self.elsewhere.is_of_use(now)
             && !self.tokens.as_ref().is_some_and(counts)
-            && !reports.any(|at| at.as_secs() / 60 + MINUTES > minute)
+            && !reports.any(|at| at.as_secs() / 60 + MINUTES > now.minute)
+    }
+
+    /// The turns in the present periods, here.
+    fn turns_of_periods(&self, now: Moment) -> [u32; 3] {
+        std::array::from_fn(|of| now.periods[of].map_or(0, |it| self.periods[of].in_period(it)))
     }
 
     /// Checks the caps on open runs, for a request that opens one, on tokens, and for a turn on
@@ -499,35 +328,51 @@ impl Account {
     fn check(
         &self,
         caps: OwnerCaps,
-        minute: u64,
+        now: Moment,
         is_new: bool,
         is_turn: bool,
         answer: Option<&OwnerElsewhere>,
     ) -> Result<(), LimitHit> {
-        let elsewhere = self.elsewhere.recent(minute);
+        let elsewhere = self.elsewhere.recent(now.minute);
         // What the others gave back after the answer was granted to nobody here.
-        let most = |count: fn(&OwnerElsewhere) -> u32| {
-            let counts = [elsewhere, answer].map(|it| it.map_or(0, count));
-            counts[0].max(counts[1])
-        };
+        let most = |counts: [Option<u32>; 2]| counts.into_iter().flatten().max().unwrap_or(0);
         let open_runs = caps.max_open_runs.filter(|_| is_new);
-        let is_full = |cap: &u32| self.open.saturating_add(most(|it| it.open_runs)) >= *cap;
+        let of_runs = || most([elsewhere, answer].map(|it| it.map(|it| it.open_runs)));
+        let is_full = |cap: &u32| self.open.saturating_add(of_runs()) >= *cap;
         if let Some(cap) = open_runs.filter(is_full) {
             return Err(reached(LimitKind::OpenRuns(cap)));
         }
-        if let Some(caps) = caps.tokens() {
+        if caps.caps_tokens() {
             let spent = match &self.tokens {
-                Some(tokens) => tokens.spent(),
-                None => elsewhere.map_or_else(Spending::default, |it| it.spent.into()),
+                Some(tokens) => tokens.spent_at(now),
+                None => self.elsewhere.spent(now),
             };
-            if let Some(limit) = caps.reached(&spent, 1, 1.0) {
-                return Err(reached(LimitKind::Tokens(limit.per_hour())));
+            if let Some(limit) = caps.token_limit(&spent, false) {
+                return Err(reached(LimitKind::Tokens(limit)));
             }
         }
-        if let Some(cap) = caps.turns_per_hour.filter(|_| is_turn) {
+        if !is_turn {
+            return Ok(());
+        }
+        if let Some(cap) = caps.turns_of_hour() {
             let turns = self.minutes.values().map(NumberedCount::get).sum::<u32>();
-            if turns.saturating_add(most(|it| it.turns)) >= cap {
-                return Err(reached(LimitKind::TurnsPerHour(cap)));
+            let others = most([elsewhere, answer].map(|it| it.map(|it| it.turns)));
+            if turns.saturating_add(others) >= cap {
+                return Err(reached(LimitKind::OwnerTurns(cap, CapWindow::Hour)));
+            }
+        }
+        let here = self.turns_of_periods(now);
+        for period in CalendarPeriod::ALL {
+            let of = period as usize;
+            let Some(cap) = caps.turns_of_periods()[of] else {
+                continue;
+            };
+            let elsewhere = self.elsewhere.in_period(period, now).map(|it| it.turns);
+            let answered = answer.and_then(|it| it.periods[of]);
+            let answered = answered.filter(|it| now.is_in(period, it.began));
+            let others = most([elsewhere, answered.map(|it| it.turns)]);
+            if here[of].saturating_add(others) >= cap {
+                return Err(reached(LimitKind::OwnerTurns(cap, period.into())));
             }
         }
         Ok(())
@@ -537,92 +382,24 @@ impl Account {
     /// not know of it.
     fn count_turn(
         &mut self,
-        minute: u64,
+        now: Moment,
         caps: OwnerCaps,
         is_turn: bool,
         asked: &mut Option<&mut OwnerAsk>,
     ) -> bool {
-        if !is_turn || caps.turns_per_hour.is_none() {
+        if !is_turn || !caps.caps_turns() {
             return false;
         }
         let stated = self.elsewhere.stated;
-        let turns = self.minutes.entry(minute).or_default();
+        let turns = self.minutes.entry(now.minute).or_default();
         turns.set(turns.get() + 1, stated);
+        for (count, present) in self.periods.iter_mut().zip(now.periods) {
+            if let Some(present) = present {
+                count.set(present, count.in_period(present).saturating_add(1));
+            }
+        }
         let asked = asked.as_mut();
-        !asked.is_some_and(|asked| asked.take_turn(self, minute))
-    }
-}
-
-impl OwnerTokens {
-    fn minute(&self) -> u64 {
-        self.epoch.elapsed().as_secs() / 60
-    }
-
-    /// The tokens in each minute of the last hour.
-    fn recent(&self) -> MutexGuard<'_, TokenCounts> {
-        let mut counts = self.counts.lock();
-        forget(&mut counts.by_minute, self.minute());
-        counts
-    }
-
-    /// The same, for counts of this number that are about to be told.
-    fn state(&self, number: u64) -> MutexGuard<'_, TokenCounts> {
-        let mut counts = self.recent();
-        counts.stated = number;
-        counts
-    }
-
-    /// The tokens of the last hour, of all replicas.
-    pub(crate) fn spent(&self) -> Spending {
-        let counts = self.recent();
-        let here = counts.here();
-        match counts.elsewhere {
-            Some((spent, learned)) if learned + MINUTES > self.minute() => here.plus(spent),
-            _ => here,
-        }
-    }
-
-    fn spent_here(&self) -> Spending {
-        self.recent().here()
-    }
-
-    /// Records what the other replicas have spent.
-    fn learn(&self, elsewhere: Spending, minute: u64) {
-        self.counts.lock().elsewhere = Some((elsewhere, minute));
-    }
-}
-
-impl TokenCounts {
-    fn here(&self) -> Spending {
-        let minutes = self.by_minute.values().map(NumberedCount::get);
-        minutes.fold(Spending::default(), Spending::plus)
-    }
-}
-
-impl TokenAccount for OwnerTokens {
-    /// Adds an increase to the present minute; takes a decrease from the newest minutes. The answer
-    /// may have begun in an earlier minute.
-    fn replace(&self, before: Spending, now: Spending) {
-        let minute = self.minute();
-        let mut counts = self.recent();
-        let stated = counts.stated;
-        let mut less = before.minus(now);
-        for sum in counts.by_minute.values_mut().rev() {
-            if less == Spending::default() {
-                break;
-            }
-            let count = sum.get();
-            sum.set(count.minus(less), stated);
-            less = less.minus(count);
-        }
-        let sum = counts.by_minute.entry(minute).or_default();
-        sum.set(sum.get().plus(now.minus(before)), stated);
-        drop(counts);
-        if self.store.get().is_some() {
-            if let Some(owners) = self.owners.upgrade() {
-                owners.tell(self.owner);
-            }
-        }
+        !asked.is_some_and(|asked| asked.take_turn(self, now.minute))
     }
 }
 
@@ -638,72 +415,5 @@ const fn reached(measure: LimitKind) -> LimitHit {
     LimitHit {
         limit: None,
         measure,
-    }
-}
-
-/// The minimum time between two reports about one cap of one owner.
-const REPORT_INTERVAL: Duration = Duration::from_secs(60);
-
-/// A report for the trajectory: requests that an owner's cap refused.
-#[derive(Debug, serde::Serialize)]
-pub(crate) struct OwnerRefused {
-    cap: &'static str,
-    #[serde(serialize_with = "whole")]
-    limit: f64,
-    /// The number of requests that the cap refused since the last report.
-    refused: u64,
-    owner: Owner,
-    run: Option<RunId>,
-    session: Option<Arc<str>>,
-}
-
-/// Serializes a number without decimal places as an integer.
-#[allow(
-    clippy::trivially_copy_pass_by_ref,
-    reason = "serde passes a reference"
-)]
-fn whole<S: serde::Serializer>(limit: &f64, serializer: S) -> Result<S::Ok, S::Error> {
-    if limit.fract() == 0.0 {
-        serializer.serialize_u64(*limit as u64)
-    } else {
-        serializer.serialize_f64(*limit)
-    }
-}
-
-impl RunRegistry {
-    /// Reports a request that an owner's cap refused, at most once a minute per owner and cap.
-    /// `run` is the request's call, unless its run was withdrawn. The caller must hold no lock: the
-    /// method calls the program's subscriber and writer.
-    pub(crate) fn report_refused(&self, owner: Owner, cap: LimitHit, run: Option<&Run>) {
-        let (name, limit) = match cap.measure {
-            LimitKind::OpenRuns(limit) => ("max_open_runs", limit.into()),
-            LimitKind::TurnsPerHour(limit) => ("turns_per_hour", limit.into()),
-            LimitKind::Tokens(limit) => limit.named(),
-            _ => return,
-        };
-        let Some(refused) = self.count_owners().refused(owner, name) else {
-            return;
-        };
-        let record = OwnerRefused {
-            cap: name,
-            limit,
-            refused,
-            owner,
-            run: run.map(Run::id),
-            session: run.and_then(Run::session),
-        };
-        tracing::warn!(
-            target: "tower_agent",
-            reason = cap.owner_reason().as_str(),
-            cap = name,
-            %limit,
-            refused,
-            %owner,
-            run = record.run.as_ref().map(tracing::field::display),
-            "an owner is at its cap"
-        );
-        if let Some(trajectory) = self.state.trajectory.get() {
-            trajectory.refuse_owner(&cap.owner_reason(), &record);
-        }
     }
 }

@@ -6,11 +6,14 @@ use std::{
     time::Duration,
 };
 
-use super::{Account, MINUTES, Owner, OwnerCaps, Owners};
+use super::{Account, CalendarPeriod, MINUTES, Moment, Owner, OwnerCaps, OwnerSpent, Owners};
 use crate::{
     lock::Lock,
-    registry::store::{OwnerCounts, OwnerElsewhere, OwnerMinute, OwnerQuestion, RunNews},
-    run::Spending,
+    registry::store::{
+        OwnerCounts, OwnerElsewhere, OwnerMinute, OwnerPeriod, OwnerQuestion, PeriodElsewhere,
+        RunNews,
+    },
+    run::{Spending, TokensSpent},
 };
 
 /// A count, and the number of the first counts told that have it.
@@ -53,6 +56,8 @@ pub(super) struct Elsewhere {
     runs_asked: u32,
     /// How many of them take a turn, and the minute in which they asked.
     turns_asked: (u64, u32),
+    /// How many requests that wait for the store, or were just answered, take a turn.
+    turns_waiting: u32,
 }
 
 impl Elsewhere {
@@ -62,11 +67,42 @@ impl Elsewhere {
         learned.map(|_| &self.counts)
     }
 
+    /// The counts of the others in a present period.
+    pub(super) fn in_period(
+        &self,
+        period: CalendarPeriod,
+        now: Moment,
+    ) -> Option<&PeriodElsewhere> {
+        let counts = self.counts.periods[period as usize].as_ref();
+        counts.filter(|it| now.is_in(period, it.began))
+    }
+
+    /// What the others have spent, as far as it counts now.
+    pub(super) fn spent(&self, now: Moment) -> OwnerSpent {
+        let hour = self.recent(now.minute);
+        OwnerSpent {
+            hour: hour.map_or_else(Spending::default, |counts| counts.spent.into()),
+            periods: CalendarPeriod::ALL.map(|period| {
+                let counts = self.in_period(period, now);
+                counts.map_or_else(Spending::default, |counts| counts.spent.into())
+            }),
+        }
+    }
+
     /// Whether there is something to remember.
-    pub(super) fn is_of_use(&self, minute: u64) -> bool {
-        let counts = self.recent(minute);
-        let asked = self.runs_asked > 0 || self.turns_asked.1 > 0;
-        asked || counts.is_some_and(|counts| *counts != OwnerElsewhere::default())
+    pub(super) fn is_of_use(&self, now: Moment) -> bool {
+        let hour = self.recent(now.minute).is_some_and(|counts| {
+            let mut hour = *counts;
+            hour.periods = [None; 3];
+            hour != OwnerElsewhere::default()
+        });
+        let asked = self.runs_asked > 0 || self.turns_waiting > 0;
+        let mut periods = CalendarPeriod::ALL.into_iter();
+        let is_used = |period| {
+            let counts = self.in_period(period, now);
+            counts.is_some_and(|it| it.turns > 0 || it.spent != TokensSpent::default())
+        };
+        hour || asked || periods.any(is_used)
     }
 }
 
@@ -82,6 +118,8 @@ pub(crate) struct OwnerAsk {
     opens: bool,
     /// The minute in which the request asked for a turn that it has not taken.
     turn: Option<u64>,
+    /// Whether the request waits for a turn.
+    waits: bool,
     answer: Option<OwnerElsewhere>,
     /// Whether the run is another replica's, which counts it.
     joins: bool,
@@ -112,6 +150,7 @@ impl OwnerAsk {
 
     /// Counts the turn as taken in this minute. Returns whether the store has granted it.
     pub(super) fn take_turn(&mut self, account: &mut Account, minute: u64) -> bool {
+        account.elsewhere.turns_waiting -= u32::from(std::mem::take(&mut self.waits));
         if self.turn != Some(minute) {
             return false;
         }
@@ -132,11 +171,12 @@ impl Elsewhere {
 
 impl Drop for OwnerAsk {
     fn drop(&mut self) {
-        if !self.opens && self.turn.is_none() {
+        if !self.opens && self.turn.is_none() && !self.waits {
             return;
         }
         self.owners.with_telling(self.owner, |account, _| {
             account.elsewhere.runs_asked -= u32::from(self.opens);
+            account.elsewhere.turns_waiting -= u32::from(self.waits);
             if let Some(minute) = self.turn {
                 account.elsewhere.give_back_turn(minute);
                 let stated = account.elsewhere.stated;
@@ -178,23 +218,24 @@ impl Owners {
         is_turn: bool,
     ) -> Option<(OwnerQuestion, OwnerAsk)> {
         let max_open_runs = caps.max_open_runs.filter(|_| opens);
-        let turns_per_hour = caps.turns_per_hour.filter(|_| is_turn);
-        let needs = max_open_runs.or(turns_per_hour).is_some() || caps.tokens().is_some();
-        if !needs || !self.is_shared() {
+        let is_turn = is_turn && caps.caps_turns();
+        if !self.is_shared() || !(max_open_runs.is_some() || is_turn || caps.caps_tokens()) {
             return None;
         }
-        let (opens, is_turn) = (max_open_runs.is_some(), turns_per_hour.is_some());
-        let (counts, turn) = self.with(owner.0, |account, minute| {
-            account.elsewhere.runs_asked += u32::from(opens);
+        let opens = max_open_runs.is_some();
+        let (counts, turn) = self.with(owner.0, |account, now| {
+            let elsewhere = &mut account.elsewhere;
+            elsewhere.runs_asked += u32::from(opens);
+            elsewhere.turns_waiting += u32::from(is_turn);
             if is_turn {
-                let asked = &mut account.elsewhere.turns_asked;
-                if asked.0 != minute {
-                    *asked = (minute, 0);
+                let asked = &mut elsewhere.turns_asked;
+                if asked.0 != now.minute {
+                    *asked = (now.minute, 0);
                 }
                 asked.1 += 1;
             }
-            let counts = self.state(owner, account, minute);
-            (counts, is_turn.then_some(minute))
+            let counts = self.state(owner, account, now);
+            (counts, is_turn.then_some(now.minute))
         });
         let ask = OwnerAsk {
             owners: Arc::clone(self),
@@ -202,20 +243,22 @@ impl Owners {
             number: counts.number,
             opens,
             turn,
+            waits: is_turn,
             answer: None,
             joins: false,
         };
         let question = OwnerQuestion {
             counts,
             max_open_runs,
-            turns_per_hour,
+            turns_per_hour: caps.turns_of_hour().filter(|_| is_turn),
+            turns_per_period: caps.turns_of_periods().map(|cap| cap.filter(|_| is_turn)),
         };
         Some((question, ask))
     }
 
     /// Records what the other replicas have counted, in answer to the counts of this number.
     pub(crate) fn learn(&self, owner: Owner, number: u64, counts: OwnerElsewhere) {
-        let minute = self.minute();
+        let now = self.now();
         let mut known = self.known.lock();
         // An owner that is forgotten has nothing to count.
         let Some(account) = known.by_owner.get_mut(&owner.0) else {
@@ -229,10 +272,14 @@ impl Owners {
         if number > elsewhere.lost {
             elsewhere.known = number;
         }
-        elsewhere.learned = Some(minute);
-        elsewhere.counts = counts;
+        elsewhere.learned = Some(now.minute);
+        let former = std::mem::replace(&mut elsewhere.counts, counts);
+        for (period, former) in elsewhere.counts.periods.iter_mut().zip(former.periods) {
+            // The counts that were answered told of no period.
+            *period = period.or(former);
+        }
         if let Some(tokens) = &account.tokens {
-            tokens.learn(counts.spent.into(), minute);
+            tokens.learn(&elsewhere.spent(now), now);
         }
     }
 
@@ -240,10 +287,10 @@ impl Owners {
     pub(crate) fn tell_all(&self) {
         let owners: Vec<_> = self.known.lock().by_owner.keys().copied().collect();
         for owner in owners {
-            self.with_telling(owner, |account, minute| {
+            self.with_telling(owner, |account, now| {
                 account.elsewhere.known = 0;
                 account.elsewhere.lost = account.elsewhere.stated;
-                let has_counts = account.open > 0 || !account.is_forgotten(minute);
+                let has_counts = account.open > 0 || !account.is_forgotten(now);
                 ((), has_counts)
             });
         }
@@ -258,14 +305,14 @@ impl Owners {
     pub(super) fn with_telling<R>(
         &self,
         owner: u128,
-        f: impl FnOnce(&mut Account, u64) -> (R, bool),
+        f: impl FnOnce(&mut Account, Moment) -> (R, bool),
     ) -> R {
-        let (result, counts) = self.with(owner, |account, minute| {
-            let (result, has_changed) = f(account, minute);
+        let (result, counts) = self.with(owner, |account, now| {
+            let (result, has_changed) = f(account, now);
             let tells = has_changed && self.is_shared();
             (
                 result,
-                tells.then(|| self.state(Owner(owner), account, minute)),
+                tells.then(|| self.state(Owner(owner), account, now)),
             )
         });
         if let (Some(store), Some(counts)) = (self.store.get(), counts) {
@@ -275,14 +322,28 @@ impl Owners {
     }
 
     /// What the store may not know of this account.
-    fn state(&self, owner: Owner, account: &mut Account, minute: u64) -> OwnerCounts {
+    fn state(&self, owner: Owner, account: &mut Account, now: Moment) -> OwnerCounts {
         // Under the lock of the accounts, so that of two counts the later has the higher number.
         let number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
         let elsewhere = &mut account.elsewhere;
         elsewhere.stated = number;
         let (known, asked) = (elsewhere.known, elsewhere.turns_asked);
-        let turns_asked = if asked.0 == minute { asked.1 } else { 0 };
-        let tokens = account.tokens.as_ref().map(|tokens| tokens.state(number));
+        let turns_asked = if asked.0 == now.minute { asked.1 } else { 0 };
+        let tokens = account.tokens.as_ref();
+        let tokens = tokens.map(|tokens| tokens.state(number, now));
+        let turns_of_periods = account.turns_of_periods(now);
+        let periods = CalendarPeriod::ALL.into_iter().filter_map(|period| {
+            let of = period as usize;
+            let present = now.periods[of]?;
+            let spent = tokens.as_ref().map(|it| it.periods[of].in_period(present));
+            Some(OwnerPeriod {
+                turns: turns_of_periods[of],
+                turns_asked: account.elsewhere.turns_waiting,
+                spent: spent.unwrap_or_default().into(),
+                ..OwnerPeriod::new(period, present.began, present.ends)
+            })
+        });
+        let periods = periods.collect();
         let turns = account.minutes.iter();
         let mut changed: BTreeSet<u64> = turns
             .filter_map(|(at, turns)| turns.is_news(known).then_some(*at))
@@ -292,7 +353,7 @@ impl Owners {
             changed.extend(news.map(|(at, _)| *at));
         }
         if turns_asked > 0 {
-            changed.insert(minute);
+            changed.insert(now.minute);
         }
         let minutes = changed.into_iter().map(|number| {
             let began = self.epoch + Duration::from_secs(60 * number);
@@ -310,9 +371,10 @@ impl Owners {
         OwnerCounts {
             open_runs: account.open,
             open_runs_asked: account.elsewhere.runs_asked,
-            minute,
+            minute: now.minute,
             turns_asked,
             minutes,
+            periods,
             ..OwnerCounts::new(owner, number)
         }
     }

@@ -2,14 +2,14 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use tokio::time::Instant;
 
-use super::{OwnerCounts, OwnerElsewhere, OwnerQuestion};
+use super::{OwnerCounts, OwnerElsewhere, OwnerPeriod, OwnerQuestion, PeriodElsewhere};
 use crate::{
-    registry::Owner,
+    registry::{CalendarPeriod, Owner},
     run::{Spending, TokensSpent},
 };
 
@@ -23,6 +23,7 @@ const ALIVE: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 pub(super) struct StoredOwners {
     by_owner: HashMap<Owner, HashMap<u64, StoredCounts>>,
+    periods: HashMap<(Owner, CalendarPeriod, SystemTime), StoredPeriod>,
     /// When each replica was lost that is not there now.
     lost: HashMap<u64, Instant>,
     swept: Option<Instant>,
@@ -41,6 +42,46 @@ struct StoredMinute {
     began: Instant,
     turns: u32,
     spent: Spending,
+}
+
+/// What the replicas have counted for one owner in a period.
+#[derive(Debug)]
+struct StoredPeriod {
+    /// When it ends, by the clock of the sweeps.
+    ends: Instant,
+    /// The number, the turns and the tokens of each replica.
+    counts: HashMap<u64, (u64, u32, Spending)>,
+}
+
+impl StoredPeriod {
+    /// Takes the counts of this number, with as many turns of those asked for as the cap leaves. Returns
+    /// what the others have.
+    fn take(
+        &mut self,
+        replica: u64,
+        number: u64,
+        period: &OwnerPeriod,
+        cap: Option<u32>,
+    ) -> PeriodElsewhere {
+        let (mut turns, mut spent) = (0_u32, Spending::default());
+        for (_, other) in self.counts.iter().filter(|(at, _)| **at != replica) {
+            turns = turns.saturating_add(other.1);
+            spent = spent.plus(other.2);
+        }
+        let ours = self.counts.entry(replica).or_default();
+        let left = cap.map_or(ours.1, |cap| cap.saturating_sub(turns));
+        let granted = granted(period.turns, period.turns_asked, left);
+        if number > ours.0 {
+            *ours = (number, granted, period.spent.into());
+        } else {
+            ours.1 = ours.1.max(granted);
+        }
+        PeriodElsewhere {
+            turns,
+            spent: spent.into(),
+            ..PeriodElsewhere::new(period.began)
+        }
+    }
 }
 
 impl StoredCounts {
@@ -77,11 +118,42 @@ impl StoredOwners {
 
     pub(super) fn answer(&mut self, replica: u64, question: &OwnerQuestion) -> OwnerElsewhere {
         let caps = (question.max_open_runs, question.turns_per_hour);
-        self.take(replica, &question.counts, caps)
+        let elsewhere = self.take(replica, &question.counts, caps);
+        self.take_periods(
+            replica,
+            &question.counts,
+            question.turns_per_period,
+            elsewhere,
+        )
     }
 
     pub(super) fn tell(&mut self, replica: u64, counts: &OwnerCounts) -> OwnerElsewhere {
-        self.take(replica, counts, (None, None))
+        let elsewhere = self.take(replica, counts, (None, None));
+        self.take_periods(replica, counts, [None; 3], elsewhere)
+    }
+
+    fn take_periods(
+        &mut self,
+        replica: u64,
+        counts: &OwnerCounts,
+        caps: [Option<u32>; 3],
+        mut elsewhere: OwnerElsewhere,
+    ) -> OwnerElsewhere {
+        for period in &counts.periods {
+            let key = (counts.owner, period.period, period.began);
+            let stored = self.periods.entry(key).or_insert_with(|| {
+                let lasts = period.ends.duration_since(period.began);
+                StoredPeriod {
+                    // Later than it does: only its memory depends on it.
+                    ends: Instant::now() + lasts.unwrap_or_default(),
+                    counts: HashMap::new(),
+                }
+            });
+            let of = period.period as usize;
+            let others = stored.take(replica, counts.number, period, caps[of]);
+            elsewhere.periods[of] = Some(others);
+        }
+        elsewhere
     }
 
     fn take(
@@ -157,6 +229,7 @@ impl StoredOwners {
             return;
         }
         self.swept = Some(now);
+        self.periods.retain(|_, period| now < period.ends);
         let lost = &self.lost;
         self.by_owner.retain(|_, replicas| {
             replicas.retain(|at, counts| {

@@ -84,7 +84,9 @@ pub(crate) use self::{
 pub use self::{
     candidates::{SharedCooldown, StickyCandidate, StoredCooldowns},
     memory::{InMemoryReplica, InMemoryRunStore},
-    owner_counts::{OwnerCounts, OwnerElsewhere, OwnerMinute, OwnerQuestion},
+    owner_counts::{
+        OwnerCounts, OwnerElsewhere, OwnerMinute, OwnerPeriod, OwnerQuestion, PeriodElsewhere,
+    },
 };
 
 use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};

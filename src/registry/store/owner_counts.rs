@@ -1,8 +1,13 @@
 //! What a replica has counted for an owner, and asks about the counts of the others.
 
+use std::time::SystemTime;
+
 use tokio::time::Instant;
 
-use crate::{registry::Owner, run::TokensSpent};
+use crate::{
+    registry::{CalendarPeriod, Owner},
+    run::TokensSpent,
+};
 
 /// What one replica has counted for an owner.
 ///
@@ -27,6 +32,8 @@ pub struct OwnerCounts {
     /// The minutes of the last hour that the store may not know, with the present one if turns are
     /// asked for. A minute that the store knows already is replaced.
     pub minutes: Vec<OwnerMinute>,
+    /// The present periods of the calendar in which something is capped.
+    pub periods: Vec<OwnerPeriod>,
 }
 
 impl OwnerCounts {
@@ -41,6 +48,43 @@ impl OwnerCounts {
             minute: 0,
             turns_asked: 0,
             minutes: Vec::new(),
+            periods: Vec::new(),
+        }
+    }
+}
+
+/// What one replica has counted for an owner in a period of the calendar.
+///
+/// A store counts it until the period ends, also after the replica has stopped. Periods of one kind are
+/// told apart by when they began, so all replicas need one calendar.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug)]
+pub struct OwnerPeriod {
+    /// The kind of period.
+    pub period: CalendarPeriod,
+    /// When it began, by the replica's clock and calendar.
+    pub began: SystemTime,
+    /// When it ends, likewise.
+    pub ends: SystemTime,
+    /// The turns in this period.
+    pub turns: u32,
+    /// How many turns the requests take that wait for the store.
+    pub turns_asked: u32,
+    /// The tokens in this period, and their cost.
+    pub spent: TokensSpent,
+}
+
+impl OwnerPeriod {
+    /// Makes a period in which nothing was counted.
+    #[must_use]
+    pub fn new(period: CalendarPeriod, began: SystemTime, ends: SystemTime) -> Self {
+        Self {
+            period,
+            began,
+            ends,
+            turns: 0,
+            turns_asked: 0,
+            spent: TokensSpent::default(),
         }
     }
 }
@@ -86,6 +130,9 @@ pub struct OwnerQuestion {
     /// The cap on the turns of all replicas in an hour; `None` if the request takes none, or nothing
     /// caps them.
     pub turns_per_hour: Option<u32>,
+    /// The caps on the turns of all replicas in the present day, week and month, likewise. The counts have
+    /// each period with a cap.
+    pub turns_per_period: [Option<u32>; 3],
 }
 
 impl OwnerQuestion {
@@ -96,6 +143,7 @@ impl OwnerQuestion {
             counts,
             max_open_runs: None,
             turns_per_hour: None,
+            turns_per_period: [None; 3],
         }
     }
 }
@@ -110,4 +158,31 @@ pub struct OwnerElsewhere {
     pub turns: u32,
     /// Their tokens of the last hour, and the cost.
     pub spent: TokensSpent,
+    /// What they have counted in the day, week and month of which the counts told; `None` of a period
+    /// of which they did not.
+    pub periods: [Option<PeriodElsewhere>; 3],
+}
+
+/// What the other replicas have counted for an owner in a period of the calendar.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PeriodElsewhere {
+    /// When the period began.
+    pub began: SystemTime,
+    /// Their turns, with those that were granted.
+    pub turns: u32,
+    /// Their tokens, and the cost.
+    pub spent: TokensSpent,
+}
+
+impl PeriodElsewhere {
+    /// Makes the counts of a period in which the others have counted nothing.
+    #[must_use]
+    pub fn new(began: SystemTime) -> Self {
+        Self {
+            began,
+            turns: 0,
+            spent: TokensSpent::default(),
+        }
+    }
 }

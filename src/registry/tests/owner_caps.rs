@@ -13,7 +13,7 @@ use crate::{
         owner_caps::{OwnerAsk, OwnerCaps, Owners},
         store::{InMemoryRunStore, OwnerCounts, OwnerElsewhere, RunStore},
     },
-    run::{LimitHit, LimitKind},
+    run::{CapWindow, LimitHit, LimitKind},
 };
 
 const CAPS: OwnerCaps = OwnerCaps::new().max_open_runs(2).turns_per_hour(3);
@@ -28,7 +28,7 @@ fn cap<T>(result: Result<T, LimitHit>) -> Option<LimitKind> {
 
 #[tokio::test(start_paused = true)]
 async fn what_is_refused_counts_for_nothing() {
-    let owners = Arc::new(Owners::new(Arc::default()));
+    let owners = Arc::new(Owners::new(Arc::default(), Arc::default()));
     let open = |turn| owners.open(owner(1), CAPS, turn, None);
     let _first = open(true).unwrap();
     let second = open(true).unwrap();
@@ -39,7 +39,7 @@ async fn what_is_refused_counts_for_nothing() {
     let _third = open(true).unwrap();
     assert_eq!(
         cap(owners.request(owner(1), CAPS, true, None)),
-        Some(LimitKind::TurnsPerHour(3))
+        Some(LimitKind::OwnerTurns(3, CapWindow::Hour))
     );
     assert_eq!(
         cap(owners.request(owner(2), CAPS, true, None)),
@@ -50,7 +50,7 @@ async fn what_is_refused_counts_for_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn no_hour_has_more_turns_than_it_may() {
-    let owners = Arc::new(Owners::new(Arc::default()));
+    let owners = Arc::new(Owners::new(Arc::default(), Arc::default()));
     let mut taken = Vec::new();
     for second in 0..4 * 3600_u64 {
         if owners.request(owner(1), CAPS, true, None).is_ok() {
@@ -65,7 +65,7 @@ async fn no_hour_has_more_turns_than_it_may() {
 
 #[tokio::test(start_paused = true)]
 async fn owners_are_forgotten_who_have_nothing_open_and_had_no_turn_for_an_hour() {
-    let owners = Arc::new(Owners::new(Arc::default()));
+    let owners = Arc::new(Owners::new(Arc::default(), Arc::default()));
     let open = owners.open(owner(0), CAPS, false, None).unwrap();
     for name in 1..100 {
         owners.request(owner(name), CAPS, true, None).unwrap();
@@ -84,7 +84,7 @@ async fn owners_are_forgotten_who_have_nothing_open_and_had_no_turn_for_an_hour(
 
 #[tokio::test(start_paused = true)]
 async fn who_was_refused_is_forgotten_an_hour_after_that_was_told() {
-    let owners = Arc::new(Owners::new(Arc::default()));
+    let owners = Arc::new(Owners::new(Arc::default(), Arc::default()));
     let refused = || owners.refused(owner(1), "max_open_runs");
     assert_eq!(refused(), Some(1));
     advance(Duration::from_secs(50)).await;
@@ -118,7 +118,7 @@ fn shared() -> Arc<Owners> {
     let cell = Arc::new(OnceLock::new());
     let store: Arc<dyn RunStore> = InMemoryRunStore::new().replica();
     cell.set(store).unwrap();
-    Arc::new(Owners::new(cell))
+    Arc::new(Owners::new(cell, Arc::default()))
 }
 
 #[tokio::test(start_paused = true)]
@@ -170,7 +170,7 @@ async fn what_others_have_counts_for_an_hour_after_it_was_learned() {
         Some(LimitKind::OpenRuns(2))
     );
     drop(ask);
-    let turns = LimitKind::TurnsPerHour(3);
+    let turns = LimitKind::OwnerTurns(3, CapWindow::Hour);
     assert_eq!(cap(owners.request(owner(1), CAPS, true, None)), Some(turns));
     advance(Duration::from_secs(60 * 60)).await;
     assert_eq!(cap(owners.request(owner(1), CAPS, true, None)), Some(turns));

@@ -156,9 +156,9 @@ impl<'a> RunTokens<'a> {
         })
     }
 
-    /// Ends this node because the owner of its run has used up a cap of the hour.
+    /// Ends this node because the owner of its run has used up this cap.
     pub(crate) fn end_for_owner(self, limit: TokenLimit) {
-        end_at(self.0.node(), limit.per_hour(), self.0.now());
+        end_at(self.0.node(), limit, self.0.now());
     }
 
     /// The runs at or above this node that count their tokens, the nearest first.

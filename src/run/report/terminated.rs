@@ -14,7 +14,7 @@ use crate::{
     error::chain,
     run::{
         id::RunId,
-        limit_kind::LimitKind,
+        limit_kind::{CapWindow, LimitKind, TokenLimit},
         reason::{ReasonClass, TerminalReason},
         state::{CallState, FailedAttempts, NodeState},
         step::Step,
@@ -339,11 +339,13 @@ fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
                  ({name}). End one of them, or wait until one has ended."
             );
         }
-        LimitKind::TurnsPerHour(turns) => {
+        LimitKind::OwnerTurns(turns, window) => {
             return write!(
                 f,
-                "The {subject} was refused: its caller has had {turns} turns within an hour, as \
-                 many as it may ({name}). Wait before the next."
+                "The {subject} was refused: its caller has had {turns} turns {}, as many as it may \
+                 ({name}). {}.",
+                window.text(),
+                window.advice()
             );
         }
         LimitKind::Turns(turns) if end.kind != NodeKind::Run => {
@@ -377,7 +379,13 @@ fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
         write!(f, ". No other attempt followed: {why}")?;
     }
     let advice = match end.measure {
-        LimitKind::Tokens(limit) if limit.of_owner => "Wait before the next request",
+        LimitKind::Tokens(TokenLimit {
+            owners: Some(window),
+            ..
+        }) => match window {
+            CapWindow::Hour => "Wait before the next request",
+            window => window.advice(),
+        },
         LimitKind::Unhealthy => "Restart the upstream, then retry",
         LimitKind::Announced | LimitKind::Unheard => {
             "Retry with a longer timeout of the client, or simplify the request"
@@ -418,10 +426,10 @@ fn write_cause(f: &mut impl fmt::Write, end: &Terminated, cause: &str) -> fmt::R
             let s = if turns == 1 { "" } else { "s" };
             write!(f, "it reached its limit of {turns} turn{s}")
         }
-        (TokenCap, Tokens(limit), _) if limit.of_owner => {
-            write!(f, "its caller used up, within an hour, its {limit}")
-        }
-        (TokenCap, Tokens(limit), _) => write!(f, "it used up its {limit}"),
+        (TokenCap, Tokens(limit), _) => match limit.owners {
+            Some(window) => write!(f, "its caller used up, {}, its {limit}", window.text()),
+            None => write!(f, "it used up its {limit}"),
+        },
         _ => match &end.cause {
             Some(cause) => write!(f, "it {cause}"),
             None => f.write_str(cause),

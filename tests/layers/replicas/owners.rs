@@ -4,10 +4,13 @@ use std::collections::HashSet;
 
 use tower_agent::{OwnerCaps, TokenCaps};
 
+use tokio::time::Instant;
+
 use super::{
     tokens::{frames, of_tokens, ten_a_second},
     *,
 };
+use crate::periods::PausedCalendar;
 
 const HOUR: Duration = Duration::from_secs(61 * 60);
 
@@ -354,4 +357,72 @@ async fn only_a_cap_of_the_owner_asks_and_tells() {
     assert_eq!(one.send(run.attach(prompt("a"))).await.status, 200);
     assert_eq!(one.store.questions(), 0);
     assert_eq!(two.unnamed().await.status, 200);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_month_holds_for_all_replicas_at_once_and_outlives_restarts() {
+    let store = InMemoryRunStore::new();
+    let began = Instant::now();
+    let new = |script: &Script, caps| {
+        let replica = Replica::new(&store, script.clone(), |stack| stack.owner_caps(caps));
+        replica.registry.set_calendar(PausedCalendar { began });
+        replica
+    };
+    let caps = OwnerCaps::new().turns_per_month(30).turns_per_day(20);
+    let (slow, healthy) = (slow(5.0), healthy());
+    let new_slow = || new(&slow, caps);
+    let replicas = [new_slow(), new_slow(), new_slow()];
+    let calls = (0..60).map(|call| replicas[call % 3].unnamed());
+    let outcomes = join_all(calls).await;
+    assert_eq!(count(&outcomes, 200), 20, "those of a day");
+    let refused = outcomes.iter().find(|it| it.status == 422).unwrap();
+    assert!(
+        refused.text.contains("20 turns this day"),
+        "{}",
+        refused.text
+    );
+    heard().await;
+    drop(replicas);
+    let month = OwnerCaps::new().turns_per_month(30);
+    let [one, two] = [new(&healthy, month), new(&healthy, month)];
+    for call in 0..10 {
+        let replica = if call % 2 == 0 { &one } else { &two };
+        assert_eq!(replica.unnamed().await.status, 200, "{call}");
+    }
+    for replica in [&one, &two, &new(&healthy, month)] {
+        let refused = replica.unnamed().await;
+        assert_eq!(refused.status, 422);
+        assert!(
+            refused.text.contains("30 turns this month"),
+            "{}",
+            refused.text
+        );
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_streams_of_one_owner_spend_one_day() {
+    let store = InMemoryRunStore::new();
+    let tokens = TokenCaps::new().max_output_tokens(205);
+    let caps = OwnerCaps::new().tokens_per_day(tokens);
+    let began = Instant::now();
+    let new = || {
+        let replica = Replica::new(&store, ten_a_second(), |stack| stack.owner_caps(caps));
+        replica.registry.set_calendar(PausedCalendar { began });
+        replica
+    };
+    let [one, two] = [new(), new()];
+    let calls = [one.spawn_unnamed(), two.spawn_unnamed()];
+    let mut tokens = 0;
+    for call in calls {
+        let outcome = call.await.unwrap();
+        assert!(
+            outcome.text.contains("this day, its 205 output tokens"),
+            "{}",
+            outcome.text
+        );
+        tokens += 10 * frames(&outcome);
+    }
+    assert!((205..=240).contains(&tokens), "{tokens}");
+    assert_eq!(new().unnamed().await.status, 422);
 }

@@ -1,23 +1,32 @@
 //! `[auth]`: the callers' keys, and the caps of each owner.
 
-use std::sync::Arc;
+use std::{collections::BTreeMap, sync::Arc};
 
-use serde::Deserialize;
 use tower_agent::{
-    OwnerCaps, TokenCaps,
-    config::{AgentConfig, Amount, BoundedCount, ConfigError},
+    OwnerCaps,
+    config::{AgentConfig, ConfigError},
 };
 
-use super::secret::{Secret, variable_of, wrong};
+use super::{
+    owner_caps::{AuthTable, CapsTable},
+    secret::{Secret, variable_of, wrong},
+    time_zone::TimeZone,
+};
 
 /// The callers' keys, and the caps of each owner.
-#[derive(Debug, Clone)]
+#[derive(Debug, Default, Clone)]
 pub(crate) struct Auth {
     /// The keys: at least one, and no secret twice. Several keys of one name belong to one
     /// owner, so that the old key works while a new one is rolled out.
     pub(crate) keys: Vec<Key>,
     /// The caps of each owner, over all its runs.
     pub(crate) caps: OwnerCaps,
+    /// The caps of the owners that have some of their own.
+    pub(crate) caps_of: BTreeMap<String, OwnerCaps>,
+    /// Whether something is capped in a day, a week or a month.
+    pub(crate) uses_calendar: bool,
+    /// The place whose days, weeks and months these are.
+    pub(crate) time_zone: TimeZone,
 }
 
 /// A caller's key.
@@ -26,46 +35,6 @@ pub(crate) struct Key {
     /// The name that identifies the owner of the runs, and the agent.
     pub(crate) name: Arc<str>,
     pub(crate) secret: Secret,
-}
-
-#[derive(Debug, Deserialize)]
-#[serde(deny_unknown_fields, expecting = "a table")]
-pub(super) struct AuthTable {
-    keys_env: String,
-    max_open_runs: Option<BoundedCount<0, 1_000_000>>,
-    turns_per_hour: Option<BoundedCount<0, 1_000_000>>,
-    output_tokens_per_hour: Option<BoundedCount<0, { u32::MAX }>>,
-    total_tokens_per_hour: Option<BoundedCount<0, { u32::MAX }>>,
-    cost_per_hour: Option<Amount>,
-    count_cached_input: Option<bool>,
-}
-
-/// Reads the caps of an owner; a cap of zero is off.
-fn caps(table: &AuthTable, has_prices: bool, errors: &mut Vec<ConfigError>) -> OwnerCaps {
-    let cost = table.cost_per_hour.and_then(Amount::limit);
-    if cost.is_some() && !has_prices {
-        let message = "is of no use: no candidate has a price";
-        errors.push(ConfigError::new(["auth", "cost_per_hour"], message));
-    }
-    let total = table.total_tokens_per_hour.and_then(BoundedCount::limit);
-    if table.count_cached_input == Some(true) && total.is_none() {
-        let message = "is of no use without total_tokens_per_hour";
-        errors.push(ConfigError::new(["auth", "count_cached_input"], message));
-    }
-    let tokens = TokenCaps::new()
-        .max_output_tokens(table.output_tokens_per_hour.and_then(BoundedCount::limit))
-        .max_total_tokens(total)
-        .max_cost(cost)
-        .count_cached_input(table.count_cached_input == Some(true));
-    let caps = OwnerCaps::new().tokens_per_hour(tokens);
-    let caps = match table.max_open_runs.and_then(BoundedCount::limit) {
-        Some(runs) => caps.max_open_runs(runs),
-        None => caps,
-    };
-    match table.turns_per_hour.and_then(BoundedCount::limit) {
-        Some(turns) => caps.turns_per_hour(turns),
-        None => caps,
-    }
 }
 
 const KEYS: [&str; 2] = ["auth", "keys_env"];
@@ -89,15 +58,38 @@ pub(super) fn check_agents(agents: &AgentConfig, auth: Option<&Auth>) -> Result<
 ///
 /// An error about an entry gives its number and not its name. In a malformed entry, the part before
 /// the colon may be a key.
+///
+/// `agents` are the caps that the tables `[agents.NAME]` have.
 pub(super) fn auth(
-    table: AuthTable,
+    table: &AuthTable,
+    agents: &BTreeMap<String, CapsTable>,
     control: Option<&Secret>,
     has_prices: bool,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Auth, ConfigError> {
     let variable = &table.keys_env;
     let mut errors = Vec::new();
-    let caps = caps(&table, has_prices, &mut errors);
+    let of_all = table.caps();
+    let caps = of_all.resolve(&of_all, &["auth"], has_prices, &mut errors);
+    let of_agent = |(name, table): (&String, &CapsTable)| {
+        let caps = table.resolve(&of_all, &["agents", name], has_prices, &mut errors);
+        (name.clone(), caps)
+    };
+    let caps_of = agents.iter().map(of_agent).collect();
+    let uses_calendar = of_all.uses_calendar() || agents.values().any(CapsTable::uses_calendar);
+    let time_zone = match table.timezone.as_deref().map(TimeZone::named) {
+        None => TimeZone::default(),
+        Some(Ok(_)) if !uses_calendar => {
+            let message = "is of no use: nothing is capped in a day, a week or a month";
+            errors.push(ConfigError::new(["auth", "timezone"], message));
+            TimeZone::default()
+        }
+        Some(Ok(zone)) => zone,
+        Some(Err(message)) => {
+            errors.push(ConfigError::new(["auth", "timezone"], message));
+            TimeZone::default()
+        }
+    };
     let mut keys: Vec<Key> = Vec::new();
     let value = variable_of(&KEYS, variable, env);
     let value = value.map_err(|error| errors.push(error)).ok();
@@ -111,7 +103,14 @@ pub(super) fn auth(
             }
         }
     }
-    ConfigError::join(errors).map_or(Ok(Auth { keys, caps }), Err)
+    let auth = Auth {
+        keys,
+        caps,
+        caps_of,
+        uses_calendar,
+        time_zone,
+    };
+    ConfigError::join(errors).map_or(Ok(auth), Err)
 }
 
 /// Reads one entry, behind the keys of the earlier ones.

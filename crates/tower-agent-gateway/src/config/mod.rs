@@ -2,7 +2,7 @@
 //!
 //! The tables of the stack are those of [`AgentConfig`]; beside them stand the gateway's own.
 
-use std::{path::Path, time::Duration};
+use std::{collections::BTreeMap, path::Path, time::Duration};
 
 use serde::Deserialize;
 use tower_agent::{
@@ -19,13 +19,17 @@ mod file;
 mod health_gate;
 mod known_agents;
 mod memory;
+mod owner_caps;
 mod replicas;
 mod secret;
 mod server;
 mod telemetry;
 #[cfg(test)]
 mod tests;
+mod time_zone;
 mod watchdog_services;
+
+use self::owner_caps::CAP_KEYS;
 
 pub(crate) use self::{
     auth::{Auth, Key},
@@ -79,7 +83,9 @@ pub struct Config {
 struct OwnTables {
     server: server::ServerTable,
     control: ControlTable,
-    auth: Option<auth::AuthTable>,
+    auth: Option<owner_caps::AuthTable>,
+    /// The caps of the owners with tables of their own; all else in these is the stack's.
+    agents: BTreeMap<String, owner_caps::CapsTable>,
     cors: Option<cors::CorsTable>,
     health: Option<health_gate::HealthTable>,
     watchdog: Option<watchdog_services::WatchdogTable>,
@@ -88,7 +94,7 @@ struct OwnTables {
     replicas: Option<replicas::ReplicasTable>,
 }
 
-/// The names of [`OwnTables`].
+/// The names of [`OwnTables`], but for `agents`.
 const OWN: [&str; 9] = [
     "server",
     "control",
@@ -137,7 +143,11 @@ impl Config {
         let config = Self::load(path)?;
         let in_file = |error: ConfigError| error.in_file(path.display().to_string());
         let mut document = config.agent.to_toml().map_err(in_file)?;
-        document.extend(config.own);
+        let mut own = config.own;
+        if let Some(toml::Value::Table(caps)) = own.remove("agents") {
+            merge(&mut document, "agents", caps);
+        }
+        document.extend(own);
         toml::to_string(&document)
             .map_err(|error| in_file(ConfigError::new([""; 0], error.to_string())))
     }
@@ -179,6 +189,7 @@ impl Config {
         let own = own.filter_map(|name| tables.remove_entry(name)).collect();
         let mut written: toml::Table = own;
         let mut mistakes = Mistakes::default();
+        written.extend(take_caps(&mut tables, &mut mistakes));
         let own = mistakes.own_tables(written.clone());
         server::hide_credential(&mut written);
         let (agent, of_agent) = AgentConfig::from_table_partly(tables);
@@ -202,7 +213,15 @@ impl Config {
         let has_auth = own.auth.is_some() || !mistakes.spare(&["auth"]);
         let has_prices = agent.has_prices() || !knows_candidates;
         let auth = own.auth.filter(|_| mistakes.spare(&["auth"]));
-        let auth = auth.map(|table| auth::auth(table, control_token.as_ref(), has_prices, &env));
+        let auth = auth.map(|table| {
+            auth::auth(
+                &table,
+                &own.agents,
+                control_token.as_ref(),
+                has_prices,
+                &env,
+            )
+        });
         let auth = mistakes.note(auth.transpose()).flatten();
         if mistakes.spare(&["auth"]) {
             mistakes.note(auth::check_agents(&agent, auth.as_ref()));
@@ -295,9 +314,61 @@ impl Mistakes {
     }
 }
 
-/// Adds the gateway's own tables to the list in an error about an unknown table.
+/// Takes the owners' caps out of the tables `[agents.NAME]`, into a table of the same form.
+/// Those of `agents.defaults` are a mistake.
+fn take_caps(tables: &mut toml::Table, mistakes: &mut Mistakes) -> toml::Table {
+    let mut taken = toml::Table::new();
+    let Some(agents) = tables.get_mut("agents").and_then(toml::Value::as_table_mut) else {
+        return taken;
+    };
+    for (name, table) in agents {
+        let Some(table) = table.as_table_mut() else {
+            continue;
+        };
+        let keys = CAP_KEYS.iter().filter_map(|key| table.remove_entry(*key));
+        let caps: toml::Table = keys.collect();
+        if name == "defaults" {
+            let wrong = |key: &String| {
+                let message = "stands in [auth] for all owners";
+                ConfigError::new(["agents", "defaults", key.as_str()], message)
+            };
+            mistakes.extend(caps.keys().map(wrong));
+        } else if !caps.is_empty() {
+            taken.insert(name.clone(), caps.into());
+        }
+    }
+    match taken.is_empty() {
+        true => taken,
+        false => toml::Table::from_iter([("agents".to_owned(), taken.into())]),
+    }
+}
+
+/// Adds the tables below `key` to those of the same names.
+fn merge(document: &mut toml::Table, key: &str, tables: toml::Table) {
+    let all = document
+        .entry(key)
+        .or_insert_with(|| toml::Table::new().into());
+    let Some(all) = all.as_table_mut() else {
+        return;
+    };
+    for (name, table) in tables {
+        match (all.get_mut(&name), table) {
+            (Some(toml::Value::Table(known)), toml::Value::Table(table)) => known.extend(table),
+            (_, table) => drop(all.insert(name, table)),
+        }
+    }
+}
+
+/// Adds the gateway's own tables to the list in an error about an unknown table, and the caps of owners
+/// to that about a key of an agent's.
 fn with_own_tables(error: ConfigError) -> ConfigError {
     let key = error.key();
+    if error.concerns(&["agents"]) && error.message().starts_with("unknown key") {
+        let caps = CAP_KEYS.iter().map(|key| format!("`{key}`"));
+        let caps = caps.collect::<Vec<_>>().join(", ");
+        let message = format!("{}, {caps}", error.message());
+        return error.with_message(message);
+    }
     let is_table = !key.contains(['.', '[']) && error.message().starts_with("unknown key");
     if !is_table {
         return error;

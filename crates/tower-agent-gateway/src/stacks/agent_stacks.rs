@@ -82,18 +82,24 @@ impl Stacks {
             Some(replicas) => stack.run_store(|layer| replicas.layer(layer)),
             None => stack,
         };
-        let caps = config.auth.as_ref().map(|auth| auth.caps);
-        let stack = match caps.filter(|caps| *caps != OwnerCaps::new()) {
+        let capped = |stack: AgentStack<Server>, caps: Option<OwnerCaps>| match caps
+            .filter(|caps| *caps != OwnerCaps::new())
+        {
             Some(caps) => stack.owner_caps(caps),
             None => stack,
         };
+        let caps = |name: Option<&str>| {
+            let auth = config.auth.as_ref()?;
+            let own = name.and_then(|name| auth.caps_of.get(name));
+            Some(*own.unwrap_or(&auth.caps))
+        };
         let of_agent = |name: &str| {
             let stack = stack.clone().for_agent(&config.agent, name);
-            (name.to_owned(), service(&stack))
+            (name.to_owned(), service(&capped(stack, caps(Some(name)))))
         };
         Ok(Self {
             of_agents: config.agent.agents().map(of_agent).collect(),
-            of_others: service(&stack),
+            of_others: service(&capped(stack.clone(), caps(None))),
             has_keys: config.auth.is_some(),
         })
     }

@@ -67,7 +67,7 @@ fn the_help_has_every_flag_and_its_variable() {
 fn the_configuration_is_printed_with_each_value_in_force() {
     run(async {
         let settings = "preset = \"recommended\"\n[agents.defaults]\nmaxTurnTimeSeconds = 90\n\
-                        [agents.one]\nmax_turns = 7\n[auth]\nkeys_env = \"TEST_KEYS\"";
+                        [agents.one]\nmax_turns = 7\nturns_per_month = 8\n[auth]\nkeys_env = \"TEST_KEYS\"";
         let file = Config::new(settings)
             .candidate("m", "127.0.0.1:9".parse().unwrap())
             .write();
@@ -79,6 +79,7 @@ fn the_configuration_is_printed_with_each_value_in_force() {
             "max_turn_time = \"1m 30s\"",
             "per_error_key = 3",
             "max_turns = 7",
+            "turns_per_month = 8",
             "early_head = \"20s\"",
             "keys_env = \"TEST_KEYS\"",
         ] {

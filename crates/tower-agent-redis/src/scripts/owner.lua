@@ -1,12 +1,17 @@
 -- Takes over what a replica has counted for an owner, and grants what it asks for.
--- KEYS: owner
+-- KEYS: owner, then one for each period of the calendar
 -- ARGV: 1 replica, 2 number of the counts, 3 open runs, 4 open runs asked for, 5 cap on them or '',
 --   6 turns asked for, 7 cap on turns in an hour or '', 8 the present minute, 9 how long a minute
---   counts in ms, 10 how long open runs count without a sign of life in ms, then for each minute:
---   number, ms since it began, turns, and six numbers of what was spent
+--   counts in ms, 10 how long open runs count without a sign of life in ms, 11 how many
+--   periods, then for each period: how long to keep it in ms, turns asked for, cap on turns or '',
+--   turns, and six numbers of what was spent; then for each minute: number, ms since it began, turns,
+--   and six numbers of what was spent
 -- A replica's field holds {number, last sign of life in ms, open runs, and for each minute: its number,
 --   when it began in ms, turns, six of spending}, packed: a text of an hour takes too long to read.
--- Returns {open runs elsewhere, turns elsewhere, what was spent elsewhere}
+-- A period's key holds for each replica {number, turns, six of spending}, and in `all` the sums, packed:
+--   replicas come and go in a month, and no request reads what each of them has counted.
+-- Returns {open runs elsewhere, turns elsewhere, what was spent elsewhere, then for each period: turns
+--   elsewhere, what was spent elsewhere}
 local key, hour, alive = KEYS[1], tonumber(ARGV[9]), tonumber(ARGV[10])
 local stored = redis.call('HGETALL', key)
 local time = redis.call('TIME')
@@ -69,7 +74,7 @@ end
 local place = place_of(present)
 local before = place and kept[place + 2] or 0
 local have
-for of = 11, #ARGV, 9 do
+for of = 12 + 10 * tonumber(ARGV[11]), #ARGV, 9 do
   local minute = tonumber(ARGV[of])
   if minute == present then have = tonumber(ARGV[of + 2]) end
   place = place_of(minute)
@@ -103,5 +108,47 @@ kept[1], kept[2], kept[3] = math.max(number, mine[1]), now, granted
 redis.call('HSET', key, ARGV[1], cmsgpack.pack(kept))
 if #silent > 0 then redis.call('HDEL', key, unpack(silent)) end
 redis.call('PEXPIRE', key, hour + 60000)
-return {open, turns, string.format('%.0f %.0f %.0f %.0f %.0f %.12f', input, cached, output, estimated,
-  estimated_input, cost)}
+local answer = {open, turns, string.format('%.0f %.0f %.0f %.0f %.0f %.12f', input, cached, output,
+  estimated, estimated_input, cost)}
+
+local function unpacked(value, size, name)
+  if not value then
+    local nothing = {}
+    for of = 1, size do nothing[of] = 0 end
+    return nothing
+  end
+  local read, record = pcall(cmsgpack.unpack, value)
+  if not read or type(record) ~= 'table' or #record ~= size then return nil, name end
+  for of = 1, size do
+    local count = record[of]
+    if type(count) ~= 'number' or not (count >= 0 and count < 1e15) then return nil, name end
+  end
+  return record
+end
+
+for period = 1, tonumber(ARGV[11]) do
+  local counts, first = KEYS[1 + period], 12 + 10 * (period - 1)
+  local known = redis.call('HMGET', counts, ARGV[1], 'all')
+  local ours, damaged = unpacked(known[1], 8, ARGV[1])
+  local all
+  if ours then all, damaged = unpacked(known[2], 7, 'all') end
+  if damaged then return redis.error_reply('DAMAGED ' .. damaged .. ' of ' .. counts) end
+  local others = {}
+  for of = 1, 7 do others[of] = math.max(all[of] - ours[of + 1], 0) end
+  have = tonumber(ARGV[first + 3])
+  left = ours[2]
+  if ARGV[first + 2] ~= '' then left = tonumber(ARGV[first + 2]) - others[1] end
+  granted = math.min(have + tonumber(ARGV[first + 1]), math.max(left, have))
+  if number > ours[1] then
+    ours = {number, granted}
+    for of = 3, 8 do ours[of] = tonumber(ARGV[first + 1 + of]) end
+  else
+    ours[2] = math.max(ours[2], granted)
+  end
+  for of = 1, 7 do all[of] = others[of] + ours[of + 1] end
+  redis.call('HSET', counts, ARGV[1], cmsgpack.pack(ours), 'all', cmsgpack.pack(all))
+  redis.call('PEXPIRE', counts, ARGV[first])
+  answer[#answer + 1] = others[1]
+  answer[#answer + 1] = string.format('%.0f %.0f %.0f %.0f %.0f %.12f', unpack(others, 2))
+end
+return answer

@@ -11,6 +11,7 @@ mod candidates;
 mod loss;
 mod model;
 mod owners;
+mod periods;
 mod processes;
 mod proxy;
 mod replica;

@@ -1,6 +1,10 @@
 //! Replicas: registries, stores and servers that share one Redis.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    ops::Range,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use bytes::Bytes;
 use http::{Request, Response};
@@ -10,7 +14,8 @@ use tower::{ServiceBuilder, ServiceExt, util::BoxCloneService};
 use tower_agent::{
     BoxError, HardCeilingLayer, Owner, OwnerCapLayer, OwnerCaps, Run, RunId, RunLayer, RunRegistry,
     Scope, TerminalReason, TerminalResponseLayer, TokenCapLayer, TokenCaps, TurnCapLayer,
-    layers::run_store::RunStoreLayer, registry::AbortOutcome,
+    layers::run_store::RunStoreLayer,
+    registry::{AbortOutcome, Calendar, CalendarPeriod, UtcCalendar},
 };
 use tower_agent_redis::{RedisOptions, RedisRunStore};
 
@@ -86,6 +91,20 @@ impl Drop for Replica {
     }
 }
 
+/// UTC on one day: no test passes midnight.
+#[derive(Debug)]
+struct OneDay;
+
+impl Calendar for OneDay {
+    fn bounds(&self, period: CalendarPeriod, at: SystemTime) -> Range<SystemTime> {
+        UtcCalendar.bounds(period, at)
+    }
+
+    fn now(&self) -> SystemTime {
+        SystemTime::UNIX_EPOCH + secs(1_795_910_400)
+    }
+}
+
 pub(crate) fn id(text: &str) -> RunId {
     text.parse().unwrap()
 }
@@ -106,6 +125,7 @@ impl Replica {
             .unwrap();
         let upstream = Upstream::script(script);
         let registry = RunRegistry::new().share(Arc::clone(&store) as Arc<_>);
+        registry.set_calendar(OneDay);
         let runs = RunLayer::new(registry.clone()).idle(settings.idle);
         let turns = TurnCapLayer::new(settings.turns);
         let tokens = TokenCapLayer::new(TokenCaps::new().max_output_tokens(settings.tokens));

@@ -185,3 +185,65 @@ fn a_cap_that_is_no_number_is_named() {
         assert!(message.starts_with(&start), "{message}");
     }
 }
+
+#[test]
+fn caps_of_days_weeks_and_months_are_read_and_an_agent_may_have_its_own() {
+    let text = "output_tokens_per_day = 1\ntotal_tokens_per_week = 2\ncost_per_month = 3\n\
+                turns_per_hour = 4\ntimezone = \"Europe/Berlin\"\n\
+                [agents.a]\nturns_per_week = 5\ncost_per_month = 0\nmax_open_runs = 6\nmax_turns = 7\n";
+    let config = with_prices("a:1,b:2", text).unwrap();
+    let auth = config.auth.unwrap();
+    let tokens = TokenCaps::new();
+    let of_all = OwnerCaps::new()
+        .tokens_per_day(tokens.max_output_tokens(1))
+        .tokens_per_week(tokens.max_total_tokens(2))
+        .turns_per_hour(4);
+    assert_eq!(
+        auth.caps,
+        of_all.tokens_per_month(tokens.max_cost(3.0)),
+        "those of b"
+    );
+    assert_eq!(auth.caps_of["a"], of_all.turns_per_week(5).max_open_runs(6));
+    assert_eq!(auth.caps_of.len(), 1);
+    assert!(auth.uses_calendar);
+    let agents: Vec<_> = config.agent.agents().collect();
+    assert_eq!(agents, ["a"], "it has limits of the stack, too");
+}
+
+#[test]
+fn a_cap_that_cannot_be_meant_is_an_error_at_its_key() {
+    for (text, wanted) in [
+        (
+            "[agents.defaults]\nturns_per_day = 1\n",
+            "gateway.toml:4:17: agents.defaults.turns_per_day: stands in [auth] for all owners",
+        ),
+        (
+            "[agents.nobody]\nturns_per_day = 1\n",
+            "gateway.toml:3:9: agents.nobody: is nobody: no key of [auth] has this name",
+        ),
+        (
+            "[agents.a]\ncost_per_week = 1\n",
+            "gateway.toml:4:17: agents.a.cost_per_week: is of no use: no candidate has a price",
+        ),
+        (
+            "[agents.a]\nturns_per_day = \"many\"\n",
+            "gateway.toml:4:17: agents.a.turns_per_day: \"many\" is not",
+        ),
+        (
+            "turns_per_day = 1\ntimezone = \"Mars/Olympus\"\n",
+            "gateway.toml:4:12: auth.timezone: \"Mars/Olympus\" is no time zone",
+        ),
+        (
+            "turns_per_hour = 1\ntimezone = \"UTC\"\n",
+            "gateway.toml:4:12: auth.timezone: is of no use: nothing is capped in a day",
+        ),
+        (
+            "[agents.a]\nturns_per_year = 1\n",
+            "gateway.toml:4:1: agents.a.turns_per_year: unknown key",
+        ),
+        ("[agents.a]\nturns_per_year = 1\n", "`turns_per_month`"),
+    ] {
+        let message = message(with_keys("a:1", text));
+        assert!(message.contains(wanted), "{text}: {message}");
+    }
+}

@@ -2,6 +2,7 @@
 
 mod counted;
 mod owners;
+mod periods;
 mod sent;
 mod uncapped;
 

@@ -1,0 +1,182 @@
+//! The caps of owners: the keys of `[auth]` that cap each owner, and those of `[agents.NAME]` that cap one.
+
+use serde::Deserialize;
+use tower_agent::{
+    OwnerCaps, TokenCaps,
+    config::{Amount, BoundedCount, ConfigError, KeyPart},
+};
+
+type Runs = Option<BoundedCount<0, 1_000_000>>;
+type Turns = Option<BoundedCount<0, 1_000_000_000>>;
+type Tokens = Option<BoundedCount<0, { u32::MAX }>>;
+
+/// Makes the tables that have the keys of the caps, and `CAP_KEYS` with their names.
+macro_rules! caps_table {
+    ($($of:ident: $turns:ident $output:ident $total:ident $cost:ident,)*) => {
+        /// The caps of one owner, as they are written.
+        #[derive(Clone, Debug, Default, Deserialize)]
+        #[serde(deny_unknown_fields, default, expecting = "a table")]
+        pub(super) struct CapsTable {
+            max_open_runs: Runs,
+            $($turns: Turns, $output: Tokens, $total: Tokens, $cost: Option<Amount>,)*
+            count_cached_input: Option<bool>,
+        }
+
+        /// `[auth]`, as it is written.
+        #[derive(Debug, Deserialize)]
+        #[serde(deny_unknown_fields, expecting = "a table")]
+        pub(super) struct AuthTable {
+            pub(super) keys_env: String,
+            pub(super) timezone: Option<String>,
+            max_open_runs: Runs,
+            $($turns: Turns, $output: Tokens, $total: Tokens, $cost: Option<Amount>,)*
+            count_cached_input: Option<bool>,
+        }
+
+        impl AuthTable {
+            /// The caps of each owner.
+            pub(super) const fn caps(&self) -> CapsTable {
+                CapsTable {
+                    max_open_runs: self.max_open_runs,
+                    $(
+                        $turns: self.$turns,
+                        $output: self.$output,
+                        $total: self.$total,
+                        $cost: self.$cost,
+                    )*
+                    count_cached_input: self.count_cached_input,
+                }
+            }
+        }
+
+        /// The names of the keys of the caps.
+        pub(super) const CAP_KEYS: &[&str] = &[
+            "max_open_runs",
+            $(stringify!($turns), stringify!($output), stringify!($total), stringify!($cost),)*
+            "count_cached_input",
+        ];
+
+        impl CapsTable {
+            /// The caps, each absent one that of `all`. A cap of zero is off.
+            fn over(&self, all: &Self) -> Self {
+                Self {
+                    max_open_runs: self.max_open_runs.or(all.max_open_runs),
+                    $(
+                        $turns: self.$turns.or(all.$turns),
+                        $output: self.$output.or(all.$output),
+                        $total: self.$total.or(all.$total),
+                        $cost: self.$cost.or(all.$cost),
+                    )*
+                    count_cached_input: self.count_cached_input.or(all.count_cached_input),
+                }
+            }
+
+            fn windows(&self) -> [(Window, Caps); 4] {
+                [$((Window::$of, Caps {
+                    turns: self.$turns,
+                    output: self.$output,
+                    total: self.$total,
+                    cost: self.$cost,
+                    cost_key: stringify!($cost),
+                }),)*]
+            }
+        }
+    };
+}
+
+caps_table! {
+    Hour: turns_per_hour output_tokens_per_hour total_tokens_per_hour cost_per_hour,
+    Day: turns_per_day output_tokens_per_day total_tokens_per_day cost_per_day,
+    Week: turns_per_week output_tokens_per_week total_tokens_per_week cost_per_week,
+    Month: turns_per_month output_tokens_per_month total_tokens_per_month cost_per_month,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Window {
+    Hour,
+    Day,
+    Week,
+    Month,
+}
+
+/// The caps in one window.
+struct Caps {
+    turns: Turns,
+    output: Tokens,
+    total: Tokens,
+    cost: Option<Amount>,
+    cost_key: &'static str,
+}
+
+impl CapsTable {
+    /// Resolves the caps of the table at this path, each absent one that of `all`.
+    pub(super) fn resolve(
+        &self,
+        all: &Self,
+        path: &[&str],
+        has_prices: bool,
+        errors: &mut Vec<ConfigError>,
+    ) -> OwnerCaps {
+        let mut wrong = |key: &str, message| {
+            let path = path.iter().copied().map(KeyPart::from);
+            let key = path.chain([KeyPart::from(key)]);
+            errors.push(ConfigError::new(key, message));
+        };
+        for (_, caps) in self.windows() {
+            if caps.cost.and_then(Amount::limit).is_some() && !has_prices {
+                wrong(caps.cost_key, "is of no use: no candidate has a price");
+            }
+        }
+        let caps = self.over(all);
+        let counts_cached = caps.count_cached_input == Some(true);
+        let has_total =
+            |(_, caps): (Window, Caps)| caps.total.and_then(BoundedCount::limit).is_some();
+        if self.count_cached_input == Some(true) && !caps.windows().into_iter().any(has_total) {
+            wrong(
+                "count_cached_input",
+                "is of no use without total_tokens_per_hour, or the same of a day, week or month",
+            );
+        }
+        let mut resolved = OwnerCaps::new();
+        if let Some(runs) = caps.max_open_runs.and_then(BoundedCount::limit) {
+            resolved = resolved.max_open_runs(runs);
+        }
+        for (window, caps) in caps.windows() {
+            let tokens = TokenCaps::new()
+                .max_output_tokens(caps.output.and_then(BoundedCount::limit))
+                .max_total_tokens(caps.total.and_then(BoundedCount::limit))
+                .max_cost(caps.cost.and_then(Amount::limit))
+                .count_cached_input(counts_cached);
+            resolved = match window {
+                Window::Hour => resolved.tokens_per_hour(tokens),
+                Window::Day => resolved.tokens_per_day(tokens),
+                Window::Week => resolved.tokens_per_week(tokens),
+                Window::Month => resolved.tokens_per_month(tokens),
+            };
+            let Some(turns) = caps.turns.and_then(BoundedCount::limit) else {
+                continue;
+            };
+            resolved = match window {
+                Window::Hour => resolved.turns_per_hour(turns),
+                Window::Day => resolved.turns_per_day(turns),
+                Window::Week => resolved.turns_per_week(turns),
+                Window::Month => resolved.turns_per_month(turns),
+            };
+        }
+        resolved
+    }
+
+    /// Whether a cap is set in a day, a week or a month.
+    pub(super) fn uses_calendar(&self) -> bool {
+        let is_set = |caps: &Caps| {
+            let tokens = [caps.output, caps.total];
+            caps.cost.and_then(Amount::limit).is_some()
+                || caps.turns.and_then(BoundedCount::limit).is_some()
+                || tokens
+                    .into_iter()
+                    .any(|cap| cap.and_then(BoundedCount::limit).is_some())
+        };
+        let mut windows = self.windows().into_iter();
+        windows.any(|(window, caps)| window != Window::Hour && is_set(&caps))
+    }
+}
