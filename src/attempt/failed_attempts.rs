@@ -12,7 +12,8 @@ use crate::{
         dialect::Usage,
         failure::{Failure, FailureClass},
     },
-    run::{FailedAttemptList, Run, TerminalReason, Terminated},
+    registry::Owner,
+    run::{FailedAttemptList, Run, RunId, TerminalReason, Terminated},
     supervise::ResponseMarks,
 };
 
@@ -30,6 +31,10 @@ const MAX_REQUEST_ID: usize = 128;
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tried {
+    /// The id of the attempt's run.
+    pub run: RunId,
+    /// The owner of the run; `None` if the run was never given to a registry.
+    pub owner: Option<Owner>,
     /// The label of the attempt's candidate; `None` if no fallback layer chose one.
     pub candidate: Option<Arc<str>>,
     /// The terminal reason of the attempt; `Completed` if it served the call to the end.
@@ -48,6 +53,9 @@ pub struct Tried {
     pub message: String,
     /// The upstream's own id of the request, from the head of its answer.
     pub request_id: Option<Arc<str>>,
+    /// The time from the attempt's opening until its answer served the call: for a stream, until its
+    /// first content. `None` if it did not.
+    pub served_after: Option<Duration>,
     /// How long the attempt lasted.
     pub duration: Duration,
     /// The tokens that the upstream reported for the attempt.
@@ -56,8 +64,10 @@ pub struct Tried {
 
 impl Tried {
     /// Describes an attempt that has not ended yet.
-    pub(super) fn begun(candidate: Option<&str>) -> Self {
+    pub(super) fn begun(candidate: Option<&str>, attempt: &Run) -> Self {
         Self {
+            run: attempt.id(),
+            owner: attempt.owner(),
             candidate: candidate.map(Into::into),
             reason: TerminalReason::Aborted,
             class: None,
@@ -65,6 +75,7 @@ impl Tried {
             status: None,
             message: String::new(),
             request_id: None,
+            served_after: None,
             duration: Duration::ZERO,
             usage: None,
         }
@@ -94,7 +105,7 @@ impl Tried {
             duration: attempt.elapsed(),
             usage: attempt.usage().or_else(marks),
             request_id: answer.ok().and_then(|parts| request_id(&parts.headers)),
-            ..Self::begun(candidate)
+            ..Self::begun(candidate, attempt)
         }
     }
 }

@@ -30,7 +30,7 @@ impl AttemptReport {
         attempt: Run,
         candidate: Option<&str>,
     ) -> Box<Self> {
-        let tried = Tried::begun(candidate);
+        let tried = Tried::begun(candidate, &attempt);
         Box::new(Self {
             hook,
             attempt,
@@ -47,6 +47,7 @@ impl AttemptReport {
     pub(super) fn serve(&mut self, parts: &Parts) {
         self.tried.status = Some(parts.status);
         self.tried.request_id = request_id(&parts.headers);
+        self.tried.served_after = Some(self.attempt.elapsed());
     }
 
     /// Stores the class that the program's rules give to the end of the attempt.

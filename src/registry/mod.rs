@@ -65,6 +65,7 @@ mod abort;
 mod admission;
 mod entries;
 mod eviction;
+mod freeze;
 mod key;
 mod open;
 mod owner_caps;
@@ -79,6 +80,7 @@ mod tests;
 
 pub use self::{
     abort::AbortOutcome,
+    freeze::{Frozen, RunsFrozen},
     owner_caps::{Calendar, CalendarPeriod, Owner, OwnerCaps, UtcCalendar},
     page::{InvalidRunCursor, RunCursor, RunPage},
     secret::{SecretInUse, SecretTooShort, SharedSecret},

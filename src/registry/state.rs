@@ -18,6 +18,7 @@ use super::{
     check_trees,
     entries::Entries,
     eviction::rank,
+    freeze::Freezes,
     key::EntryKey,
     owner_caps::{Owner, Owners, Periods},
     sessions::Sessions,
@@ -64,6 +65,8 @@ pub(crate) struct RegistryState {
     pub(crate) owners: OnceLock<Arc<Owners>>,
     /// The periods of the calendar in which these count.
     pub(crate) periods: Arc<Periods>,
+    /// Whose new runs are refused.
+    pub(super) freezes: Freezes,
     /// The store that the registry shares with those of other replicas, and its parts of their runs.
     pub(super) parts: Parts,
     /// How often a limit in shadow mode would have ended a node. `completed` counts how often that
@@ -100,6 +103,7 @@ impl Default for RegistryState {
             trajectory: OnceLock::new(),
             owners: OnceLock::new(),
             periods: Arc::default(),
+            freezes: Freezes::default(),
             parts: Parts::default(),
             would_have_ended: AtomicU64::new(0),
             completed: AtomicU64::new(0),

@@ -1,6 +1,6 @@
 //! Caps of an owner in a day, a week and a month of the calendar.
 //!
-//! covers: D6, H8
+//! covers: D6, H8, H12
 
 use std::{
     ops::Range,

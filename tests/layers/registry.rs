@@ -3,6 +3,7 @@ mod asked;
 mod deep;
 mod drain;
 mod expiry;
+mod freeze;
 mod idle_ceilings;
 mod pages;
 mod refused;

@@ -7,13 +7,14 @@ use std::time::Duration;
 use tokio::time::{advance, sleep};
 use tower::{Layer, ServiceBuilder, ServiceExt};
 use tower_agent::{
-    Candidate, FailureClass, HardCeilingLayer, ModelFallbackLayer, Run, RunEvent, RunEvents,
-    RunLayer, RunRegistry, RunSnapshot, Scope, Step, StepKind, StepTimeoutLayer, TerminalReason,
+    AgentStack, Candidate, FailureClass, HardCeilingLayer, ModelFallbackLayer, NodeKind, Owner,
+    Run, RunEvent, RunEvents, RunLayer, RunRegistry, RunSnapshot, Scope, Step, StepKind,
+    StepTimeoutLayer, TerminalReason, TokenCaps,
 };
 
 use crate::support::{
-    DONE, PING, PRELUDE, ReadExt, Script, Upstream, call_of, chat, failure, poll_body, poll_once,
-    prompt, request_of, secs,
+    DONE, Outcome, PING, PRELUDE, ReadExt, Script, Upstream, call_of, chat, failure, poll_body,
+    poll_once, prompt, request_of, secs, with_header,
 };
 
 fn last_change(run: &Run) -> Option<String> {
@@ -241,4 +242,53 @@ async fn work_that_a_completion_cuts_is_in_flight_until_it_is_dropped() {
     assert_eq!(at_end(&mut events).await.in_flight, 1);
     drop(tool);
     assert_eq!(run.snapshot().in_flight, 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_run_shows_whose_it_is_what_it_asks_and_its_caps() {
+    let upstream = Upstream::script(Script::sse().wait(60.0).data(DONE));
+    let registry = RunRegistry::new();
+    let caps = TokenCaps::new().max_output_tokens(500).max_cost(0.1);
+    let stack = AgentStack::server(&registry)
+        .max_turns(7)
+        .token_caps(caps)
+        .fallback([Candidate::new("large")]);
+    let service = stack.service(upstream);
+    let request = with_header(prompt("a"), "x-run-id", "r");
+    let call = tokio::spawn(async move { Outcome::of(service.oneshot(request)).await });
+    sleep(secs(1)).await;
+    let run = &registry.find(&"r".parse().unwrap())[0];
+    let shown = run.snapshot();
+    assert_eq!(shown.owner, Some(Owner::anonymous()));
+    assert_eq!(shown.candidate.as_deref(), Some("large"));
+    assert_eq!(
+        (shown.attempts, shown.turns, shown.max_turns),
+        (1, 1, Some(7))
+    );
+    assert_eq!(shown.token_caps, Some(caps));
+    let json = serde_json::to_value(&shown).unwrap();
+    assert_eq!(json["owner"], "anonymous");
+    assert_eq!(
+        json["token_caps"],
+        serde_json::json!({ "max_output_tokens": 500, "max_cost": 0.1 })
+    );
+    let work = run.work();
+    let kinds: Vec<_> = work
+        .iter()
+        .map(|it| (it.kind, it.candidate.as_deref()))
+        .collect();
+    let large = Some("large");
+    // The fallback's attempt has one of the retries in it.
+    let (call_of, attempt) = ((NodeKind::Call, large), (NodeKind::Attempt, large));
+    assert_eq!(kinds, [call_of, attempt, attempt]);
+    assert_eq!(work[2].elapsed, secs(1));
+    assert_eq!(call.await.unwrap().status, 200);
+    assert!(run.work().is_empty());
+    let after = run.snapshot();
+    assert_eq!(
+        (after.candidate, after.attempts),
+        (None, 0),
+        "none is in flight"
+    );
+    assert_eq!(after.max_turns, Some(7));
 }

@@ -12,7 +12,7 @@ use super::{
 use crate::{
     error::BoxError,
     headers::X_RUN_ID,
-    registry::{AskedRun, Finder, Owner, RunRegistry, Uncounted},
+    registry::{AskedRun, Finder, Owner, RunRegistry, RunsFrozen, Uncounted},
     run::{
         CallSlot, Node, NodeKind, NodeState, Run, RunId, Settlement, TerminalReason, Terminated,
     },
@@ -158,6 +158,30 @@ impl RunLayer {
         runs.nth(too_deep + 1).unwrap_or(parent)
     }
 
+    /// Whether the request would open a run while its owner may open none.
+    fn is_frozen(&self, named: &NamedRun, found: Option<&Run>) -> bool {
+        self.registry.is_frozen(named.owner) && found.is_none() && !self.belongs_to_a_run(named)
+    }
+
+    /// Whether the request names a run that is known, here or at another replica, or the sub-agent of
+    /// one that is open.
+    #[cold]
+    fn belongs_to_a_run(&self, named: &NamedRun) -> bool {
+        let is_known = |id: &RunId| self.registry.get(named.owner, id).is_some();
+        let asked = named.asked.as_ref();
+        let is_open_elsewhere = asked.is_some_and(|asked| !asked.age.is_zero());
+        let parent = || {
+            let session = named.session.as_deref();
+            named
+                .parent
+                .as_ref()?
+                .find(&self.registry, named.owner, session)
+        };
+        named.id.as_ref().is_some_and(is_known)
+            || is_open_elsewhere
+            || parent().is_some_and(|parent| !is_over(&parent))
+    }
+
     /// Finds the run of a request by its id, or opens one.
     ///
     /// A run in the request's extensions gets the id, if it has no identity and the id is free.
@@ -256,6 +280,9 @@ impl SupervisesCalls for RunLayer {
             Err(error) => return SupervisedFuture::refused(error),
         };
         let found = request.extensions().get::<Run>().cloned();
+        if self.is_frozen(&named, found.as_ref()) {
+            return SupervisedFuture::refused(RunsFrozen.into());
+        }
         let (call, owns) = match found {
             // The program, or a layer further out, has opened this node below a run: open no call.
             Some(call) if call.kind() != NodeKind::Run => {

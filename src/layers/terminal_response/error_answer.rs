@@ -16,6 +16,7 @@ use crate::{
         seconds,
         sse::ErrorInfo,
     },
+    registry::RunsFrozen,
     run::{InvalidRunId, RunId, TerminalReason, Terminated},
     supervise::dialect_of,
 };
@@ -72,8 +73,12 @@ impl ErrorAnswer {
                 retry_after: None,
             };
         }
-        let cooling =
-            chain(&**error).find_map(|error| error.downcast_ref::<AllCandidatesCoolingDown>());
+        let retry_after = chain(&**error).find_map(|error| {
+            let is_frozen = error.is::<RunsFrozen>();
+            let cooling = error.downcast_ref::<AllCandidatesCoolingDown>();
+            let cooling = cooling.map(AllCandidatesCoolingDown::soonest);
+            cooling.or_else(|| is_frozen.then_some(RunsFrozen::RETRY_AFTER))
+        });
         let (status, code, mut message) = describe(error, is_unready);
         if let Some(why) = tries.as_ref().and_then(Tries::why_none_followed) {
             message = format!("{message} No other attempt followed: {why}.");
@@ -93,7 +98,7 @@ impl ErrorAnswer {
             status: (statuses.error)(error).unwrap_or(status),
             reason: None,
             tries,
-            retry_after: cooling.map(|cooling| seconds(cooling.soonest())),
+            retry_after: retry_after.map(seconds),
         }
     }
 }
@@ -138,6 +143,12 @@ fn describe(error: &BoxError, is_unready: bool) -> (StatusCode, Cow<'static, str
         }
         if let Some(error) = cause.downcast_ref::<InvalidRequest>() {
             return invalid(error.to_string());
+        }
+        if cause.is::<RunsFrozen>() {
+            let message = "The operator of this server admits no new runs for now (frozen). Runs that \
+                           are open go on.";
+            let status = StatusCode::SERVICE_UNAVAILABLE;
+            return (status, "frozen".into(), message.to_owned());
         }
         if let Some(cooling) = cause.downcast_ref::<AllCandidatesCoolingDown>() {
             // No names of candidates: callers must not learn which of the program's accounts

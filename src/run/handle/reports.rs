@@ -11,12 +11,13 @@ use tracing::Span;
 use super::Run;
 use crate::{
     llm::dialect::Usage,
+    registry::Owner,
     run::{
         limits::{ProgressNotices, WorkingNotices},
         report::{RunEvent, RunEvents, RunNotice, RunSnapshot, Spans, Trajectory},
         state::EVENTS,
         step::Step,
-        tree::{Nanos, nanos},
+        tree::{Nanos, NodeKind, nanos},
     },
 };
 
@@ -25,6 +26,41 @@ impl Run {
     #[must_use]
     pub fn snapshot(&self) -> RunSnapshot {
         RunSnapshot::of(self.node(), self.now(), self.terminated().as_ref())
+    }
+
+    /// Takes a snapshot of each call, attempt and tool in flight below this node, the oldest first.
+    ///
+    /// A layer that repeats attempts inside of another one's has attempts of its own. Work of [child](Self::child) runs is left out.
+    ///
+    /// ```
+    /// use tower_agent::{NodeKind, Owner, RunRegistry};
+    ///
+    /// let registry = RunRegistry::new();
+    /// let run = registry.open(Owner::default(), "nightly".parse()?);
+    /// let _search = run.tool("search");
+    /// let work = run.work();
+    /// assert_eq!((work.len(), work[0].kind), (1, NodeKind::Tool));
+    /// # Ok::<_, tower_agent::InvalidRunId>(())
+    /// ```
+    #[must_use]
+    pub fn work(&self) -> Vec<RunSnapshot> {
+        let mut work = Vec::new();
+        self.node().descend(|node| {
+            let is_work = node.kind() != NodeKind::Run;
+            if is_work && node.own_end().is_none() {
+                work.push((node.opened(), RunSnapshot::of(node, self.now(), None)));
+            }
+            is_work
+        });
+        // Of two that opened at once, the one above the other was visited first.
+        work.sort_by_key(|(opened, _)| *opened);
+        work.into_iter().map(|(_, snapshot)| snapshot).collect()
+    }
+
+    /// The owner of the node's run; `None` if the run was never given to a registry.
+    #[must_use]
+    pub fn owner(&self) -> Option<Owner> {
+        self.node().owner()
     }
 
     /// Takes the snapshot for a watchdog's checker or question, with the task and the last actions.

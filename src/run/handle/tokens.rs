@@ -194,6 +194,13 @@ impl Node<NodeState> {
             .map_or(here, |part| here.plus(part.spent_elsewhere()))
     }
 
+    /// The caps on the tokens of this run, as the program has extended them.
+    pub(in crate::run) fn token_caps(&self) -> Option<TokenCaps> {
+        let ledger = self.tokens_if_any()?;
+        let caps = ledger.caps()?.caps.times(ledger.times());
+        caps.is_set().then_some(caps)
+    }
+
     pub(in crate::run) fn tokens_spent(&self) -> Option<TokensSpent> {
         let run = self.nearest_run();
         Some(run.spent_by_all(run.tokens_if_any()?).into())

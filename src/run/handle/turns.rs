@@ -79,6 +79,11 @@ impl TurnLimit {
     /// Takes a turn of the run, of which this replica may have a part only.
     fn take(self, run: &RareRunState, number: &AtomicU32, asked: Option<TurnUnderWay>) -> bool {
         let mut turns = run.turns.lock();
+        turns.cap = if self.turns == Self::NONE.turns {
+            0
+        } else {
+            self.turns
+        };
         let Some(shared) = run.shared() else {
             return turns.take(self.turns, number);
         };
@@ -139,6 +144,13 @@ impl Node<NodeState> {
             let elsewhere = rare.shared().map_or(0, |shared| shared.turns_elsewhere());
             rare.turns.lock().taken.saturating_add(elsewhere)
         })
+    }
+
+    /// The cap on the run's turns; `None` if no layer caps them, or none has counted one.
+    pub(in crate::run) fn max_turns(&self) -> Option<u32> {
+        let rare = self.run_state().rare_if_any()?;
+        let cap = rare.turns.lock().cap;
+        (cap > 0).then_some(cap)
     }
 
     /// Moves this node's turn number to the node of `call`, which was just opened below this node.

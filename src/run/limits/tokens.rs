@@ -80,7 +80,8 @@ const fn per_token(per_million: f64) -> u64 {
     (per_million * (UNITS / 1e6) + 0.5) as u64
 }
 
-/// Caps on the tokens of a run, or on those of an owner in an hour, and on their cost.
+/// Caps on the tokens of a run, or on those of an owner in a window of time, and on their cost.
+/// Serialises to JSON as its caps that are set.
 ///
 /// A [`TokenCapLayer`](crate::TokenCapLayer) enforces those of a run, an
 /// [`OwnerCapLayer`](crate::OwnerCapLayer) those of an owner.
@@ -90,11 +91,15 @@ const fn per_token(per_million: f64) -> u64 {
 ///
 /// let caps = TokenCaps::new().max_output_tokens(20_000).max_cost(0.5);
 /// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct TokenCaps {
+    #[serde(rename = "max_output_tokens", skip_serializing_if = "Option::is_none")]
     output: Option<u32>,
+    #[serde(rename = "max_total_tokens", skip_serializing_if = "Option::is_none")]
     total: Option<u32>,
+    #[serde(rename = "max_cost", skip_serializing_if = "Option::is_none")]
     cost: Option<f64>,
+    #[serde(skip)]
     counts_cached: bool,
 }
 
@@ -153,6 +158,17 @@ impl TokenCaps {
     pub const fn count_cached_input(mut self, counts: bool) -> Self {
         self.counts_cached = counts;
         self
+    }
+
+    /// The caps, so many times over.
+    pub(crate) fn times(&self, times: u32) -> Self {
+        let more = |cap: Option<u32>| cap.map(|cap| cap.saturating_mul(times));
+        Self {
+            output: more(self.output),
+            total: more(self.total),
+            cost: self.cost_cap(times),
+            counts_cached: self.counts_cached,
+        }
     }
 
     /// Whether a cap is set.

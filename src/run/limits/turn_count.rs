@@ -12,6 +12,8 @@ use std::{
 pub(crate) struct TurnCount {
     pub(in crate::run) taken: u32,
     pub(in crate::run) last: LastCall,
+    /// The cap of the layer that counted last; 0 if no layer caps them.
+    pub(in crate::run) cap: u32,
 }
 
 /// The state of the one call that a run may make after its cap on turns.

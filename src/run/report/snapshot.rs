@@ -6,9 +6,10 @@ use std::{
 use super::{terminated::Terminated, verdict::Verdict};
 use crate::{
     llm::{cut, dialect::Usage},
+    registry::Owner,
     run::{
         id::RunId,
-        limits::{EXCERPT, ErrorCounts, TokensSpent},
+        limits::{EXCERPT, ErrorCounts, TokenCaps, TokensSpent},
         reason::TerminalReason,
         state::{HEARTBEAT, NodeState},
         step::{ResetOn, Step, StepKind},
@@ -33,6 +34,8 @@ pub struct RunSnapshot {
     pub parent: Option<RunId>,
     /// The session of the run; `None` if the run has none.
     pub session: Option<Arc<str>>,
+    /// The owner of the run; `None` if the run was never given to a registry.
+    pub owner: Option<Owner>,
     /// The kind of the node: run, call, attempt or tool.
     pub kind: NodeKind,
     /// The reason of the node's end; `None` while the node lives.
@@ -65,6 +68,16 @@ pub struct RunSnapshot {
     pub stuck: bool,
     /// The number of turns of the run; 0 if no layer counts them.
     pub turns: u32,
+    /// The cap on the turns of the run; `None` if no layer caps them, or none has counted one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub max_turns: Option<u32>,
+    /// The candidate to which the last attempt of the node went; for a run, that of its newest call in
+    /// flight. `None` if no layer chose one, and for a run without calls in flight.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub candidate: Option<Arc<str>>,
+    /// The number of attempts of the call, by layers that retry or fall back; for a run, those of its
+    /// newest call in flight.
+    pub attempts: u32,
     /// The number of errors of the run: failed tools and failed calls. A call that a
     /// [`RetryBudgetLayer`](crate::RetryBudgetLayer) retries counts once, or once per failed
     /// attempt if the layer counts every attempt. A run that ends with its one call does not count
@@ -86,6 +99,9 @@ pub struct RunSnapshot {
     /// [`Run::tokens_spent`](crate::Run::tokens_spent).
     #[serde(skip_serializing_if = "Option::is_none")]
     pub spent: Option<TokensSpent>,
+    /// The caps on the tokens of the run and on their cost; `None` if no layer caps them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub token_caps: Option<TokenCaps>,
     /// The text of the run's last answer that had text, as far as it came, once the node has
     /// ended.
     ///
@@ -182,6 +198,12 @@ impl Node<NodeState> {
         *last_check.lock() = Some(Box::new((self.now(), kept)));
     }
 
+    /// The owner of the nearest run; `None` if no registry has the run.
+    pub(crate) fn owner(&self) -> Option<Owner> {
+        let identity = self.nearest_run().payload.identity()?;
+        Some(Owner::from_digest(identity.owner))
+    }
+
     /// The session of the nearest run; `None` if the run has none.
     pub(in crate::run) fn session(&self) -> Option<Arc<str>> {
         self.nearest_run().payload.identity()?.session.clone()
@@ -200,11 +222,14 @@ impl RunSnapshot {
         let end = node.nearest_end().filter(|_| terminated.is_some());
         let until = end.map_or(now, |end| end.at());
         let last = Duration::from_nanos(node.last(ResetOn::Content));
+        let call = node.newest_call();
+        let call = call.as_deref().unwrap_or(node);
         Self {
             run: node.run_id(),
             generation: run.payload.identity().map_or(1, |known| known.generation),
             parent: run.parent_id(),
             session: node.session(),
+            owner: node.owner(),
             kind: node.kind(),
             reason: end.map(|end| end.reason.clone()),
             closing: node.refusal().filter(|_| end.is_none()).cloned(),
@@ -223,6 +248,9 @@ impl RunSnapshot {
             alive: end.is_none() && node.is_alive(now),
             stuck: run.is_stuck(),
             turns: run.turns(),
+            max_turns: run.max_turns(),
+            candidate: call.candidate(),
+            attempts: call.payload.attempt_count(),
             errors: run.run_state().errors_if_any().map_or(0, ErrorCounts::all),
             progress: RunProgress {
                 heartbeats: run.run_state().heartbeats.load(Ordering::Acquire),
@@ -237,6 +265,7 @@ impl RunSnapshot {
             deadlines: end.map_or_else(|| Deadlines::of(node, now), |_| Deadlines::default()),
             usage: node.usage(),
             spent: node.tokens_spent(),
+            token_caps: run.token_caps(),
             text: end.and_then(|_| node.last_text()),
             also: terminated.map_or_else(Vec::new, |terminated| terminated.also.clone()),
             last_check: run.last_check(until),
@@ -262,6 +291,24 @@ impl Deadlines {
 }
 
 impl Node<NodeState> {
+    /// The newest call in flight below this run; `None` if there is none, or this is no run.
+    fn newest_call(&self) -> Option<Arc<Self>> {
+        if self.kind() != NodeKind::Run {
+            return None;
+        }
+        let calls = self.children().into_iter();
+        calls
+            .filter(|node| node.kind() == NodeKind::Call && node.active() > 0)
+            .max_by_key(|node| (node.opened(), node.number()))
+    }
+
+    fn candidate(&self) -> Option<Arc<str>> {
+        match self.kind() {
+            NodeKind::Attempt => self.attempts().target_label(),
+            _ => self.payload.last_target(),
+        }
+    }
+
     fn is_alive(&self, now: Duration) -> bool {
         let last = Duration::from_nanos(self.last(ResetOn::AnyByte)).max(self.opened());
         let rare = self.run_state().rare_if_any();

@@ -7,6 +7,7 @@ use crate::{
     guarded::guarded,
     llm::dialect::Usage,
     lock::Lock,
+    registry::Owner,
     run::{
         id::RunId,
         reason::TerminalReason,
@@ -25,6 +26,8 @@ pub struct CallSummary {
     pub run: RunId,
     /// The session of the run; `None` if the run has none.
     pub session: Option<Arc<str>>,
+    /// The owner of the run; `None` if the run was never given to a registry.
+    pub owner: Option<Owner>,
     /// The reason for which the call ended.
     pub reason: TerminalReason,
     /// The time from the call's opening to its end.
@@ -130,6 +133,7 @@ impl CallSummary {
         Self {
             run: node.run_id(),
             session: node.session(),
+            owner: node.owner(),
             reason: end.reason.clone(),
             elapsed: end.at().saturating_sub(node.opened()),
             attempts: node.payload.attempt_count(),

@@ -108,6 +108,9 @@ async fn it_is_called_at_the_end_of_the_answer_that_serves() {
         assert_eq!(served.status.unwrap(), 200);
         assert_eq!(served.message, "");
         assert_eq!(served.request_id.as_deref(), Some("r-1"));
+        let first_content = secs(if streams { 0 } else { 3 });
+        assert_eq!(served.served_after, Some(first_content));
+        assert_eq!((served.duration, served.owner), (secs(3), None));
         assert_eq!(served.duration, secs(3));
         let usage = served.usage.unwrap();
         assert_eq!((usage.input_tokens, usage.output_tokens), (7, 2));
