@@ -47,6 +47,8 @@ struct RunEntry {
     named: bool,
     /// The idle limit of the run; `None` if the run ends with its one call.
     idle: Option<Duration>,
+    /// When the run was opened in this registry.
+    opened: Instant,
     /// When the registry forgets the ended run; `None` while the run lives.
     expires: Option<Instant>,
     /// Whether the run was idle for too long or unused, so that a thread completes it.
@@ -80,6 +82,7 @@ impl Entries {
             place,
             named,
             idle,
+            opened: now,
             expires: None,
             retired: false,
         };
@@ -222,9 +225,13 @@ impl Entries {
         self.remembered
     }
 
-    /// The newest `most` runs with a serial number below `before`, each with its number, in no
-    /// order.
-    pub(crate) fn newest(&self, before: u64, most: usize) -> impl Iterator<Item = (u64, Run)> {
+    /// The newest `most` runs with a serial number below `before`, each with its number and when it
+    /// was opened, in no order.
+    pub(crate) fn newest(
+        &self,
+        before: u64,
+        most: usize,
+    ) -> impl Iterator<Item = (u64, Instant, Run)> {
         let older = |entry: &&RunEntry| entry.place.serial < before;
         let mut older: Vec<_> = self.runs.iter().filter(older).collect();
         if older.len() > most {
@@ -232,7 +239,7 @@ impl Entries {
             older.truncate(most);
         }
         let newest = older.into_iter();
-        newest.map(|entry| (entry.place.serial, entry.run.clone()))
+        newest.map(|entry| (entry.place.serial, entry.opened, entry.run.clone()))
     }
 
     pub(crate) fn live(&self) -> impl Iterator<Item = Run> {

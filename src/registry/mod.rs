@@ -82,7 +82,7 @@ pub use self::{
     abort::AbortOutcome,
     freeze::{Frozen, RunsFrozen},
     owner_caps::{Calendar, CalendarPeriod, Owner, OwnerCaps, UtcCalendar},
-    page::{InvalidRunCursor, RunCursor, RunPage},
+    page::{InvalidRunCursor, RunCursor, RunPage, RunPlace},
     secret::{SecretInUse, SecretTooShort, SharedSecret},
     shutdown::RunDrain,
 };

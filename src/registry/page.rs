@@ -1,4 +1,4 @@
-use std::{error::Error, fmt, str::FromStr};
+use std::{error::Error, fmt, str::FromStr, time::Duration};
 
 use tokio::time::Instant;
 
@@ -11,11 +11,30 @@ use crate::run::{Run, RunSnapshot};
 pub struct RunPage {
     /// The snapshots of the page's runs, newest first.
     pub runs: Vec<RunSnapshot>,
+    /// The place of each of `runs` in the registry, in the same order.
+    pub places: Vec<RunPlace>,
+    /// The cursor of this page: a page after it begins with the same run, whichever runs are opened
+    /// meanwhile.
+    pub start: RunCursor,
     /// The cursor of the next page; `None` if this page is the last.
     pub next: Option<RunCursor>,
 }
 
+/// The place of a run of a [`RunPage`], by which pages of several registries can be merged.
+#[non_exhaustive]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RunPlace {
+    /// The cursor behind the run: a page after it begins with the next run of the page.
+    pub cursor: RunCursor,
+    /// The time since the run was opened in this registry.
+    ///
+    /// A run that another replica opened before is older than this: its
+    /// [`elapsed`](RunSnapshot::elapsed) counts from there.
+    pub age: Duration,
+}
+
 /// A cursor in a registry's runs: the next [`RunPage`] begins after its run.
+/// [`END`](Self::END) is that of an empty page.
 ///
 /// The registry need not remember that run. The cursor prints as a text of up to 20 digits, to
 /// pass in a query. In another registry the cursor means nothing.
@@ -82,15 +101,28 @@ impl RunRegistry {
         let before = after.map_or(u64::MAX, |RunCursor(serial)| serial);
         // One run more than the page holds shows whether there is a next page.
         let mut runs = self.state.newest(before, limit.saturating_add(1));
-        let is_last = runs.len() <= limit;
+        let (is_last, now) = (runs.len() <= limit, Instant::now());
         runs.truncate(limit);
-        check_trees(runs.iter().map(|(_, run)| run), Instant::now());
-        let last = runs.last().map_or(before, |(serial, _)| *serial);
+        check_trees(runs.iter().map(|(.., run)| run), now);
+        let last = runs.last().map_or(before, |(serial, ..)| *serial);
+        let newest = runs.first().map_or(0, |(serial, ..)| serial + 1);
+        let places = runs.iter().map(|(serial, opened, _)| RunPlace {
+            cursor: RunCursor(*serial),
+            age: now.saturating_duration_since(*opened),
+        });
         RunPage {
-            runs: runs.iter().map(|(_, run)| Run::snapshot(run)).collect(),
+            places: places.collect(),
+            runs: runs.iter().map(|(.., run)| Run::snapshot(run)).collect(),
+            start: RunCursor(newest),
             next: (!is_last).then_some(RunCursor(last)),
         }
     }
+}
+
+impl RunCursor {
+    /// The cursor behind all runs: a page after it is empty, also of a registry that opens runs
+    /// meanwhile.
+    pub const END: Self = Self(0);
 }
 
 impl fmt::Display for RunCursor {

@@ -132,12 +132,12 @@ impl RegistryState {
         (0..SHARDS).for_each(|shard| self.with_shard(shard, &mut f));
     }
 
-    /// The newest `most` runs with a serial number below `before`, each with its number, newest
-    /// first.
-    pub(crate) fn newest(&self, before: u64, most: usize) -> Vec<(u64, Run)> {
+    /// The newest `most` runs with a serial number below `before`, newest first, each with its number
+    /// and when it was opened.
+    pub(crate) fn newest(&self, before: u64, most: usize) -> Vec<(u64, Instant, Run)> {
         let mut runs = Vec::new();
         self.each(|entries| runs.extend(entries.newest(before, most)));
-        runs.sort_unstable_by_key(|(serial, _)| Reverse(*serial));
+        runs.sort_unstable_by_key(|(serial, ..)| Reverse(*serial));
         runs.truncate(most);
         runs
     }

@@ -2,7 +2,12 @@
 //!
 //! covers: T86
 
-use tower_agent::{RunRegistry, TerminalReason, registry::RunCursor};
+use std::time::Duration;
+
+use tower_agent::{
+    RunRegistry, TerminalReason,
+    registry::{RunCursor, RunPage},
+};
 
 use super::{id, us};
 
@@ -46,6 +51,36 @@ async fn a_page_as_long_as_all_has_no_next_and_each_page_goes_on() {
     assert_eq!(registry.page(None, usize::MAX).runs.len(), 5);
     let least = registry.page(None, 0);
     assert_eq!((least.runs.len(), least.next.is_some()), (1, true));
+}
+
+/// Whoever merges pages of several registries shows a part of each.
+#[tokio::test(start_paused = true)]
+async fn a_page_goes_on_behind_any_of_its_runs_and_before_the_first() {
+    let registry = RunRegistry::new();
+    let ids = |page: &RunPage| -> Vec<_> {
+        let ids = page.runs.iter().map(|run| run.run.to_string());
+        ids.collect()
+    };
+    let empty = registry.page(None, 5);
+    assert_eq!((empty.start, empty.places), (RunCursor::END, vec![]));
+    for number in 0..5 {
+        open(&registry, number);
+        tokio::time::advance(Duration::from_secs(1)).await;
+    }
+    let page = registry.page(None, 3);
+    assert_eq!(ids(&page), ["r-4", "r-3", "r-2"]);
+    let ages = page.places.iter().map(|place| place.age.as_secs());
+    assert_eq!(ages.collect::<Vec<_>>(), [1, 2, 3]);
+    assert_eq!(page.next, Some(page.places[2].cursor));
+
+    open(&registry, 5);
+    let behind = registry.page(Some(page.places[0].cursor), 2);
+    assert_eq!(ids(&behind), ["r-3", "r-2"]);
+    for same in [&page, &registry.page(Some(page.start), 3)] {
+        assert_eq!(registry.page(Some(same.start), 3).places, page.places);
+    }
+    assert!(registry.page(Some(RunCursor::END), 3).runs.is_empty());
+    assert!(registry.page(Some(empty.start), 3).runs.is_empty());
 }
 
 #[test]
