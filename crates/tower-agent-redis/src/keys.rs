@@ -82,7 +82,12 @@ impl KeyNames {
         format!("{}:{{00}}:replicas", self.prefix)
     }
 
-    /// The list of the replicas that have come as far as a barrier.
+    /// The log of the questions to the programs of the other replicas.
+    pub(crate) fn questions(&self) -> String {
+        format!("{}:{{00}}:ask", self.prefix)
+    }
+
+    /// The list of the replicas that have come as far as a barrier, or of the answers to a question.
     pub(crate) fn answers(&self, tag: u8, barrier: &str) -> String {
         format!("{}:{{{tag:02}}}:re:{barrier}", self.prefix)
     }

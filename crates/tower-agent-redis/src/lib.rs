@@ -38,6 +38,7 @@
 //! | a question | its caller's, which is 50 ms for a [`RunStoreLayer`], and 1 s at most |
 //! | a command that nobody waits for | 200 ms |
 //! | a read of the log | 400 ms, and 2 s until the socket counts as dead |
+//! | a question to other replicas | its caller's, and 50 ms more |
 //!
 //! After three failures in a row, and at once after a broken connection, the store is *lost*:
 //! questions fail without a wait. A task goes on to connect, at first after 100 ms, then after
@@ -55,10 +56,21 @@
 //! again, as a failover loses writes. So is what it knows of its live runs, if the server has
 //! lost them, and the cooldowns that run. A session's candidate is a hint: it does not wait.
 //!
+//! # Questions between programs
+//!
+//! [`ask_replicas`](RedisRunStore::ask_replicas) puts a text to the programs of all other replicas, which
+//! [`answer`](RedisRunStore::answer) it, and names those that were silent. The gateway shows by it what
+//! runs at the others. A question goes to each replica at most once, and has at most 16 KiB; an answer
+//! has at most 4 MiB. Both have a connection of their own, so that a long answer holds up no request. It
+//! is made at the first of them.
+//!
+//! A replica is named as [`RedisOptions::replica`] says; one that was given no name, by its id.
+//!
 //! # What is stored
 //!
 //! Ids of runs, names of sessions, the reasons, times and turns of runs, and labels of candidates. Of an
-//! owner only its [digest](tower_agent::Owner::digest); of hosts and accounts, too.
+//! owner only its [digest](tower_agent::Owner::digest); of hosts and accounts, too. And, for seconds, what
+//! programs ask and answer each other.
 //!
 //! | key below `ta1:{00}` to `ta1:{15}` | type | what |
 //! |---|---|---|
@@ -72,7 +84,8 @@
 //! | `:log` | stream | about 10,000 news |
 //! | `:secret` | string | the fingerprint of the secret, in `{00}` |
 //! | `:replicas` | sorted set | when each replica said last that it lives, in `{00}` |
-//! | `:re:<barrier>` | list | the replicas that have come as far, for five seconds |
+//! | `:ask` | stream | about 1,000 questions between programs, in `{00}`, for a minute |
+//! | `:re:<barrier>`, `:re:<question>` | list | the replicas that have come as far, or the answers, for five seconds |
 //!
 //! A key that holds something else is logged by its name, and questions about it fail, as if the
 //! store were lost for that run alone. News about candidates that cannot be stored are told
@@ -102,6 +115,7 @@ mod link;
 mod listen;
 mod options;
 mod owners;
+mod questions;
 mod queue;
 mod scripts;
 mod shared;
@@ -113,6 +127,7 @@ mod wire;
 pub use self::{
     error::{ConnectError, ConnectErrorKind},
     options::RedisOptions,
+    questions::{AskError, ReplicaAnswer, ReplicaAnswers},
 };
 
 use std::{

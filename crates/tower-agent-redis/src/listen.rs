@@ -16,7 +16,7 @@ use tokio::time::{Instant, sleep};
 use crate::{
     candidates,
     keys::TAGS,
-    lock,
+    lock, questions,
     shared::Shared,
     tell::{FIRST_WAIT, LONGEST_WAIT},
     window::StoreClock,
@@ -35,10 +35,14 @@ const CHECK: Duration = Duration::from_secs(1);
 /// The number of entries in one read, of each log.
 const ENTRIES: u32 = 1000;
 
+/// Where the log of the questions stands, behind those of the news.
+const QUESTIONS: usize = TAGS as usize;
+
 /// A connection that reads, and how far it has read.
 #[derive(Debug)]
 pub(crate) struct Reader {
     connection: MultiplexedConnection,
+    /// The logs of the news, and then that of the questions.
     logs: Vec<String>,
     /// The id of the last entry read of each log; `0-0` for a log that was empty.
     cursors: Vec<String>,
@@ -54,7 +58,10 @@ impl Reader {
         let keys = &shared.commands.keys;
         let mut reader = Self {
             connection,
-            logs: (0..TAGS).map(|tag| keys.log(tag)).collect(),
+            logs: (0..TAGS)
+                .map(|tag| keys.log(tag))
+                .chain([keys.questions()])
+                .collect(),
             cursors: Vec::new(),
             server: String::new(),
             checked: Instant::now(),
@@ -76,10 +83,10 @@ impl Reader {
         Ok(id.unwrap_or_default().trim().to_owned())
     }
 
-    /// Whether all that was written since the last read can still be read.
+    /// Whether all news that were written since the last read can still be read.
     async fn is_whole(&mut self) -> RedisResult<bool> {
         let mut pipe = redis::pipe();
-        for log in &self.logs {
+        for log in &self.logs[..QUESTIONS] {
             pipe.cmd("XRANGE").arg(log).arg("-").arg("+");
             pipe.arg("COUNT").arg(1);
         }
@@ -187,12 +194,22 @@ async fn read_on(shared: &Shared, reader: &mut Reader) -> RedisResult<()> {
         let entries = reader.read().await?;
         *lock(&shared.counts.read) = Instant::now();
         shared.counts.listens.store(true, Ordering::Release);
-        let has_times = |(_, entry): &(_, StreamId)| candidates::has_times(&entry.map);
+        let has_times =
+            |(at, entry): &(usize, StreamId)| *at == QUESTIONS || candidates::has_times(&entry.map);
         let clock = match entries.iter().any(has_times) {
             true => Some(reader.clock().await?),
             false => None,
         };
         for (at, entry) in entries {
+            if let (QUESTIONS, Some(clock)) = (at, clock) {
+                let replica = &shared.commands.replica;
+                match questions::read_question(&entry.id, &entry.map, replica, clock) {
+                    Ok(Some(question)) => shared.hear_question(question),
+                    Ok(None) => {}
+                    Err(_) => shared.log_damage(&reader.logs[at], &entry.id),
+                }
+                continue;
+            }
             let of_candidates = candidates::heard(&entry.map, &shared.commands.replica, clock);
             let heard = match of_candidates {
                 Ok(None) => heard(&entry.map, &shared.commands.replica),

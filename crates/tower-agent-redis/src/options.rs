@@ -50,10 +50,11 @@ impl RedisOptions {
         self
     }
 
-    /// What the name of this replica begins with in the store, for people who look into it.
+    /// The name of this replica for people: in the store, and in the
+    /// [answers](crate::ReplicaAnswers) that other replicas get. None by default.
     ///
-    /// A random number follows, so that two replicas may have one name. At most 64 letters, digits
-    /// and `._-`.
+    /// A random number follows it in the store, so that two replicas may have one name; such two are
+    /// shown with their numbers. At most 64 letters, digits and `._-`.
     #[must_use]
     pub fn replica(mut self, name: impl Into<String>) -> Self {
         self.replica = Some(name.into());

@@ -12,6 +12,7 @@ use crate::{
     keys::{KeyNames, hex, tag_of_run},
     known::KnownPart,
     options::RedisOptions,
+    questions::{OtherReplicas, UNNAMED},
     queue::QueuedNews,
     wire::{encode_end, encode_spent},
 };
@@ -111,7 +112,7 @@ pub(crate) struct Commands {
 
 impl Commands {
     pub(crate) fn new(secret: &SharedSecret, options: &RedisOptions) -> Self {
-        let name = options.replica.as_deref().unwrap_or("r");
+        let name = options.replica.as_deref().unwrap_or(UNNAMED);
         Self {
             keys: KeyNames::new(options.prefix.clone()),
             replica: format!("{name}-{:016x}", fastrand::u64(..)),
@@ -188,15 +189,18 @@ impl Commands {
         cmd
     }
 
-    /// Says that this replica lives. Returns the number of others that do.
-    pub(crate) async fn live(&self, connection: &mut MultiplexedConnection) -> RedisResult<u32> {
+    /// Says that this replica lives, and lists the others.
+    pub(crate) async fn live(
+        &self,
+        connection: &mut MultiplexedConnection,
+    ) -> RedisResult<OtherReplicas> {
         let alive = self.alive();
-        let mut others: RedisResult<i64> = alive.query_async(connection).await;
-        if matches!(&others, Err(error) if error.code() == Some("NOSCRIPT")) {
+        let mut replicas: RedisResult<[Vec<String>; 2]> = alive.query_async(connection).await;
+        if matches!(&replicas, Err(error) if error.code() == Some("NOSCRIPT")) {
             load(connection).await?;
-            others = alive.query_async(connection).await;
+            replicas = alive.query_async(connection).await;
         }
-        Ok(u32::try_from(others?).unwrap_or(0))
+        Ok(OtherReplicas::read(replicas?, &self.replica))
     }
 
     /// Puts a barrier into the log of this tag.

@@ -34,6 +34,7 @@ use crate::{
     lock,
     options::RedisOptions,
     owners::OwnerNews,
+    questions::Asking,
     queue::{NewsQueue, QueuedNews},
     scripts::{self, Commands},
     unsaid::{Pushed, UnsaidSpending},
@@ -60,6 +61,7 @@ pub(crate) struct Shared {
     pub(crate) unsaid: Mutex<UnsaidSpending>,
     pub(crate) owners: Mutex<OwnerNews>,
     pub(crate) known: Mutex<Known>,
+    pub(crate) asking: Asking,
     /// Whether the ends of the last minute are to be told again.
     pub(crate) retells: AtomicBool,
     /// Whether the store is to be probed now.
@@ -92,6 +94,7 @@ impl Shared {
             unsaid: Mutex::default(),
             owners: Mutex::default(),
             known: Mutex::default(),
+            asking: Asking::default(),
             retells: AtomicBool::new(false),
             suspected: AtomicBool::new(false),
             inbox: Mutex::default(),
@@ -428,7 +431,8 @@ impl Shared {
         answers.arg(self.commands.keys.answers(tag, &barrier));
         let asked = Instant::now();
         let counted = async {
-            let others = self.commands.live(&mut connection).await?;
+            let others = self.commands.live(&mut connection).await?.others.len();
+            let others = u32::try_from(others).unwrap_or(u32::MAX);
             put.exec_async(&mut connection).await?;
             loop {
                 let answers: u32 = answers.query_async(&mut connection).await?;

@@ -26,6 +26,11 @@ impl StoreClock {
         })
     }
 
+    /// The time at the server since this one; zero if it has not come.
+    pub(crate) fn since(&self, server: Duration) -> Duration {
+        self.server.saturating_sub(server)
+    }
+
     /// When it is this time at the server; `None` if that is years away.
     fn instant(&self, server: Duration) -> Option<Instant> {
         match server.checked_sub(self.server) {

@@ -14,6 +14,7 @@ mod owners;
 mod periods;
 mod processes;
 mod proxy;
+mod questions;
 mod replica;
 mod replicas;
 mod reports;
