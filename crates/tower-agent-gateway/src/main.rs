@@ -129,7 +129,8 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     subscriber(log, telemetry.as_ref()).init();
     check_reach(args.listen, &config)?;
     log_warnings(&config);
-    let runs = Runs::with_records(io::stdout())?.share(&config).await?;
+    let runs = Runs::with_records(io::stdout())?.listening_at(args.listen);
+    let runs = runs.share(&config).await?;
     let app = App::new(&config, &runs)?;
     let listener = TcpListener::bind(args.listen)
         .await

@@ -1,5 +1,6 @@
 use std::{
     io::{self, Write},
+    net::SocketAddr,
     sync::Arc,
     time::Duration,
 };
@@ -37,6 +38,8 @@ pub struct Runs {
     stopping: watch::Sender<bool>,
     peers: Option<SharedStore>,
     listening: Option<Listening>,
+    /// The port that the gateway is about to listen at.
+    port: Option<u16>,
 }
 
 /// The store that this gateway shares with others, and the settings by which it does.
@@ -87,6 +90,17 @@ impl Runs {
         })
     }
 
+    /// Takes the port of this address into the name that this gateway has among others, unless
+    /// `name_env` of `[replicas]` names it. Call it before [`share`](Self::share).
+    ///
+    /// The name is `HOST-PORT` then, and else that of the host.
+    #[must_use]
+    pub fn listening_at(mut self, address: SocketAddr) -> Self {
+        // Port 0 is any free one.
+        self.port = Some(address.port()).filter(|port| *port > 0);
+        self
+    }
+
     /// Shares the runs with other gateways by the store of `[replicas]`; without that table nothing
     /// changes.
     ///
@@ -107,7 +121,7 @@ impl Runs {
         let Some(settings) = config.replicas.clone() else {
             return Ok(self);
         };
-        let store = settings.connect().await?;
+        let store = settings.connect(self.port).await?;
         let timed = Arc::new(TimedStore::new(Arc::clone(&store)));
         self.registry = self.registry.share(timed);
         let task = tokio::spawn(self.registry.listen());
@@ -142,9 +156,9 @@ impl Runs {
         self.peers.as_ref()
     }
 
-    /// Waits until the store of `[replicas]` has taken what was told so far: for at most a second, and
-    /// not at all while the store is lost.
-    pub(crate) async fn told(&self) {
+    /// Waits until the store of `[replicas]` has taken what was told so far, and tells the other gateways
+    /// that this one goes: for at most a second, and not at all while the store is lost.
+    pub(crate) async fn leave(&self) {
         let Some(peers) = &self.peers else { return };
         let waits = || {
             let stats = peers.store.stats();
@@ -154,6 +168,7 @@ impl Runs {
             while waits() {
                 sleep(LOOK).await;
             }
+            peers.store.leave().await;
         };
         if timeout(LAST_NEWS, taken).await.is_err() {
             tracing::warn!("the store of runs has not taken the last news in time");

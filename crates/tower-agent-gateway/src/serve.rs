@@ -62,5 +62,5 @@ pub async fn serve(
         settled.await;
     }
     // The other gateways of `[replicas]` would count the parts of runs here until these expire.
-    runs.told().await;
+    runs.leave().await;
 }

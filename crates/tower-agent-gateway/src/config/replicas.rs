@@ -1,6 +1,6 @@
 //! `[replicas]`: the store by which several gateways share their runs.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, fs, sync::Arc, time::Duration};
 
 use serde::Deserialize;
 use tower_agent::{
@@ -22,12 +22,19 @@ const URL: [&str; 2] = ["replicas", "url_env"];
 
 const SECRET: [&str; 2] = ["replicas", "secret_env"];
 
+const NAME: [&str; 2] = ["replicas", "name_env"];
+
+/// The most characters of a gateway's name.
+const LONGEST_NAME: usize = 64;
+
 /// The store that several gateways share, and what a request does without it.
 #[derive(Clone)]
 pub(crate) struct Replicas {
     /// Where the store is; it may hold a password.
     url: String,
     secret: SharedSecret,
+    /// What this gateway is called among the others.
+    name: Option<String>,
     prefix: Option<String>,
     on_loss: OnLoss,
     /// How long a request waits for the store.
@@ -52,6 +59,7 @@ enum OnLoss {
 pub(super) struct ReplicasTable {
     url_env: String,
     secret_env: String,
+    name_env: Option<String>,
     prefix: Option<String>,
     #[serde(default)]
     on_loss: OnLoss,
@@ -66,6 +74,7 @@ pub(super) fn replicas(
     let ReplicasTable {
         url_env,
         secret_env,
+        name_env,
         prefix,
         on_loss,
         timeout,
@@ -80,6 +89,16 @@ pub(super) fn replicas(
             .map_err(|error| wrong(&SECRET, &secret_env, &format!("cannot be used: {error}")))
     });
     let secret = secret.map_err(&mut note).ok();
+    let name = name_env.map(|variable| {
+        let name = variable_of(&NAME, &variable, &env)?;
+        let is_name = name.len() <= LONGEST_NAME && name.bytes().all(is_part_of_name);
+        let unusable = || {
+            let why = format!("is no name of 1 to {LONGEST_NAME} letters, digits and ._-");
+            wrong(&NAME, &variable, &why)
+        };
+        is_name.then_some(name).ok_or_else(unusable)
+    });
+    let name = name.transpose().map_err(&mut note).unwrap_or_default();
     let timeout = above_zero(["replicas", "timeout"], timeout);
     let timeout = timeout.map_err(&mut note).unwrap_or_default();
     let Some(secret) = secret.filter(|_| !url.is_empty()) else {
@@ -88,6 +107,7 @@ pub(super) fn replicas(
     let replicas = Replicas {
         url,
         secret,
+        name,
         prefix,
         on_loss,
         timeout: timeout.unwrap_or(TIMEOUT),
@@ -102,6 +122,27 @@ pub(super) fn replicas(
     }
 }
 
+/// What a gateway is called if its file does not say it: the name of its host, and the port.
+fn default_name(port: Option<u16>) -> String {
+    let variable = || std::env::var("HOSTNAME").ok();
+    let file = || fs::read_to_string("/proc/sys/kernel/hostname").ok();
+    let known = |name: &String| !name.trim().is_empty();
+    let host = variable().filter(known).or_else(|| file().filter(known));
+    let host = host.unwrap_or_else(|| "gateway".into());
+    name_of_host(host.trim(), port)
+}
+
+fn name_of_host(host: &str, port: Option<u16>) -> String {
+    let port = port.map_or_else(String::new, |port| format!("-{port}"));
+    let host = host.bytes().take(LONGEST_NAME - port.len());
+    let host = host.map(|byte| if is_part_of_name(byte) { byte } else { b'-' });
+    host.map(char::from).chain(port.chars()).collect()
+}
+
+fn is_part_of_name(byte: u8) -> bool {
+    byte.is_ascii_alphanumeric() || b"._-".contains(&byte)
+}
+
 /// The errors as one; there is at least one.
 fn joined(errors: Vec<ConfigError>) -> ConfigError {
     let none = || ConfigError::new(["replicas"], "cannot be used");
@@ -109,14 +150,21 @@ fn joined(errors: Vec<ConfigError>) -> ConfigError {
 }
 
 impl Replicas {
-    /// Connects to the store, and makes the secret that of the process.
+    /// Connects to the store, and makes the secret that of the process. `port` is the one at which the
+    /// gateway listens, if that is known: for its name.
     ///
     /// # Errors
     ///
     /// The server cannot be used, or cannot be reached and new runs are refused then; other replicas
     /// have another secret, or this process has made an owner before.
-    pub(crate) async fn connect(&self) -> Result<Arc<RedisRunStore>, ConfigError> {
-        let store = RedisRunStore::connect(&self.url, &self.secret, self.options()).await;
+    pub(crate) async fn connect(
+        &self,
+        port: Option<u16>,
+    ) -> Result<Arc<RedisRunStore>, ConfigError> {
+        let name = self.name.clone();
+        let name = name.unwrap_or_else(|| default_name(port));
+        let options = self.options().replica(name);
+        let store = RedisRunStore::connect(&self.url, &self.secret, options).await;
         store.map_err(|error| self.error_of(&error))
     }
 
@@ -158,7 +206,8 @@ impl Replicas {
 impl PartialEq for Replicas {
     fn eq(&self, other: &Self) -> bool {
         let of = |it: &Self| (it.secret.fingerprint(), it.on_loss, it.timeout);
-        (&self.url, &self.prefix) == (&other.url, &other.prefix) && of(self) == of(other)
+        let texts = |it: &Self| (it.url.clone(), it.prefix.clone(), it.name.clone());
+        texts(self) == texts(other) && of(self) == of(other)
     }
 }
 
@@ -168,9 +217,25 @@ impl fmt::Debug for Replicas {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Replicas")
             .field("url", &"[hidden]")
+            .field("name", &self.name)
             .field("prefix", &self.prefix)
             .field("on_loss", &self.on_loss)
             .field("timeout", &self.timeout)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_gateway_is_called_by_its_host_and_its_port() {
+        assert_eq!(name_of_host("web-1", None), "web-1");
+        assert_eq!(name_of_host("web-1", Some(8787)), "web-1-8787");
+        assert_eq!(name_of_host("a b\u{e9}", Some(1)), "a-b---1");
+        let long = name_of_host(&"h".repeat(300), Some(65535));
+        assert_eq!(long, format!("{}-65535", "h".repeat(58)));
+        assert!(RedisRunStore::check("redis://h", &RedisOptions::new().replica(long)).is_ok());
     }
 }

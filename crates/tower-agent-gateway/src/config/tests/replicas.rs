@@ -11,6 +11,9 @@ fn with(url: &str, secret: &str, keys: &str) -> Result<Config, ConfigError> {
     let env = |variable: &str| match variable {
         "URL" => Some(url.to_owned()),
         "SECRET" => Some(secret.to_owned()),
+        "NAME" => Some("gw_1.a-b".to_owned()),
+        "NO_NAME" => Some("gw 1".to_owned()),
+        "LONG_NAME" => Some("g".repeat(65)),
         _ => None,
     };
     resolve(&text, env)
@@ -18,12 +21,12 @@ fn with(url: &str, secret: &str, keys: &str) -> Result<Config, ConfigError> {
 
 #[test]
 fn every_key_is_read() {
-    let all = "prefix = \"staging\"\non_loss = \"refuse\"\ntimeout = \"2s\"";
+    let all = "name_env = \"NAME\"\nprefix = \"staging\"\non_loss = \"refuse\"\ntimeout = \"2s\"";
     let replicas = with("redis://h", SECRET, all).unwrap().replicas.unwrap();
     let least = with("redis://h", SECRET, "").unwrap().replicas.unwrap();
 
     let of = |replicas: &super::super::Replicas| format!("{replicas:?}");
-    for part in ["staging", "Refuse", "timeout: 2s"] {
+    for part in ["gw_1.a-b", "staging", "Refuse", "timeout: 2s"] {
         assert!(of(&replicas).contains(part), "{replicas:?}");
     }
     for part in ["None", "Local", "timeout: 50ms"] {
@@ -48,6 +51,21 @@ fn every_mistake_is_named_with_its_key_and_its_variable() {
             secret,
             "cannot be used: a secret has at least 16 bytes; this one has 5",
             with("redis://h", "short", ""),
+        ),
+        (
+            "gateway.toml:4:12: replicas.name_env: the environment variable NO_NAME",
+            "is no name of 1 to 64 letters, digits and ._-",
+            with("redis://h", SECRET, "name_env = \"NO_NAME\""),
+        ),
+        (
+            "gateway.toml:4:12: replicas.name_env: the environment variable LONG_NAME",
+            "is no name",
+            with("redis://h", SECRET, "name_env = \"LONG_NAME\""),
+        ),
+        (
+            "gateway.toml:4:12: replicas.name_env: the environment variable UNSET",
+            "is not set",
+            with("redis://h", SECRET, "name_env = \"UNSET\""),
         ),
         (
             "gateway.toml:4:10: replicas.prefix: ",
@@ -103,6 +121,7 @@ fn other_settings_are_others() {
     for other in [
         with("redis://i", SECRET, ""),
         with("redis://h", "another secret, as long", ""),
+        with("redis://h", SECRET, "name_env = \"NAME\""),
         with("redis://h", SECRET, "prefix = \"b\""),
         with("redis://h", SECRET, "on_loss = \"refuse\""),
         with("redis://h", SECRET, "timeout = \"51ms\""),
