@@ -15,7 +15,7 @@ use tower_agent::{BoxError, Watchdog};
 
 use crate::{
     config::{Config, ServerLimits},
-    routes::{self, Watched},
+    routes::{self, Answering, Watched},
     runs::Runs,
     stacks::{Gateway, Stacks, watchdog_client},
 };
@@ -68,7 +68,7 @@ pub struct App {
 ///
 /// # Panics
 ///
-/// With `[watchdog]` in `config`, the function panics outside of a tokio runtime.
+/// With `[watchdog]` or `[replicas]` in `config`, the function panics outside of a tokio runtime.
 pub fn app(config: &Config, runs: &Runs) -> Result<Router, BoxError> {
     let app = App::new(config, runs)?;
     Ok(app.router())
@@ -84,7 +84,7 @@ impl App {
     ///
     /// # Panics
     ///
-    /// With `[watchdog]` in `config`, the function panics outside of a tokio runtime.
+    /// With `[watchdog]` or `[replicas]` in `config`, the function panics outside of a tokio runtime.
     pub fn new(config: &Config, runs: &Runs) -> Result<Self, BoxError> {
         if config.replicas.is_some() && runs.peers().is_none() {
             return Err("[replicas] needs runs that are shared: call `Runs::share` first".into());
@@ -95,7 +95,9 @@ impl App {
                  with [replicas] it does not"
             );
         }
-        let watched = Watched::new(config, runs);
+        let mut watched = Watched::new(config, runs);
+        let answers = routes::answers(&watched);
+        watched.answering = answers.map(|answers| Answering::new(spawn_background(answers)));
         let gateway = Gateway::new(stacks(config, &watched)?, &watched.registry);
         let watchdog = watchdog_client::watchdog(config, &watched.registry)?.map(watch);
         let router = routes::routes(gateway.clone(), watched.clone(), config);
@@ -197,7 +199,8 @@ fn watch(watchdog: Watchdog) -> RunningWatchdog {
     RunningWatchdog(sender)
 }
 
-/// Spawns a task that belongs to no request: a watchdog, or one that keeps replaced stacks.
+/// Spawns a task that belongs to no request: a watchdog, one that keeps replaced stacks, or one that
+/// answers other gateways.
 #[allow(clippy::disallowed_methods, reason = "it lives beside all requests")]
 fn spawn_background(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
     tokio::spawn(task)

@@ -6,11 +6,11 @@ use std::{
 };
 
 use tokio::{
-    sync::watch,
+    sync::{broadcast, watch},
     task::AbortHandle,
     time::{sleep, timeout},
 };
-use tower_agent::{RunRegistry, Trajectory, config::ConfigError};
+use tower_agent::{RunId, RunRegistry, Trajectory, config::ConfigError};
 use tower_agent_redis::RedisRunStore;
 
 use crate::{
@@ -47,7 +47,12 @@ pub struct Runs {
 pub(crate) struct SharedStore {
     pub(crate) store: Arc<RedisRunStore>,
     pub(crate) settings: Replicas,
+    /// The ids of runs whose ends other gateways tell.
+    pub(crate) ends: broadcast::Sender<RunId>,
 }
+
+/// How many ends a request may lag behind that waits for one.
+const ENDS: usize = 256;
 
 impl SharedStore {
     /// Whether the store answers, and its news are read.
@@ -122,11 +127,16 @@ impl Runs {
             return Ok(self);
         };
         let store = settings.connect(self.port).await?;
-        let timed = Arc::new(TimedStore::new(Arc::clone(&store)));
+        let ends = broadcast::Sender::new(ENDS);
+        let timed = Arc::new(TimedStore::new(Arc::clone(&store), ends.clone()));
         self.registry = self.registry.share(timed);
         let task = tokio::spawn(self.registry.listen());
         self.listening = Some(Listening(task.abort_handle()));
-        self.peers = Some(SharedStore { store, settings });
+        self.peers = Some(SharedStore {
+            store,
+            settings,
+            ends,
+        });
         Ok(self)
     }
 

@@ -8,8 +8,11 @@ mod events;
 mod health;
 mod metrics;
 mod queries;
+mod replicas;
 mod runs;
 mod unknown_route;
+
+use std::sync::Arc;
 
 use axum::{
     Json, Router,
@@ -17,9 +20,12 @@ use axum::{
     routing::{get, post},
 };
 use serde_json::{Value, json};
+use tokio::task::JoinHandle;
 use tower_agent::{Cooldowns, RunRegistry, config::CandidateTable};
 
-use self::events::EventFeed;
+pub(crate) use self::replicas::answers;
+
+use self::{events::EventFeed, replicas::OtherGateways};
 use crate::{
     config::Config,
     http::{
@@ -48,6 +54,30 @@ pub(crate) struct Watched {
     pub(crate) is_traced: bool,
     /// The store that the runs share with other gateways.
     pub(crate) peers: Option<SharedStore>,
+    /// The task that answers those.
+    pub(crate) answering: Option<Answering>,
+}
+
+/// A task that ends with the last clone of this.
+#[derive(Clone, Debug)]
+pub(crate) struct Answering {
+    _task: Arc<AbortOnDrop>,
+}
+
+#[derive(Debug)]
+struct AbortOnDrop(JoinHandle<()>);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl Answering {
+    pub(crate) fn new(task: JoinHandle<()>) -> Self {
+        let _task = Arc::new(AbortOnDrop(task));
+        Self { _task }
+    }
 }
 
 impl Watched {
@@ -62,7 +92,13 @@ impl Watched {
             held: HeldBytes::default(),
             is_traced: config.telemetry.is_some(),
             peers: runs.peers().cloned(),
+            answering: None,
         }
+    }
+
+    /// The other gateways; `None` without `[replicas]`.
+    fn others(&self) -> Option<OtherGateways> {
+        self.peers.clone().map(OtherGateways::new)
     }
 }
 
@@ -137,7 +173,6 @@ fn operator_routes(watched: Watched, operator: Operator) -> Router {
     let state = watched.clone();
     let Watched {
         registry,
-        events,
         cooldowns,
         held,
         peers,
@@ -150,6 +185,7 @@ fn operator_routes(watched: Watched, operator: Operator) -> Router {
         .route("/runs/{id}/abort", post(runs::abort))
         .route("/runs/{id}/complete", post(runs::complete))
         .route("/sessions/{id}/abort", post(runs::abort_session))
+        .route("/events", get(events::events))
         .with_state(state)
         .route(
             "/metrics",
@@ -163,7 +199,6 @@ fn operator_routes(watched: Watched, operator: Operator) -> Router {
             "/cooldowns/{candidate}/clear",
             post(cooldowns::clear).with_state(cooldowns),
         )
-        .route("/events", get(events::events).with_state(events))
         .method_not_allowed_fallback(unknown_route::method_not_allowed)
         .layer(CheckLayer(operator))
 }

@@ -8,23 +8,49 @@ use std::{fmt::Display, str::FromStr, time::Duration};
 use serde::{Deserialize, Deserializer, de::Error};
 use tower_agent::{RunRegistry, registry::RunCursor};
 
+use super::replicas::Positions;
+
 /// The default number of runs on a page.
 const PAGE: usize = 100;
 
 /// The most runs on a page: a snapshot is about a kilobyte of JSON.
-const MAX_PAGE: usize = 1000;
+pub(super) const MAX_PAGE: usize = 1000;
 
 /// The longest wait; a client that wants to wait longer repeats its request.
 const MAX_WAIT: Duration = Duration::from_secs(600);
 
-/// `?limit=100&after=CURSOR`: a page of the runs, newest first.
+/// `?limit=100&after=CURSOR&replicas=all`: a page of the runs, newest first.
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct PageQuery {
     #[serde(deserialize_with = "page_size")]
     pub(super) limit: usize,
     #[serde(deserialize_with = "cursor")]
-    pub(super) after: Option<RunCursor>,
+    pub(super) after: Option<PageStart>,
+    pub(super) replicas: Option<Replicas>,
+}
+
+/// Where a page begins.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum PageStart {
+    /// Behind a run of this gateway.
+    Own(RunCursor),
+    /// Behind these positions in the runs of several.
+    All(Positions),
+}
+
+/// `?replicas=all`: the events of all gateways.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct EventsQuery {
+    pub(super) replicas: Option<Replicas>,
+}
+
+/// The gateways that an answer covers, if not this one alone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Replicas {
+    All,
 }
 
 /// `?limit=30s`: how long a request waits for the end of a run, at most [`MAX_WAIT`].
@@ -40,6 +66,7 @@ impl Default for PageQuery {
         Self {
             limit: PAGE,
             after: None,
+            replicas: None,
         }
     }
 }
@@ -61,10 +88,13 @@ fn page_size<'de, D: Deserializer<'de>>(value: D) -> Result<usize, D::Error> {
         .ok_or_else(|| wrong(&text, format!("not a whole number from 1 to {MAX_PAGE}")))
 }
 
-fn cursor<'de, D: Deserializer<'de>>(value: D) -> Result<Option<RunCursor>, D::Error> {
+fn cursor<'de, D: Deserializer<'de>>(value: D) -> Result<Option<PageStart>, D::Error> {
     let text = String::deserialize(value)?;
+    if let Ok(positions) = text.parse() {
+        return Ok(Some(PageStart::All(positions)));
+    }
     let cursor = RunCursor::from_str(&text).map_err(|error| wrong(&text, error))?;
-    Ok(Some(cursor))
+    Ok(Some(PageStart::Own(cursor)))
 }
 
 fn wait<'de, D: Deserializer<'de>>(value: D) -> Result<Duration, D::Error> {
@@ -96,14 +126,22 @@ mod tests {
 
     #[test]
     fn a_page_is_read() {
-        let after = "17".parse().unwrap();
-        for (query, limit, after) in [
-            ("", 100, None),
-            ("limit=1", 1, None),
-            ("after=17&limit=1000", 1000, Some(after)),
-            ("after=%317&", 100, Some(after)),
+        let after = || Some(PageStart::Own("17".parse().unwrap()));
+        let of_all = || Some(PageStart::All("a-1~17~b-2~0".parse().unwrap()));
+        let all = Some(Replicas::All);
+        for (query, limit, after, replicas) in [
+            ("", 100, None, None),
+            ("limit=1", 1, None, None),
+            ("after=17&limit=1000", 1000, after(), None),
+            ("after=%317&", 100, after(), None),
+            ("replicas=all&after=a-1~17~b-2~0", 100, of_all(), all),
         ] {
-            assert_eq!(read(query), Ok(PageQuery { limit, after }), "{query:?}");
+            let page = PageQuery {
+                limit,
+                after,
+                replicas,
+            };
+            assert_eq!(read(query), Ok(page), "{query:?}");
         }
     }
 
@@ -123,8 +161,14 @@ mod tests {
             ("after=x", "after: \"x\" is not a cursor"),
             (
                 "limt=5",
-                "unknown field `limt`, expected `limit` or `after`",
+                "unknown field `limt`, expected one of `limit`, `after`, `replicas`",
             ),
+            ("after=a-1~x", "after: \"a-1~x\" is not a cursor"),
+            (
+                "replicas=two",
+                "replicas: unknown variant `two`, expected `all`",
+            ),
+            ("replicas", "replicas: unknown variant ``, expected `all`"),
         ] {
             let error = read::<PageQuery>(query).unwrap_err();
             assert!(error.contains(named), "{error}");

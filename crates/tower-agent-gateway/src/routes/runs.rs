@@ -1,4 +1,6 @@
 //! The routes of runs: the operator's, across owners, and those of a caller, for its own runs.
+//!
+//! With `[replicas]` an answer covers the other gateways, too: see [`replicas`](super::replicas).
 
 use std::time::Duration;
 
@@ -9,22 +11,35 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use futures_util::future::join_all;
+use serde::Serialize;
 use serde_json::{Value, json};
+use tokio::{
+    sync::broadcast::{self, error::RecvError},
+    time::{Instant, timeout},
+};
 use tower_agent::{
-    Owner, Run, RunId, RunRegistry, RunSnapshot,
-    registry::{AbortOutcome, store::Reach},
-    run::RunCompletion,
+    Owner, Run, RunId, RunSnapshot,
+    registry::{AbortOutcome, RunCursor, store::Reach},
 };
 
 use super::{
     Watched,
     health::LOST,
-    queries::{PageQuery, WaitQuery},
+    queries::{PageQuery, PageStart, WaitQuery},
+    replicas::{
+        Completion, ControlAnswer, ControlQuestion, OtherGateways, Page, Positions, Reached,
+        completion, merge, page_of,
+    },
 };
 use crate::http::Caller;
 
 /// How long the answer to an abort waits for other gateways.
 const REACH: Duration = Duration::from_millis(250);
+
+/// The time between two looks for the end of a run at another gateway: at first, and at most. Each is
+/// twice the one before.
+const FIRST_LOOK: Duration = Duration::from_millis(50);
+const LONGEST_LOOK: Duration = Duration::from_secs(1);
 
 type ControlResult = Result<Response, Refusal>;
 
@@ -33,56 +48,184 @@ type Refusal = (StatusCode, Json<Value>);
 
 /// Lists a page of all runs, newest first; `next` is the next page's cursor.
 pub(crate) async fn list(
-    State(registry): State<RunRegistry>,
+    State(watched): State<Watched>,
     page: Result<Query<PageQuery>, QueryRejection>,
 ) -> ControlResult {
     let Query(page) = page.map_err(bad)?;
-    let page = registry.page(page.after, page.limit);
+    let others = watched.others().filter(|_| page.replicas.is_some());
+    let list = match (page.after, others) {
+        (None, None) => own_page(&watched, None, page.limit),
+        (Some(PageStart::Own(after)), None) => own_page(&watched, Some(after), page.limit),
+        (None, Some(others)) => {
+            all_pages(&watched, &others, Positions::default(), page.limit).await
+        }
+        (Some(PageStart::All(after)), Some(others)) => {
+            all_pages(&watched, &others, after, page.limit).await
+        }
+        (Some(PageStart::All(_)), None) => {
+            return Err(bad(
+                "after: a cursor of several gateways needs `replicas=all`",
+            ));
+        }
+        (Some(PageStart::Own(_)), Some(_)) => {
+            return Err(bad(
+                "after: with `replicas=all` a cursor is that of such a list",
+            ));
+        }
+    };
+    Ok(Json(list).into_response())
+}
+
+fn own_page(watched: &Watched, after: Option<RunCursor>, limit: usize) -> Value {
+    let page = watched.registry.page(after, limit);
     let mut list = json!({ "runs": page.runs });
     if let Some(next) = page.next {
         list["next"] = json!(next.to_string());
     }
-    Ok(Json(list).into_response())
+    list
 }
 
-pub(crate) async fn show(
-    State(registry): State<RunRegistry>,
-    Path(id): Path<String>,
-) -> ControlResult {
-    let runs = known(&registry, &id)?;
-    Ok(shown(runs.iter().map(Run::snapshot).collect()))
+/// A page of the runs of all gateways, merged by when each was opened at its gateway.
+async fn all_pages(
+    watched: &Watched,
+    others: &OtherGateways,
+    after: Positions,
+    limit: usize,
+) -> Value {
+    let own = page_of(&watched.registry, after.of(others.own_id()), limit);
+    let question = ControlQuestion::List {
+        limit,
+        after: after.clone(),
+    };
+    let is_it = |answer| match answer {
+        ControlAnswer::Page(page) => Some(page),
+        _ => None,
+    };
+    let asked = others.ask(&question, is_it).await;
+    let own = Page {
+        replica: asked.own,
+        id: others.own_id().to_owned(),
+        page: own,
+    };
+    let pages = asked.answers.into_iter().map(|answer| Page {
+        replica: answer.replica,
+        id: answer.id,
+        page: answer.answer,
+    });
+    let (runs, next) = merge(pages.chain([own]).collect(), &after, limit);
+    let mut list = json!({ "runs": runs });
+    if let Some(next) = next {
+        list["next"] = json!(next.to_string());
+    }
+    asked.reached.tell_operator(&mut list);
+    list
+}
+
+/// Shows the runs of this id, of all owners. Those that this gateway does not know are asked for at
+/// the others.
+pub(crate) async fn show(State(watched): State<Watched>, Path(id): Path<String>) -> ControlResult {
+    let id = parse(&id)?;
+    let runs = watched.registry.find(&id);
+    if !runs.is_empty() {
+        return Ok(shown(runs.iter().map(Run::snapshot).collect()));
+    }
+    let Some(others) = watched.others() else {
+        return Err(unknown(&id));
+    };
+    let found = others.find(&id, None).await;
+    match found.runs.is_empty() {
+        true => Err(unknown_to_operator(&id, &found.reached)),
+        false => Ok(shown(found.runs)),
+    }
 }
 
 /// Waits until all runs of this id have ended, or the query's limit has passed.
 ///
-/// The disconnect of the client ends the wait, because hyper then drops the future.
+/// The disconnect of the client ends the wait, because hyper then drops the future. For a run of another
+/// gateway it looks again and again, and when another gateway tells the end of the run: so nothing
+/// has to be held there, and a gateway that goes meanwhile is noticed.
 pub(crate) async fn wait(
-    State(registry): State<RunRegistry>,
+    State(watched): State<Watched>,
     Path(id): Path<String>,
     wait: Result<Query<WaitQuery>, QueryRejection>,
 ) -> ControlResult {
     let Query(WaitQuery { limit }) = wait.map_err(bad)?;
-    let runs = known(&registry, &id)?;
+    let (id, until) = (parse(&id)?, Instant::now() + limit);
+    let others = watched.others();
+    let mut ends = others.as_ref().map(OtherGateways::ends);
+    let (mut is_known, mut look) = (false, FIRST_LOOK);
+    loop {
+        // A request of the run may have come here meanwhile.
+        let runs = watched.registry.find(&id);
+        if !runs.is_empty() {
+            return Ok(wait_here(&runs, until - Instant::now()).await);
+        }
+        let (Some(others), Some(ends)) = (&others, &mut ends) else {
+            return Err(unknown(&id));
+        };
+        let found = others.find(&id, None).await;
+        if !found.runs.is_empty() && found.have_ended {
+            return Ok(shown(found.runs));
+        }
+        let is_gone = found.runs.is_empty() && !found.reached.is_partial();
+        is_known |= !found.runs.is_empty();
+        if is_gone || !is_known {
+            return Err(unknown_to_operator(&id, &found.reached));
+        }
+        let rest = until - Instant::now();
+        if rest.is_zero() {
+            let mut on = json!({ "ended": false });
+            found.reached.tell_operator(&mut on);
+            return Ok(Json(on).into_response());
+        }
+        look = match timeout(look.min(rest), heard_end(ends, &id)).await {
+            // It is told before every gateway has carried it out.
+            Ok(()) => FIRST_LOOK,
+            Err(_) => (2 * look).min(LONGEST_LOOK),
+        };
+    }
+}
+
+async fn wait_here(runs: &[Run], limit: Duration) -> Response {
     let ends = join_all(runs.iter().map(|run| run.wait(limit))).await;
     let ends: Option<Vec<RunSnapshot>> = ends.into_iter().collect();
     let on = || Json(json!({ "ended": false })).into_response();
-    Ok(ends.map_or_else(on, shown))
+    ends.map_or_else(on, shown)
+}
+
+/// Waits until another gateway tells the end of a run of this id, or some ends were missed.
+async fn heard_end(ends: &mut broadcast::Receiver<RunId>, id: &RunId) {
+    loop {
+        match ends.recv().await {
+            Ok(ended) if ended == *id => return,
+            Ok(_) => {}
+            Err(RecvError::Lagged(_)) => return,
+            Err(RecvError::Closed) => std::future::pending().await,
+        }
+    }
 }
 
 /// Ends the runs of this id, of all owners and at all gateways; 404 if there are none, and no other
 /// gateway was told.
 pub(crate) async fn abort(State(watched): State<Watched>, Path(id): Path<String>) -> ControlResult {
-    let outcome = watched.registry.abort_for_all(&parse(&id)?);
+    let id = parse(&id)?;
+    let outcome = watched.registry.abort_for_all(&id);
     aborted(Owner::default(), outcome, &id, &watched).await
 }
 
-/// Completes the runs of this id, of all owners, because their work is done; 404 if there are none.
+/// Completes the runs of this id, of all owners and at all gateways, because their work is done; 404 if
+/// there are none.
 pub(crate) async fn complete(
-    State(registry): State<RunRegistry>,
+    State(watched): State<Watched>,
     Path(id): Path<String>,
 ) -> ControlResult {
-    let runs = known(&registry, &id)?;
-    Ok(completed(&runs))
+    let id = parse(&id)?;
+    let runs = watched.registry.find(&id);
+    let (done, reached) = complete_everywhere(&watched, &runs, &id, None).await;
+    match done.runs {
+        0 => Err(unknown_to_operator(&id, &reached)),
+        _ => Ok(completed(&done, |answer| reached.tell_operator(answer))),
+    }
 }
 
 /// Ends the live runs of this session, of all owners and at all gateways; the answer has those of
@@ -100,15 +243,24 @@ pub(crate) async fn abort_session(
     told(json!({ "runs": ended }), &watched, reach).await
 }
 
-/// Shows the caller's run of this id; 404 if the caller has none.
+/// Shows the caller's run of this id, here or at another gateway; 404 if the caller has none.
 pub(crate) async fn show_own(
-    State(registry): State<RunRegistry>,
+    State(watched): State<Watched>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> ControlResult {
-    let run = registry.get(caller.owner, &parse(&id)?);
-    let run = run.ok_or_else(|| unknown(&id))?;
-    Ok(Json(run.snapshot()).into_response())
+    let id = parse(&id)?;
+    if let Some(run) = watched.registry.get(caller.owner, &id) {
+        return Ok(Json(run.snapshot()).into_response());
+    }
+    let Some(others) = watched.others() else {
+        return Err(unknown(&id));
+    };
+    let mut found = others.find(&id, Some(caller.owner)).await;
+    match found.runs.pop() {
+        Some(run) => Ok(Json(run).into_response()),
+        None => Err(unknown_to_caller(&id, &found.reached)),
+    }
 }
 
 /// Ends the caller's run of this id, at all gateways; 404 if the caller has none, and no other gateway
@@ -118,19 +270,27 @@ pub(crate) async fn abort_own(
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> ControlResult {
-    let outcome = watched.registry.abort(caller.owner, &parse(&id)?);
+    let id = parse(&id)?;
+    let outcome = watched.registry.abort(caller.owner, &id);
     aborted(caller.owner, outcome, &id, &watched).await
 }
 
-/// Completes the caller's run of this id, because its work is done; 404 if the caller has none.
+/// Completes the caller's run of this id, at all gateways, because its work is done; 404 if the caller
+/// has none.
 pub(crate) async fn complete_own(
-    State(registry): State<RunRegistry>,
+    State(watched): State<Watched>,
     Extension(caller): Extension<Caller>,
     Path(id): Path<String>,
 ) -> ControlResult {
-    let run = registry.get(caller.owner, &parse(&id)?);
-    let run = run.ok_or_else(|| unknown(&id))?;
-    Ok(completed(&[run]))
+    let id = parse(&id)?;
+    let run = watched.registry.get(caller.owner, &id);
+    let runs: Vec<_> = run.into_iter().collect();
+    let owner = Some(caller.owner);
+    let (done, reached) = complete_everywhere(&watched, &runs, &id, owner).await;
+    match done.runs {
+        0 => Err(unknown_to_caller(&id, &reached)),
+        _ => Ok(completed(&done, |answer| reached.tell_caller(answer))),
+    }
 }
 
 /// Ends the live runs of the caller's session, at all gateways; the answer has those of this one.
@@ -151,7 +311,7 @@ pub(crate) async fn abort_own_session(
 async fn aborted(
     owner: Owner,
     outcome: AbortOutcome,
-    id: &str,
+    id: &RunId,
     watched: &Watched,
 ) -> ControlResult {
     match outcome {
@@ -161,8 +321,12 @@ async fn aborted(
         }
         AbortOutcome::Unknown => return Err(unknown(id)),
     }
-    let reach = watched.registry.reach(owner, &parse(id)?, REACH);
-    Ok(told(json!({ "aborted": true }), watched, reach).await)
+    let reach = watched.registry.reach(owner, id, REACH);
+    let answer = told(json!({ "aborted": true }), watched, reach).await;
+    if let Some(others) = watched.others() {
+        others.has_ended(id);
+    }
+    Ok(answer)
 }
 
 /// Answers, with `[replicas]` after the other gateways have carried it out, and says how many have; or
@@ -179,41 +343,33 @@ async fn told(
     Json(answer).into_response()
 }
 
-/// Completes each of `runs`, and says whether all have completed: 200 if they have now or had
-/// before, 202 with the work in flight of those that complete after it, and 200 with the reason of
-/// one that had ended otherwise.
-fn completed(runs: &[Run]) -> Response {
-    let (mut in_flight, mut ended) = (0, None);
-    for run in runs {
-        match run.complete() {
-            RunCompletion::Completed => {}
-            RunCompletion::Ended(reason) => ended = Some(reason),
-            // Work that has ended since completes the run in this moment.
-            _ => in_flight += run.in_flight().max(1),
-        }
-    }
-    if let Some(reason) = ended {
-        let answer = json!({ "completed": false, "reason": reason.as_str() });
-        return Json(answer).into_response();
-    }
-    if in_flight > 0 {
-        let answer = json!({ "completed": false, "in_flight": in_flight });
-        return (StatusCode::ACCEPTED, Json(answer)).into_response();
-    }
-    Json(json!({ "completed": true })).into_response()
+/// Completes these runs, which are here, and those of this id at other gateways, of all owners or of one.
+async fn complete_everywhere(
+    watched: &Watched,
+    runs: &[Run],
+    id: &RunId,
+    owner: Option<Owner>,
+) -> (Completion, Reached) {
+    let mut done = completion(runs);
+    let Some(others) = watched.others() else {
+        return (done, Reached::Alone);
+    };
+    let (elsewhere, reached) = others.complete(id, owner).await;
+    done.add(elsewhere);
+    others.has_ended(id);
+    (done, reached)
 }
 
-/// Finds the runs of this id, of all owners; 404 if there are none.
-fn known(registry: &RunRegistry, id: &str) -> Result<Vec<Run>, Refusal> {
-    let runs = registry.find(&parse(id)?);
-    match runs.is_empty() {
-        true => Err(unknown(id)),
-        false => Ok(runs),
-    }
+/// Says whether all runs have completed: 200 if they have now or had before, 202 with the work in flight
+/// of those that complete after it, and 200 with the reason of one that had ended otherwise.
+fn completed(done: &Completion, tell: impl Fn(&mut Value)) -> Response {
+    let (status, mut answer) = done.answer();
+    tell(&mut answer);
+    (status, Json(answer)).into_response()
 }
 
 /// Answers with a single run as an object, and with several as a list.
-fn shown(mut runs: Vec<RunSnapshot>) -> Response {
+fn shown<T: Serialize>(mut runs: Vec<T>) -> Response {
     match (runs.pop(), runs.is_empty()) {
         (Some(run), true) => Json(run).into_response(),
         (last, _) => {
@@ -223,9 +379,28 @@ fn shown(mut runs: Vec<RunSnapshot>) -> Response {
     }
 }
 
-fn unknown(id: &str) -> Refusal {
+fn unknown(id: &RunId) -> Refusal {
     let message = format!("no run {id} is known; an ended run is known for ten minutes");
     refusal(StatusCode::NOT_FOUND, "run_not_found", &message)
+}
+
+/// The refusal for a run that no gateway knows, as far as they were reached.
+fn unknown_to_operator(id: &RunId, reached: &Reached) -> Refusal {
+    let (status, Json(mut answer)) = unknown_to_caller(id, reached);
+    reached.tell_operator(&mut answer);
+    (status, Json(answer))
+}
+
+fn unknown_to_caller(id: &RunId, reached: &Reached) -> Refusal {
+    let (status, Json(mut answer)) = unknown(id);
+    if reached.is_partial() {
+        let message = format!(
+            "no run {id} is known here; not all other gateways answered, and one of them may have it"
+        );
+        answer["error"]["message"] = json!(message);
+    }
+    reached.tell_caller(&mut answer);
+    (status, Json(answer))
 }
 
 fn parse(id: &str) -> Result<RunId, Refusal> {

@@ -1,20 +1,27 @@
 use std::{sync::Arc, time::Duration};
 
-use tokio::time::Instant;
-use tower_agent::registry::store::{
-    Heard, NewsSubject, OwnerElsewhere, OwnerQuestion, Reach, Recalled, RunNews, RunQuestion,
-    RunStore, StoreFuture, StoreLost, StoredCooldowns,
+use tokio::{sync::broadcast, time::Instant};
+use tower_agent::{
+    RunId,
+    registry::store::{
+        Heard, NewsSubject, OwnerElsewhere, OwnerQuestion, Reach, Recalled, RunNews, RunQuestion,
+        RunStore, StoreFuture, StoreLost, StoredCooldowns,
+    },
 };
 
 use super::metrics::record_store_wait;
 
-/// Records how long each question to a store of runs takes, also one whose caller gives up.
+/// Records how long each question to a store of runs takes, also one whose caller gives up, and tells
+/// which ends are heard.
 #[derive(Debug)]
-pub(crate) struct TimedStore<S>(Arc<S>);
+pub(crate) struct TimedStore<S> {
+    store: Arc<S>,
+    ends: broadcast::Sender<RunId>,
+}
 
 impl<S> TimedStore<S> {
-    pub(crate) const fn new(store: Arc<S>) -> Self {
-        Self(store)
+    pub(crate) const fn new(store: Arc<S>, ends: broadcast::Sender<RunId>) -> Self {
+        Self { store, ends }
     }
 }
 
@@ -38,26 +45,34 @@ fn timed<T: 'static>(answer: StoreFuture<T>) -> StoreFuture<T> {
 
 impl<S: RunStore> RunStore for TimedStore<S> {
     fn ask(self: Arc<Self>, question: RunQuestion) -> StoreFuture<Result<Recalled, StoreLost>> {
-        timed(Arc::clone(&self.0).ask(question))
+        timed(Arc::clone(&self.store).ask(question))
     }
 
     fn ask_owner(
         self: Arc<Self>,
         question: OwnerQuestion,
     ) -> StoreFuture<Result<OwnerElsewhere, StoreLost>> {
-        timed(Arc::clone(&self.0).ask_owner(question))
+        timed(Arc::clone(&self.store).ask_owner(question))
     }
 
     fn tell(&self, news: RunNews) {
-        self.0.tell(news);
+        self.store.tell(news);
     }
 
     fn next(self: Arc<Self>) -> StoreFuture<Heard> {
-        Arc::clone(&self.0).next()
+        let heard = Arc::clone(&self.store).next();
+        Box::pin(async move {
+            let heard = heard.await;
+            if let Heard::Ended { run, .. } = &heard {
+                // Nobody may wait for one.
+                let _none = self.ends.send(run.id.clone());
+            }
+            heard
+        })
     }
 
     fn cooldowns(self: Arc<Self>) -> StoreFuture<Result<StoredCooldowns, StoreLost>> {
-        Arc::clone(&self.0).cooldowns()
+        Arc::clone(&self.store).cooldowns()
     }
 
     fn reach(
@@ -65,6 +80,6 @@ impl<S: RunStore> RunStore for TimedStore<S> {
         about: NewsSubject,
         wait: Duration,
     ) -> StoreFuture<Result<Reach, StoreLost>> {
-        Arc::clone(&self.0).reach(about, wait)
+        Arc::clone(&self.store).reach(about, wait)
     }
 }

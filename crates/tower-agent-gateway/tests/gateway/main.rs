@@ -42,6 +42,7 @@ mod public_reports;
 mod random_load;
 mod reload;
 mod replicas;
+mod replicas_routes;
 mod shutdown;
 mod stop;
 mod sub_agents;

@@ -21,7 +21,8 @@ async fn resume(all: &EventFeed, last: Option<&str>) -> Response {
     if let Some(last) = last {
         headers.insert("last-event-id", last.parse().unwrap());
     }
-    events(State(all.clone()), headers).await
+    let last = headers.get("last-event-id").filter(|id| !id.is_empty());
+    own_events(all.clone(), last.map(|id| id.to_str().unwrap()))
 }
 
 fn all_of(registry: &RunRegistry) -> (EventFeed, watch::Sender<bool>) {
@@ -219,7 +220,7 @@ fn an_end_that_another_thread_sends_before_the_shutdown_is_told() {
     for _ in 0..5_000 {
         let registry = RunRegistry::new();
         let (all, stop) = all_of(&registry);
-        let mut events = pin!(all.stream(None));
+        let mut events = pin!(all.stream(None).1);
         open(&registry, 0..1);
         assert!(matches!(events.next().now_or_never(), Some(Some(_))));
         let shutdown = std::thread::spawn(move || {
@@ -237,4 +238,55 @@ fn an_end_that_another_thread_sends_before_the_shutdown_is_told() {
         shutdown.join().unwrap();
         assert!(told);
     }
+}
+
+fn relayed(answer: &EventsAnswer) -> Vec<u64> {
+    answer.events.iter().map(|event| event.number).collect()
+}
+
+#[tokio::test]
+async fn another_gateway_gets_the_events_in_parts_and_is_told_how_many_it_lost() {
+    let registry = RunRegistry::new();
+    let (all, _stop) = all_of(&registry);
+    let nothing = all.answer(Some(0), None);
+    assert_eq!(
+        (relayed(&nothing), nothing.position, nothing.more),
+        (vec![], 0, false)
+    );
+    let many = RunRegistry::EVENTS + 100;
+    open(&registry, 0..many);
+    let (mut seen, mut last, mut lost) = (Vec::new(), 0, 0);
+    loop {
+        let answer = all.answer(Some(last), None);
+        assert!(answer.events.len() <= RELAYED);
+        seen.extend(relayed(&answer));
+        (last, lost) = (answer.position, lost + answer.lost);
+        if !answer.more {
+            break;
+        }
+    }
+    assert_eq!(lost, 100);
+    assert_eq!(seen, (101..=many as u64).collect::<Vec<_>>());
+    let none = all.answer(Some(last), None);
+    assert_eq!(
+        (relayed(&none), none.lost, none.position),
+        (vec![], 0, many as u64)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_observer_elsewhere_begins_with_now_or_with_a_gateway_that_came_after_it() {
+    let registry = RunRegistry::new();
+    let (all, _stop) = all_of(&registry);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    open(&registry, 0..3);
+    let begins = |since: Option<u64>| {
+        let answer = all.answer(None, since);
+        (relayed(&answer), answer.position)
+    };
+    assert_eq!(begins(Some(5_000)), (vec![], 3));
+    assert_eq!(begins(Some(20_000)), (vec![1, 2, 3], 3));
+    assert_eq!(begins(None), (vec![1, 2, 3], 3));
+    // A number of a gateway that ran before.
+    assert_eq!(relayed(&all.answer(Some(7), Some(0))), [1, 2, 3]);
 }
