@@ -142,7 +142,7 @@ use tower_service::Service;
 use crate::{
     attempt::{
         AttemptBody, AttemptPolicy, AttemptSettings, Attempts, Backoff, Candidate, Denial, Permit,
-        RequestTemplate, RetryBudget,
+        RequestTemplate, RetryBudget, Tried,
     },
     body::ReplayBody,
     error::BoxError,
@@ -197,6 +197,15 @@ impl RetryBudgetLayer {
     #[must_use]
     pub const fn max_body(mut self, bytes: usize) -> Self {
         self.settings.max_body = bytes;
+        self
+    }
+
+    /// Sets a hook after every attempt: see
+    /// [`RetryBudget::after_attempt`](crate::RetryBudget::after_attempt).
+    #[must_use]
+    pub fn after_attempt(mut self, hook: impl Fn(&Tried) + Send + Sync + 'static) -> Self {
+        let budget = self.settings.budget.clone();
+        self.settings.budget = budget.after_attempt(hook);
         self
     }
 

@@ -206,6 +206,14 @@ impl RunRegistry {
         runs
     }
 
+    /// The number of the registry's last event so far; 0 before the first.
+    ///
+    /// Read it before a list of runs: the events with higher numbers tell what changes in the list.
+    #[must_use]
+    pub fn last_event(&self) -> u64 {
+        self.state.last_event()
+    }
+
     /// Snapshots of all runs that live or are remembered, in no order.
     ///
     /// Each run costs a snapshot. For many runs, [`page`](Self::page) returns a part of them,

@@ -159,6 +159,11 @@ impl RegistryState {
         self.closed.load(Ordering::SeqCst)
     }
 
+    /// The number of the last event.
+    pub(super) fn last_event(&self) -> u64 {
+        *self.sequence.lock()
+    }
+
     /// Completes idle runs, ends runs past a deadline, and forgets expired ended runs. Does nothing
     /// while no shard is due.
     pub(crate) fn tidy(&self) {

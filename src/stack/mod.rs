@@ -70,7 +70,7 @@ use std::time::Duration;
 use tower_layer::{Layer, Stack};
 
 use crate::{
-    attempt::{Candidate, RetryBudget, strip_hop},
+    attempt::{Candidate, RetryBudget, Tried, strip_hop},
     layers::{
         hard_ceiling::HardCeilingLayer, loop_guard::LoopGuardLayer,
         model_fallback::ModelFallbackLayer, owner_cap::OwnerCapLayer, pump::PumpLayer,
@@ -385,6 +385,17 @@ impl<Side> AgentStack<Side> {
     #[must_use]
     pub fn retry(mut self, budget: impl Into<RetryBudgetLayer>) -> Self {
         self.retry = Some(budget.into());
+        self
+    }
+
+    /// Calls `hook` after every attempt: see [`RetryBudget::after_attempt`].
+    ///
+    /// Call this method after [`retry`](Self::retry), which sets the budget with the hook of that.
+    #[must_use]
+    pub fn after_attempt(mut self, hook: impl Fn(&Tried) + Send + Sync + 'static) -> Self {
+        let retry = self.retry.take();
+        let retry = retry.unwrap_or_else(|| once().into());
+        self.retry = Some(retry.after_attempt(hook));
         self
     }
 

@@ -177,7 +177,8 @@ fn stacks(config: &Config, watched: &Watched) -> Result<Stacks, BoxError> {
     }
     // The store and its settings are those of the first configuration.
     let replicas = watched.peers.as_ref().map(|peers| &peers.settings);
-    Stacks::new(config, registry, cooldowns, replicas, watched.is_traced)
+    let (journal, is_traced) = (&watched.journal, watched.is_traced);
+    Stacks::new(config, registry, cooldowns, replicas, journal, is_traced)
 }
 
 /// The task of a watchdog, which ends with the registry.

@@ -52,6 +52,7 @@ mod config;
 pub mod demo;
 mod http;
 mod http_client;
+mod journal;
 mod probe;
 mod routes;
 mod runs;

@@ -36,7 +36,7 @@ impl Callers {
     pub(crate) fn new(auth: &Auth) -> Self {
         let mut named = HashSet::new();
         for key in auth.keys.iter().filter(|key| named.insert(&key.name)) {
-            tracing::info!(name = %key.name, owner = %owner(key), "caller configured");
+            tracing::info!(name = %key.name, owner = %owner_of_name(&key.name), "caller configured");
         }
         Self(auth.keys.clone().into())
     }
@@ -58,7 +58,7 @@ impl Callers {
         });
         found.map(|key| Caller {
             name: Arc::clone(&key.name),
-            owner: owner(key),
+            owner: owner_of_name(&key.name),
         })
     }
 }
@@ -67,8 +67,8 @@ impl Callers {
 ///
 /// No header can hold the NUL. Otherwise a caller of a gateway without `[auth]`, which chooses its
 /// credential, could send a name, and its runs would be those of that key once `[auth]` is loaded.
-fn owner(key: &Key) -> Owner {
-    Owner::of(&[b"\0", key.name.as_bytes()].concat())
+pub(crate) fn owner_of_name(name: &str) -> Owner {
+    Owner::of(&[b"\0", name.as_bytes()].concat())
 }
 
 /// The owner of a request's run: the caller that its key identified, else its credential.

@@ -17,7 +17,7 @@ mod upload;
 
 pub(crate) use self::{
     buffered_uploads::{BufferedUploads, HeldBytes, HeldLimits},
-    callers::{Caller, Callers, owner_of},
+    callers::{Caller, Callers, owner_of, owner_of_name},
     check_layer::CheckLayer,
     cors::cors_layer,
     host_check::HostCheck,

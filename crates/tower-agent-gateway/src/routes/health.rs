@@ -7,6 +7,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use serde_json::json;
+use tower_agent::RunRegistry;
 
 use crate::runs::SharedStore;
 
@@ -14,13 +15,19 @@ use crate::runs::SharedStore;
 pub(super) const LOST: &str = "lost";
 
 /// Answers 200: with `ok`, or as JSON if the request accepts it by name.
-pub(crate) async fn show(State(peers): State<Option<SharedStore>>, headers: HeaderMap) -> Response {
+pub(crate) async fn show(
+    State((peers, registry)): State<(Option<SharedStore>, RunRegistry)>,
+    headers: HeaderMap,
+) -> Response {
     if !accepts_json(&headers) {
         return "ok\n".into_response();
     }
     let mut health = json!({ "status": "ok" });
     if let Some(peers) = &peers {
         health["replicas"] = json!(if peers.is_up() { "up" } else { LOST });
+    }
+    if registry.frozen().all {
+        health["frozen"] = json!(true);
     }
     Json(health).into_response()
 }

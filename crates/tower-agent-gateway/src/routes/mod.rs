@@ -3,13 +3,20 @@
 //! The forwarded operations go to the stacks. What needs no model is answered here: runs, cooldowns,
 //! events, metrics, the list of models, and the errors for unknown paths.
 
+mod bulk;
+mod candidates;
 mod cooldowns;
+mod ends;
 mod events;
+mod freeze;
 mod health;
 mod metrics;
+mod names;
+mod openapi;
 mod queries;
 mod replicas;
 mod runs;
+mod selection;
 mod unknown_route;
 
 use std::sync::Arc;
@@ -17,7 +24,7 @@ use std::sync::Arc;
 use axum::{
     Json, Router,
     extract::FromRef,
-    routing::{get, post},
+    routing::{MethodRouter, get, post, put},
 };
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
@@ -25,13 +32,14 @@ use tower_agent::{Cooldowns, RunRegistry, config::CandidateTable};
 
 pub(crate) use self::replicas::answers;
 
-use self::{events::EventFeed, replicas::OtherGateways};
+use self::{events::EventFeed, names::OwnerNames, replicas::OtherGateways};
 use crate::{
     config::Config,
     http::{
         BufferedUploads, Callers, CheckLayer, HeldBytes, HeldLimits, HostCheck, Operator,
         OriginCheck, UploadLayer, api, cors_layer,
     },
+    journal::Journal,
     runs::{Runs, SharedStore},
     stacks::{Gateway, RunAssignment},
     telemetry,
@@ -54,6 +62,12 @@ pub(crate) struct Watched {
     pub(crate) is_traced: bool,
     /// The store that the runs share with other gateways.
     pub(crate) peers: Option<SharedStore>,
+    /// The attempts and ends of late.
+    pub(crate) journal: Journal,
+    /// The names of the owners with keys.
+    names: OwnerNames,
+    /// The candidates of the configuration.
+    candidates: Arc<[String]>,
     /// The task that answers those.
     pub(crate) answering: Option<Answering>,
 }
@@ -92,6 +106,9 @@ impl Watched {
             held: HeldBytes::default(),
             is_traced: config.telemetry.is_some(),
             peers: runs.peers().cloned(),
+            journal: Journal::default(),
+            names: OwnerNames::default(),
+            candidates: Arc::default(),
             answering: None,
         }
     }
@@ -109,7 +126,10 @@ impl FromRef<Watched> for RunRegistry {
 }
 
 /// Builds the routes of one configuration.
-pub(crate) fn routes(gateway: Gateway, watched: Watched, config: &Config) -> Router {
+pub(crate) fn routes(gateway: Gateway, mut watched: Watched, config: &Config) -> Router {
+    watched.names = OwnerNames::of(config.auth.as_ref());
+    let candidates = config.agent.candidate_tables().iter();
+    watched.candidates = candidates.map(|it| it.label().to_owned()).collect();
     // One call of `layer` for each group of routes, because axum boxes a route once more per call.
     let open_to = |app: Router, origins: OriginCheck| {
         app.layer((
@@ -125,7 +145,7 @@ pub(crate) fn routes(gateway: Gateway, watched: Watched, config: &Config) -> Rou
         .route("/", get(|| async { GREETING }))
         .route(
             "/healthz",
-            get(health::show).with_state(watched.peers.clone()),
+            get(health::show).with_state((watched.peers.clone(), watched.registry.clone())),
         )
         .method_not_allowed_fallback(unknown_route::method_not_allowed)
         .merge(operator_routes(watched, operator));
@@ -170,37 +190,56 @@ fn caller_routes(gateway: Gateway, watched: &Watched, config: &Config) -> Router
 
 /// The operator's routes, which act across owners.
 fn operator_routes(watched: Watched, operator: Operator) -> Router {
-    let state = watched.clone();
+    let routes = operator_table(watched).into_iter();
+    routes
+        .fold(Router::new(), |app, (path, route)| app.route(path, route))
+        .method_not_allowed_fallback(unknown_route::method_not_allowed)
+        .layer(CheckLayer(operator))
+}
+
+/// The operator's routes by their paths; `openapi.json` describes them.
+fn operator_table(watched: Watched) -> Vec<(&'static str, MethodRouter)> {
     let Watched {
         registry,
         cooldowns,
         held,
         peers,
         ..
-    } = watched;
-    Router::new()
-        .route("/runs", get(runs::list))
-        .route("/runs/{id}", get(runs::show))
-        .route("/runs/{id}/wait", get(runs::wait))
-        .route("/runs/{id}/abort", post(runs::abort))
-        .route("/runs/{id}/complete", post(runs::complete))
-        .route("/sessions/{id}/abort", post(runs::abort_session))
-        .route("/events", get(events::events))
-        .with_state(state)
-        .route(
-            "/metrics",
-            get(metrics::show).with_state((registry, held, peers)),
-        )
-        .route(
-            "/cooldowns",
-            get(cooldowns::list).with_state(cooldowns.clone()),
-        )
-        .route(
-            "/cooldowns/{candidate}/clear",
-            post(cooldowns::clear).with_state(cooldowns),
-        )
-        .method_not_allowed_fallback(unknown_route::method_not_allowed)
-        .layer(CheckLayer(operator))
+    } = watched.clone();
+    let of_runs = vec![
+        ("/runs", get(runs::list)),
+        ("/runs/{id}", get(runs::show)),
+        ("/runs/{id}/wait", get(runs::wait)),
+        ("/runs/{id}/abort", post(runs::abort)),
+        ("/runs/{id}/complete", post(runs::complete)),
+        ("/sessions/{id}/abort", post(runs::abort_session)),
+        ("/abort", post(bulk::abort)),
+        (
+            "/freeze",
+            get(freeze::show).put(freeze::freeze).delete(freeze::thaw),
+        ),
+        (
+            "/freeze/{owner}",
+            put(freeze::freeze_owner).delete(freeze::thaw_owner),
+        ),
+        ("/ends", get(ends::show)),
+        ("/candidates", get(candidates::list)),
+        ("/events", get(events::events)),
+    ];
+    let of_runs = of_runs.into_iter();
+    let of_runs = of_runs.map(|(path, route)| (path, route.with_state(watched.clone())));
+    let clear = post(cooldowns::clear).with_state(cooldowns.clone());
+    of_runs
+        .chain([
+            (
+                "/metrics",
+                get(metrics::show).with_state((registry, held, peers)),
+            ),
+            ("/cooldowns", get(cooldowns::list).with_state(cooldowns)),
+            ("/cooldowns/{candidate}/clear", clear),
+            ("/openapi.json", get(openapi::show)),
+        ])
+        .collect()
 }
 
 /// The list of models, with the fields of both dialects, for every SDK.
@@ -228,4 +267,30 @@ fn list(candidates: &[CandidateTable]) -> Value {
         "first_id": candidates.first().map(CandidateTable::label),
         "last_id": candidates.last().map(CandidateTable::label),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    //! covers: H11
+
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// A path on one side alone fails here; a method, in `tests/gateway/operator.rs`.
+    #[tokio::test]
+    async fn the_description_has_the_operators_paths_and_no_others() {
+        let text = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"";
+        let config = Config::parse(text, "test").unwrap();
+        let watched = Watched::new(&config, &Runs::new());
+        let routed: BTreeSet<_> = operator_table(watched).iter().map(|it| it.0).collect();
+        let described: Value = serde_json::from_str(openapi::OPENAPI).unwrap();
+        let paths = described["paths"].as_object().unwrap().iter();
+        let of_operator = paths.filter(|(_, item)| {
+            let mut operations = item.as_object().unwrap().values();
+            operations.any(|operation| operation["tags"][0] == "operator")
+        });
+        let described: BTreeSet<_> = of_operator.map(|(path, _)| path.as_str()).collect();
+        assert_eq!(routed, described);
+    }
 }

@@ -8,7 +8,11 @@ use std::{fmt::Display, str::FromStr, time::Duration};
 use serde::{Deserialize, Deserializer, de::Error};
 use tower_agent::{RunRegistry, registry::RunCursor};
 
-use super::replicas::Positions;
+use super::{
+    names::OwnerNames,
+    replicas::Positions,
+    selection::{RunOrder, RunState, Selection},
+};
 
 /// The default number of runs on a page.
 const PAGE: usize = 100;
@@ -23,11 +27,32 @@ const MAX_WAIT: Duration = Duration::from_secs(600);
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct PageQuery {
+    pub(super) state: Option<RunState>,
+    /// The name of a key, or what the library prints of an owner.
+    pub(super) owner: Option<String>,
+    pub(super) session: Option<String>,
+    pub(super) candidate: Option<String>,
+    pub(super) reason: Option<String>,
+    pub(super) sort: RunOrder,
     #[serde(deserialize_with = "page_size")]
     pub(super) limit: usize,
     #[serde(deserialize_with = "cursor")]
     pub(super) after: Option<PageStart>,
     pub(super) replicas: Option<Replicas>,
+}
+
+impl PageQuery {
+    /// Which runs the list shows.
+    pub(super) fn selection(&self, names: &OwnerNames) -> Selection {
+        Selection {
+            state: self.state,
+            owner: self.owner.as_deref().map(|text| names.printed(text)),
+            session: self.session.clone(),
+            candidate: self.candidate.clone(),
+            reason: self.reason.clone(),
+            older_than_ms: None,
+        }
+    }
 }
 
 /// Where a page begins.
@@ -64,6 +89,12 @@ pub(super) struct WaitQuery {
 impl Default for PageQuery {
     fn default() -> Self {
         Self {
+            state: None,
+            owner: None,
+            session: None,
+            candidate: None,
+            reason: None,
+            sort: RunOrder::Started,
             limit: PAGE,
             after: None,
             replicas: None,
@@ -140,9 +171,26 @@ mod tests {
                 limit,
                 after,
                 replicas,
+                ..PageQuery::default()
             };
             assert_eq!(read(query), Ok(page), "{query:?}");
         }
+    }
+
+    #[test]
+    fn what_a_list_shows_is_read() {
+        let query = "state=open&owner=coder&session=s&candidate=m&reason=aborted&sort=silent";
+        let page = read::<PageQuery>(query).unwrap();
+        assert_eq!(page.sort, RunOrder::Silent);
+        let wanted = Selection {
+            state: Some(RunState::Open),
+            owner: Some("coder".to_owned()),
+            session: Some("s".to_owned()),
+            candidate: Some("m".to_owned()),
+            reason: Some("aborted".to_owned()),
+            older_than_ms: None,
+        };
+        assert_eq!(page.selection(&OwnerNames::default()), wanted);
     }
 
     #[test]

@@ -28,8 +28,9 @@ use super::{
     queries::{PageQuery, PageStart, WaitQuery},
     replicas::{
         Completion, ControlAnswer, ControlQuestion, OtherGateways, Page, Positions, Reached,
-        completion, merge, page_of,
+        completion, merge, merge_sorted, page_of, raw,
     },
+    selection::{RunOrder, Selection},
 };
 use crate::http::Caller;
 
@@ -44,23 +45,32 @@ const LONGEST_LOOK: Duration = Duration::from_secs(1);
 type ControlResult = Result<Response, Refusal>;
 
 /// A status of 4xx, and the error as JSON.
-type Refusal = (StatusCode, Json<Value>);
+pub(super) type Refusal = (StatusCode, Json<Value>);
 
-/// Lists a page of all runs, newest first; `next` is the next page's cursor.
+/// Lists a page of the runs that are wanted, newest first, or the first of them in another order; `next`
+/// is the next page's cursor.
 pub(crate) async fn list(
     State(watched): State<Watched>,
     page: Result<Query<PageQuery>, QueryRejection>,
 ) -> ControlResult {
     let Query(page) = page.map_err(bad)?;
+    if page.sort != RunOrder::Started && page.after.is_some() {
+        return Err(bad("after: goes with `sort=started` alone"));
+    }
+    // Before the list: events with higher numbers tell what changes in it.
+    let sequence = watched.registry.last_event();
+    let wanted = List {
+        selection: page.selection(&watched.names),
+        sort: page.sort,
+        limit: page.limit,
+    };
     let others = watched.others().filter(|_| page.replicas.is_some());
-    let list = match (page.after, others) {
-        (None, None) => own_page(&watched, None, page.limit),
-        (Some(PageStart::Own(after)), None) => own_page(&watched, Some(after), page.limit),
-        (None, Some(others)) => {
-            all_pages(&watched, &others, Positions::default(), page.limit).await
-        }
+    let mut list = match (page.after, others) {
+        (None, None) => own_page(&watched, None, &wanted),
+        (Some(PageStart::Own(after)), None) => own_page(&watched, Some(after), &wanted),
+        (None, Some(others)) => all_pages(&watched, &others, Positions::default(), wanted).await,
         (Some(PageStart::All(after)), Some(others)) => {
-            all_pages(&watched, &others, after, page.limit).await
+            all_pages(&watched, &others, after, wanted).await
         }
         (Some(PageStart::All(_)), None) => {
             return Err(bad(
@@ -73,13 +83,29 @@ pub(crate) async fn list(
             ));
         }
     };
+    list["registry_sequence"] = json!(sequence);
     Ok(Json(list).into_response())
 }
 
-fn own_page(watched: &Watched, after: Option<RunCursor>, limit: usize) -> Value {
-    let page = watched.registry.page(after, limit);
-    let mut list = json!({ "runs": page.runs });
-    if let Some(next) = page.next {
+/// What a list shows.
+struct List {
+    selection: Selection,
+    sort: RunOrder,
+    limit: usize,
+}
+
+fn own_page(watched: &Watched, after: Option<RunCursor>, wanted: &List) -> Value {
+    let after = after.and_then(|after| after.to_string().parse().ok());
+    let List {
+        selection,
+        sort,
+        limit,
+    } = wanted;
+    let row = |run: &RunSnapshot| raw(&watched.names.row(run));
+    let page = page_of(&watched.registry, after, *limit, selection, *sort, row);
+    let next = page.next();
+    let mut list = json!({ "runs": page.into_rows() });
+    if let Some(next) = next {
         list["next"] = json!(next.to_string());
     }
     list
@@ -90,12 +116,21 @@ async fn all_pages(
     watched: &Watched,
     others: &OtherGateways,
     after: Positions,
-    limit: usize,
+    wanted: List,
 ) -> Value {
-    let own = page_of(&watched.registry, after.of(others.own_id()), limit);
+    let List {
+        selection,
+        sort,
+        limit,
+    } = wanted;
+    let own_after = after.of(others.own_id());
+    let row = |run: &RunSnapshot| raw(run);
+    let own = page_of(&watched.registry, own_after, limit, &selection, sort, row);
     let question = ControlQuestion::List {
         limit,
         after: after.clone(),
+        wanted: selection,
+        sort,
     };
     let is_it = |answer| match answer {
         ControlAnswer::Page(page) => Some(page),
@@ -112,13 +147,32 @@ async fn all_pages(
         id: answer.id,
         page: answer.answer,
     });
-    let (runs, next) = merge(pages.chain([own]).collect(), &after, limit);
-    let mut list = json!({ "runs": runs });
+    let pages = pages.chain([own]).collect();
+    let (runs, next) = match sort {
+        RunOrder::Started => merge(pages, &after, limit),
+        _ => (merge_sorted(pages, limit), None),
+    };
+    let runs = runs.into_iter().map(|run| watched.names.named(run));
+    let mut list = json!({ "runs": runs.collect::<Vec<_>>() });
     if let Some(next) = next {
         list["next"] = json!(next.to_string());
     }
     asked.reached.tell_operator(&mut list);
     list
+}
+
+/// A run with its work in flight and its last attempts.
+fn detail(watched: &Watched, run: &Run) -> Value {
+    let snapshot = run.snapshot();
+    let attempts = snapshot
+        .owner
+        .map(|owner| watched.journal.attempts(owner, &snapshot.run));
+    let mut row = watched.names.row(&snapshot);
+    let work = run.work();
+    let work = work.iter().map(|work| watched.names.row(work));
+    row["work"] = json!(work.collect::<Vec<_>>());
+    row["attempts_of_late"] = json!(attempts.unwrap_or_default());
+    row
 }
 
 /// Shows the runs of this id, of all owners. Those that this gateway does not know are asked for at
@@ -127,7 +181,9 @@ pub(crate) async fn show(State(watched): State<Watched>, Path(id): Path<String>)
     let id = parse(&id)?;
     let runs = watched.registry.find(&id);
     if !runs.is_empty() {
-        return Ok(shown(runs.iter().map(Run::snapshot).collect()));
+        return Ok(shown(
+            runs.iter().map(|run| detail(&watched, run)).collect(),
+        ));
     }
     let Some(others) = watched.others() else {
         return Err(unknown(&id));
@@ -135,7 +191,10 @@ pub(crate) async fn show(State(watched): State<Watched>, Path(id): Path<String>)
     let found = others.find(&id, None).await;
     match found.runs.is_empty() {
         true => Err(unknown_to_operator(&id, &found.reached)),
-        false => Ok(shown(found.runs)),
+        false => {
+            let runs = found.runs.into_iter().map(|run| watched.names.named(run));
+            Ok(shown(runs.collect()))
+        }
     }
 }
 
@@ -407,7 +466,7 @@ fn parse(id: &str) -> Result<RunId, Refusal> {
     id.parse().map_err(bad)
 }
 
-fn bad(error: impl std::fmt::Display) -> Refusal {
+pub(super) fn bad(error: impl std::fmt::Display) -> Refusal {
     refusal(
         StatusCode::BAD_REQUEST,
         "invalid_request_error",
@@ -415,7 +474,7 @@ fn bad(error: impl std::fmt::Display) -> Refusal {
     )
 }
 
-fn refusal(status: StatusCode, code: &str, message: &str) -> Refusal {
+pub(super) fn refusal(status: StatusCode, code: &str, message: &str) -> Refusal {
     let error = json!({ "message": message, "type": "invalid_request_error", "code": code });
     (status, Json(json!({ "error": error })))
 }

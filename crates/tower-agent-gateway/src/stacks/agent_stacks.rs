@@ -23,6 +23,7 @@ use crate::{
     config::{Config, Health, Replicas},
     http::{Caller, owner_of, stall_status},
     http_client::http_client,
+    journal::Journal,
     telemetry::{TraceParent, name_attempt},
 };
 
@@ -56,6 +57,7 @@ impl Stacks {
         registry: &RunRegistry,
         cooldowns: &Cooldowns,
         replicas: Option<&Replicas>,
+        journal: &Journal,
         is_traced: bool,
     ) -> Result<Self, BoxError> {
         let client = http_client(&config.proxy)?;
@@ -77,7 +79,7 @@ impl Stacks {
             .limits(&config.agent)
             .always_count()
             .responses(|layer| layer.error_status(stall_status))
-            .runs(|layer| runs(layer, config));
+            .runs(|layer| runs(layer, config, journal.clone()));
         let stack = match replicas {
             Some(replicas) => stack.run_store(|layer| replicas.layer(layer)),
             None => stack,
@@ -93,13 +95,18 @@ impl Stacks {
             let own = name.and_then(|name| auth.caps_of.get(name));
             Some(*own.unwrap_or(&auth.caps))
         };
+        let noted = |stack: AgentStack<Server>| {
+            let journal = journal.clone();
+            stack.after_attempt(move |tried| journal.tried(tried))
+        };
         let of_agent = |name: &str| {
             let stack = stack.clone().for_agent(&config.agent, name);
-            (name.to_owned(), service(&capped(stack, caps(Some(name)))))
+            let stack = capped(stack, caps(Some(name)));
+            (name.to_owned(), service(&noted(stack)))
         };
         Ok(Self {
             of_agents: config.agent.agents().map(of_agent).collect(),
-            of_others: service(&capped(stack.clone(), caps(None))),
+            of_others: service(&noted(capped(stack.clone(), caps(None)))),
             has_keys: config.auth.is_some(),
         })
     }
@@ -143,9 +150,13 @@ where
     BoxCloneSyncService::new(service.map_response(|answer| answer.map(Body::new)))
 }
 
-fn runs(layer: RunLayer, config: &Config) -> RunLayer {
+fn runs(layer: RunLayer, config: &Config, journal: Journal) -> RunLayer {
     let excerpts = config.watchdog.as_ref().map_or(0, |it| it.excerpts);
-    let layer = layer.keep_excerpts(excerpts as usize).on_end(log);
+    let layer = layer.keep_excerpts(excerpts as usize);
+    let layer = layer.on_end(move |call| {
+        journal.ended(call);
+        log(call);
+    });
     layer.owner_by(|parts: &Parts| owner_of(&parts.extensions, &parts.headers))
 }
 

@@ -36,6 +36,7 @@ mod loops;
 mod metrics;
 #[path = "../../../../tests/support/net/mod.rs"]
 mod net;
+mod operator;
 mod progress;
 mod prompts;
 mod public_reports;

@@ -8,17 +8,19 @@ use serde_json::{
     Value, json,
     value::{RawValue, to_raw_value},
 };
-use tower_agent::{
-    Run, RunId, RunRegistry, RunSnapshot,
-    registry::{RunCursor, RunPlace},
-    run::RunCompletion,
-};
+use tower_agent::{Run, RunId, RunRegistry, RunSnapshot, registry::RunCursor, run::RunCompletion};
 
 use super::question::{
     CompletionAnswer, ControlAnswer, ControlQuestion, FoundRun, OwnerDigest, PageAnswer, PageRow,
     read, write,
 };
-use crate::routes::{Watched, events::EventFeed, queries::MAX_PAGE};
+use crate::routes::{
+    Watched,
+    bulk::carry_out,
+    events::EventFeed,
+    queries::MAX_PAGE,
+    selection::{RunOrder, Selection},
+};
 
 /// The most bytes of the runs on a page: an answer has at most 4 MiB.
 const MAX_BYTES: usize = 3 * 1024 * 1024;
@@ -56,9 +58,19 @@ impl Answering {
     /// Carries out what is asked; `None` if it makes no sense.
     fn carry_out(&self, question: ControlQuestion) -> Option<ControlAnswer> {
         Some(match question {
-            ControlQuestion::List { limit, after } => {
+            ControlQuestion::List {
+                limit,
+                after,
+                wanted,
+                sort,
+            } => {
                 let after = after.of(&self.id);
-                ControlAnswer::Page(page_of(&self.registry, after, limit))
+                let page = page_of(&self.registry, after, limit, &wanted, sort, shared);
+                ControlAnswer::Page(page)
+            }
+            ControlQuestion::Abort { wanted, dry_run } => {
+                let ended = carry_out(&self.registry, &wanted, dry_run);
+                ControlAnswer::Aborted(ended.iter().map(raw).collect())
             }
             ControlQuestion::Show { run, owner } => {
                 let runs = self.find(&run, owner)?;
@@ -90,33 +102,73 @@ impl Answering {
     }
 }
 
-/// A page of the registry's runs behind this position.
-pub(crate) fn page_of(registry: &RunRegistry, after: Option<u64>, limit: usize) -> PageAnswer {
+/// A page of those of the registry's runs that are wanted, behind this position; `show` makes a row. In
+/// another order than the usual one there is one page, of the first.
+pub(crate) fn page_of(
+    registry: &RunRegistry,
+    after: Option<u64>,
+    limit: usize,
+    wanted: &Selection,
+    sort: RunOrder,
+    show: impl Fn(&RunSnapshot) -> Box<RawValue>,
+) -> PageAnswer {
+    let limit = limit.clamp(1, MAX_PAGE);
+    let is_sorted = sort != RunOrder::Started;
     let number = |cursor: RunCursor| cursor.to_string().parse().unwrap_or(0);
-    let after = after.and_then(|after| after.to_string().parse().ok());
-    let page = registry.page(after, limit.min(MAX_PAGE));
-    let row = |(run, place): (&RunSnapshot, &RunPlace)| PageRow {
-        position: number(place.cursor),
-        age_us: u64::try_from(place.age.as_micros()).unwrap_or(u64::MAX),
-        run: shared(run),
+    let mut after: Option<RunCursor> = after.and_then(|after| after.to_string().parse().ok());
+    let (mut start, mut rows, mut bytes, mut more) = (None, Vec::new(), 0, false);
+    let least = if is_sorted || *wanted != Selection::default() {
+        MAX_PAGE
+    } else {
+        limit
     };
-    let mut bytes = 0;
-    let rows = page.runs.iter().zip(&page.places).map(row);
-    let mut is_room_for = |row: &PageRow| {
-        let is_first = bytes == 0;
-        bytes += row.run.get().len();
-        is_first || bytes <= MAX_BYTES
-    };
-    let rows: Vec<_> = rows.take_while(&mut is_room_for).collect();
+    'pages: loop {
+        let page = registry.page(after, least);
+        start.get_or_insert(page.start);
+        for (run, place) in page.runs.iter().zip(&page.places) {
+            if !wanted.fits(run) {
+                continue;
+            }
+            if !is_sorted && rows.len() == limit {
+                more = true;
+                break 'pages;
+            }
+            let row = PageRow {
+                position: number(place.cursor),
+                age_us: u64::try_from(place.age.as_micros()).unwrap_or(u64::MAX),
+                key: sort.key(run),
+                run: show(run),
+            };
+            bytes += row.run.get().len();
+            if !is_sorted && bytes > MAX_BYTES && !rows.is_empty() {
+                more = true;
+                break 'pages;
+            }
+            rows.push(row);
+        }
+        let is_full = !is_sorted && rows.len() == limit && *wanted == Selection::default();
+        match page.next {
+            Some(_) if is_full => {
+                more = true;
+                break;
+            }
+            Some(next) => after = Some(next),
+            None => break,
+        }
+    }
+    if is_sorted {
+        rows.sort_by(|one, other| one.key.before(&other.key));
+        rows.truncate(limit);
+    }
     PageAnswer {
-        more: page.next.is_some() || rows.len() < page.runs.len(),
-        start: number(page.start),
+        more,
+        start: start.map_or(0, number),
         rows,
     }
 }
 
 /// A run as other gateways get it: without what was said in it, which never goes into the store.
-fn shared(run: &RunSnapshot) -> Box<RawValue> {
+pub(crate) fn shared(run: &RunSnapshot) -> Box<RawValue> {
     let mut run = serde_json::to_value(run).unwrap_or_default();
     without_texts(&mut run);
     raw(&run)

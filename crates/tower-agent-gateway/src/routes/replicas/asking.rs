@@ -9,7 +9,10 @@ use tower_agent::{Owner, RunId};
 use super::question::{
     CompletionAnswer, ControlAnswer, ControlQuestion, FoundRun, OwnerDigest, read, write,
 };
-use crate::{routes::health::LOST, runs::SharedStore};
+use crate::{
+    routes::{health::LOST, selection::Selection},
+    runs::SharedStore,
+};
 
 /// How long an answer waits for other gateways that are silent.
 const WAIT: Duration = Duration::from_millis(500);
@@ -148,6 +151,28 @@ impl OtherGateways {
             have_ended,
             reached: asked.reached,
         }
+    }
+
+    /// Ends the open runs of other gateways that are wanted, or says which these are.
+    pub(crate) async fn abort(&self, wanted: &Selection, dry_run: bool) -> (Vec<Value>, Reached) {
+        let question = ControlQuestion::Abort {
+            wanted: wanted.clone(),
+            dry_run,
+        };
+        let is_it = |answer| match answer {
+            ControlAnswer::Aborted(runs) => Some(runs),
+            _ => None,
+        };
+        let asked = self.ask(&question, is_it).await;
+        let runs = asked.answers.into_iter().flat_map(|answer| {
+            let replica = answer.replica;
+            let rows = answer.answer.into_iter();
+            rows.filter_map(move |run| {
+                let run = serde_json::from_str(run.get()).ok()?;
+                Some(at_replica(run, &replica))
+            })
+        });
+        (runs.collect(), asked.reached)
     }
 
     /// Completes the runs of this id at other gateways, of all owners or of one.

@@ -1,5 +1,7 @@
 //! Pages of the runs of several gateways, as one.
 
+use std::sync::Arc;
+
 use serde_json::Value;
 
 use super::{
@@ -54,6 +56,25 @@ pub(crate) fn merge(
     (merged, has_more.then_some(next))
 }
 
+/// The first `limit` rows of all pages by their keys.
+pub(crate) fn merge_sorted(pages: Vec<Page>, limit: usize) -> Vec<Value> {
+    let mut rows: Vec<_> = pages
+        .into_iter()
+        .flat_map(|page| {
+            let replica: Arc<str> = page.replica.into();
+            let rows = page.page.rows.into_iter();
+            rows.map(move |row| (row, Arc::clone(&replica)))
+        })
+        .collect();
+    rows.sort_by(|(one, _), (other, _)| one.key.before(&other.key));
+    rows.truncate(limit);
+    let shown = rows.into_iter().map(|(row, replica)| {
+        let run = serde_json::from_str(row.run.get()).unwrap_or_default();
+        at_replica(run, &replica)
+    });
+    shown.collect()
+}
+
 /// The position behind all runs of a gateway, as [`RunCursor::END`](tower_agent::registry::RunCursor::END).
 const END: u64 = 0;
 
@@ -93,6 +114,7 @@ mod tests {
     use serde_json::json;
 
     use super::{super::answering::raw, *};
+    use crate::routes::selection::RowKey;
 
     /// A gateway whose runs are this old, newest first, at positions from 100 down.
     struct Gateway {
@@ -109,6 +131,7 @@ mod tests {
                 .map(|(position, age)| PageRow {
                     position,
                     age_us: *age,
+                    key: RowKey::default(),
                     run: raw(&json!({ "run": age })),
                 })
                 .collect();

@@ -7,6 +7,7 @@ use serde_json::value::RawValue;
 use tower_agent::Owner;
 
 use super::Positions;
+use crate::routes::selection::{RowKey, RunOrder, Selection};
 
 /// The version of questions and answers. One of another version is not read.
 const VERSION: u32 = 1;
@@ -25,7 +26,16 @@ struct Versioned<T> {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub(crate) enum ControlQuestion {
     /// A page of the runs, newest first, behind the position of the gateway that is asked.
-    List { limit: usize, after: Positions },
+    List {
+        limit: usize,
+        after: Positions,
+        #[serde(default)]
+        wanted: Selection,
+        #[serde(default)]
+        sort: RunOrder,
+    },
+    /// Ends the open runs that are wanted; with `dry_run` only says which.
+    Abort { wanted: Selection, dry_run: bool },
     /// The runs of this id.
     Show {
         run: String,
@@ -53,6 +63,8 @@ pub(crate) enum ControlAnswer {
     Runs(Vec<FoundRun>),
     Completion(CompletionAnswer),
     Events(EventsAnswer),
+    /// The runs that an abort ended, or would end.
+    Aborted(Vec<Box<RawValue>>),
     /// The gateway does not know the operation, or cannot read the question.
     Unknown,
 }
@@ -67,6 +79,18 @@ pub(crate) struct PageAnswer {
     pub(super) more: bool,
 }
 
+impl PageAnswer {
+    /// The position behind the last row, if more follow.
+    pub(crate) fn next(&self) -> Option<u64> {
+        let last = self.rows.last().map_or(self.start, |row| row.position);
+        self.more.then_some(last)
+    }
+
+    pub(crate) fn into_rows(self) -> Vec<Box<RawValue>> {
+        self.rows.into_iter().map(|row| row.run).collect()
+    }
+}
+
 /// A row of a page.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) struct PageRow {
@@ -74,6 +98,9 @@ pub(crate) struct PageRow {
     pub(super) position: u64,
     /// The time since the run was opened at its gateway.
     pub(super) age_us: u64,
+    /// By what a list in another order than the usual one is sorted.
+    #[serde(default)]
+    pub(super) key: RowKey,
     pub(super) run: Box<RawValue>,
 }
 
@@ -182,6 +209,15 @@ mod tests {
             ControlQuestion::List {
                 limit: 5,
                 after: after.clone(),
+                wanted: Selection::default(),
+                sort: RunOrder::Spent,
+            },
+            ControlQuestion::Abort {
+                wanted: Selection {
+                    owner: Some("anonymous".to_owned()),
+                    ..Selection::default()
+                },
+                dry_run: true,
             },
             ControlQuestion::Show {
                 run: run.clone(),

@@ -1,0 +1,371 @@
+//! The operator's hand: what runs, why it ended, stop it, keep it out.
+//!
+//! covers: H11
+
+use futures_util::future::join_all;
+use reqwest::Method;
+use serde_json::{Value, json};
+
+use crate::{
+    net::{Answer, Ask, CHAT, Streaming, Upstream, asks, chat, eventually, run},
+    support::{Config, Gateway},
+};
+
+const KEYS: &str = "[auth]\nkeys_env = \"TEST_KEYS\"\n";
+
+async fn start(settings: &str, models: &[&str]) -> (Upstream, Gateway) {
+    Config::new(settings)
+        .env("TEST_KEYS", "coder:sk-one,tester:sk-two")
+        .start_with_model(models)
+        .await
+}
+
+/// A stream that hangs, in this run.
+async fn hang(gateway: &Gateway, key: &str, run: &str) -> Streaming {
+    let request = gateway.post(CHAT, chat("stall")).bearer_auth(key);
+    request.header("x-run-id", run).open().await
+}
+
+async fn list(gateway: &Gateway, query: &str) -> Vec<Value> {
+    let list = gateway.json(&format!("/runs?{query}")).await;
+    list["runs"].as_array().unwrap().clone()
+}
+
+async fn ids(gateway: &Gateway, query: &str) -> Vec<String> {
+    let rows = list(gateway, query).await;
+    let mut ids: Vec<_> = rows
+        .iter()
+        .map(|row| row["run"].as_str().unwrap().to_owned())
+        .collect();
+    ids.sort_unstable();
+    ids
+}
+
+async fn send(gateway: &Gateway, method: Method, path: &str, body: &str) -> Answer {
+    gateway
+        .request(method, path)
+        .body(body.to_owned())
+        .ask()
+        .await
+}
+
+/// Two requests: find, and end.
+#[test]
+fn the_hung_run_among_130_others_is_found_and_ended() {
+    run(async {
+        let (_upstream, gateway) = start(KEYS, &["m"]).await;
+        let mut hung = hang(&gateway, "sk-one", "hung").await;
+        let done = (0..130).map(|number| {
+            let request = gateway.post(CHAT, chat("ok")).bearer_auth("sk-two");
+            request.header("x-run-id", format!("r-{number}")).ask()
+        });
+        for answer in join_all(done).await {
+            assert_eq!(answer.status, 200);
+        }
+        let newest = list(&gateway, "").await;
+        assert!(
+            newest.iter().all(|row| row["run"] != "hung"),
+            "a page is of the newest"
+        );
+        let found = list(&gateway, "state=open&sort=silent&limit=1").await;
+        let row = &found[0];
+        assert_eq!(row["run"], "hung");
+        assert_eq!(row["owner"], "coder");
+        assert_eq!(
+            (&row["candidate"], &row["attempts"]),
+            (&json!("m"), &json!(1))
+        );
+        assert_eq!(row["turns"], 1);
+        assert!(row["in_flight"].as_u64().unwrap() > 0);
+        assert!(gateway.abort("hung").await);
+        let end = hung.rest().await;
+        assert!(end.contains("aborted"), "{end}");
+    });
+}
+
+#[test]
+fn a_list_shows_what_is_asked_for_page_by_page() {
+    run(async {
+        let (_upstream, gateway) = start(KEYS, &["m"]).await;
+        let mut open = Vec::new();
+        for (key, run) in [
+            ("sk-one", "a"),
+            ("sk-two", "b"),
+            ("sk-one", "c"),
+            ("sk-two", "d"),
+        ] {
+            open.push(hang(&gateway, key, run).await);
+        }
+        let session = gateway.post(CHAT, chat("ok")).bearer_auth("sk-one");
+        let session = session
+            .header("x-run-id", "e")
+            .header("x-session-id", "s-1");
+        assert_eq!(session.ask().await.status, 200);
+        assert!(gateway.abort("d").await);
+
+        for (query, expected) in [
+            ("", "abcde"),
+            ("state=open", "abce"),
+            ("state=ended", "d"),
+            ("reason=aborted", "d"),
+            ("reason=completed", ""),
+            ("owner=coder", "ace"),
+            ("owner=coder&state=open&candidate=m", "ac"),
+            ("owner=nobody", ""),
+            ("session=s-1", "e"),
+            ("session=s-2", ""),
+            ("sort=turns&owner=tester", "bd"),
+        ] {
+            assert_eq!(ids(&gateway, query).await.concat(), expected, "{query}");
+        }
+        // What the log prints of an owner names it, too.
+        let text = gateway.log();
+        let printed = text.split("name=coder owner=").nth(1).unwrap();
+        let printed = printed.split_whitespace().next().unwrap();
+        assert_eq!(
+            ids(&gateway, &format!("owner={printed}")).await.concat(),
+            "ace"
+        );
+
+        let page = gateway.json("/runs?owner=coder&limit=2").await;
+        let rows = page["runs"].as_array().unwrap();
+        assert_eq!(
+            (&rows[0]["run"], &rows[1]["run"]),
+            (&json!("e"), &json!("c"))
+        );
+        let next = page["next"].as_str().unwrap();
+        let rest = gateway
+            .json(&format!("/runs?owner=coder&limit=2&after={next}"))
+            .await;
+        assert_eq!(rest["runs"][0]["run"], "a");
+        assert_eq!(
+            (rest["runs"].as_array().unwrap().len(), &rest["next"]),
+            (1, &Value::Null)
+        );
+        let whole = gateway.json("/runs?owner=coder&limit=3").await;
+        assert_eq!(whole["next"], Value::Null, "no page would follow");
+        assert!(whole["registry_sequence"].as_u64().unwrap() >= 5);
+
+        for query in [
+            "state=running",
+            "sort=age",
+            &format!("sort=spent&after={next}"),
+            "ownr=coder",
+        ] {
+            let answer = send(&gateway, Method::GET, &format!("/runs?{query}"), "").await;
+            assert_eq!(answer.status, 400, "{query}");
+        }
+    });
+}
+
+#[test]
+fn a_run_shows_its_attempts_and_its_work_in_flight() {
+    run(async {
+        let (_upstream, gateway) = start(KEYS, &["500", "ok"]).await;
+        let asked = gateway.post(CHAT, asks("500", false)).bearer_auth("sk-one");
+        assert_eq!(asked.header("x-run-id", "r").ask().await.status, 200);
+        let shown = gateway.json("/runs/r").await;
+        assert_eq!(shown["owner"], "coder");
+        assert_eq!(shown["work"], json!([]));
+        let attempts = shown["attempts_of_late"].as_array().unwrap();
+        let of = |at: usize, key: &str| attempts[at][key].clone();
+        assert!(attempts.len() >= 2, "{attempts:?}");
+        assert_eq!(
+            (of(0, "candidate"), of(0, "class")),
+            (json!("500"), json!("server"))
+        );
+        assert_eq!(of(0, "status"), 500);
+        let last = attempts.len() - 1;
+        assert_eq!(
+            (of(last, "candidate"), of(last, "reason")),
+            (json!("ok"), json!("completed"))
+        );
+        assert!(of(last, "served_after_ms").is_u64());
+        assert!(of(last, "began_unix_ms").as_u64() >= of(0, "began_unix_ms").as_u64());
+
+        let hung = gateway.post(CHAT, chat("stall")).bearer_auth("sk-two");
+        let hung = hung.header("x-run-id", "hung").open().await;
+        let shown = gateway.json("/runs/hung").await;
+        let work = shown["work"].as_array().unwrap();
+        assert_eq!(work[0]["kind"], "call");
+        assert!(work.iter().any(|it| it["kind"] == "attempt"), "{work:?}");
+        assert_eq!(work.last().unwrap()["owner"], "tester");
+        drop(hung);
+    });
+}
+
+#[test]
+fn an_abort_of_many_says_first_how_many_and_a_typo_never_means_all() {
+    run(async {
+        let (_upstream, gateway) = start(KEYS, &["m"]).await;
+        let mut open = Vec::new();
+        for (key, run) in [("sk-one", "a"), ("sk-two", "b"), ("sk-one", "c")] {
+            open.push(hang(&gateway, key, run).await);
+        }
+        for (body, why) in [
+            ("", "EOF"),
+            ("{}", "name what to abort"),
+            ("{\"dry_run\":true}", "name what to abort"),
+            ("{\"all\":false}", "selects nothing"),
+            ("{\"owner\":\"\"}", "an empty text selects nothing"),
+            ("{\"onwer\":\"coder\"}", "unknown field `onwer`"),
+            ("{\"all\":\"yes\"}", "invalid type"),
+            ("{\"older_than\":\"an hour\"}", "older_than: not a duration"),
+            ("all", "expected value"),
+        ] {
+            let answer = send(&gateway, Method::POST, "/abort", body).await;
+            assert_eq!(answer.status, 400, "{body}");
+            assert!(answer.text().contains(why), "{body}: {answer:?}");
+        }
+        assert_eq!(ids(&gateway, "state=open").await.concat(), "abc");
+
+        let abort = async |body: Value| {
+            let answer = send(&gateway, Method::POST, "/abort", &body.to_string()).await;
+            assert_eq!(answer.status, 200, "{body}");
+            answer.json()
+        };
+        let none = abort(json!({"older_than": "1h"})).await;
+        assert_eq!(none, json!({"count": 0, "dry_run": false, "runs": []}));
+        let both = json!({"owner": "coder", "candidate": "m"});
+        let mut dry = both.clone();
+        dry["dry_run"] = json!(true);
+        let would = abort(dry).await;
+        assert_eq!(
+            (&would["count"], &would["dry_run"]),
+            (&json!(2), &json!(true))
+        );
+        assert_eq!(would["runs"][0]["owner"], "coder");
+        assert_eq!(
+            ids(&gateway, "state=open").await.concat(),
+            "abc",
+            "it was dry"
+        );
+        assert_eq!(abort(both).await["count"], 2);
+        assert_eq!(ids(&gateway, "state=open").await.concat(), "b");
+        assert_eq!(abort(json!({"all": true})).await["runs"][0]["run"], "b");
+        assert_eq!(ids(&gateway, "reason=aborted").await.concat(), "abc");
+        for mut stream in open {
+            assert!(stream.rest().await.contains("aborted"));
+        }
+    });
+}
+
+#[test]
+fn new_runs_stay_out_until_the_operator_lets_them_in() {
+    run(async {
+        let (upstream, gateway) = start(KEYS, &["m"]).await;
+        let ask = async |key: &str, run: &str| {
+            let request = gateway.post(CHAT, chat("ok")).bearer_auth(key);
+            request.header("x-run-id", run).ask().await
+        };
+        assert_eq!(ask("sk-one", "open").await.status, 200);
+        let frozen = send(&gateway, Method::PUT, "/freeze", "").await.json();
+        assert_eq!(frozen, json!({"all": true, "owners": []}));
+        let refused = ask("sk-one", "new").await;
+        assert_eq!(refused.status, 503);
+        assert_eq!(refused.headers["retry-after"], "30");
+        assert_eq!(refused.reason(), None);
+        assert_eq!(refused.json()["error"]["code"], "frozen");
+        assert_eq!(ask("sk-one", "open").await.status, 200);
+        let health = gateway.get("/healthz").header("accept", "application/json");
+        assert_eq!(
+            health.ask().await.json(),
+            json!({"status": "ok", "frozen": true})
+        );
+        send(&gateway, Method::DELETE, "/freeze", "").await;
+        assert_eq!(ask("sk-one", "new").await.status, 200);
+
+        let one = send(&gateway, Method::PUT, "/freeze/coder", "")
+            .await
+            .json();
+        assert_eq!(one, json!({"all": false, "owners": ["coder"]}));
+        assert_eq!(ask("sk-one", "newer").await.status, 503);
+        assert_eq!(ask("sk-two", "newer").await.status, 200);
+        assert_eq!(gateway.json("/freeze").await, one);
+        let nobody = send(&gateway, Method::PUT, "/freeze/nobody", "").await;
+        assert_eq!(nobody.status, 404);
+        let none = send(&gateway, Method::DELETE, "/freeze/coder", "")
+            .await
+            .json();
+        assert_eq!(none, json!({"all": false, "owners": []}));
+        assert_eq!(ask("sk-one", "newer").await.status, 200);
+        assert_eq!(upstream.count(), 5);
+        let log = gateway.log();
+        assert!(log.contains("the operator froze them"), "{log}");
+    });
+}
+
+#[test]
+fn ends_and_candidates_say_whether_it_is_us_or_an_upstream() {
+    run(async {
+        let settings = format!("{KEYS}[fallback]\ncooldown = true");
+        let (_upstream, gateway) = start(&settings, &["500", "ok"]).await;
+        for key in ["sk-one", "sk-one", "sk-two"] {
+            let asked = gateway.post(CHAT, asks("500", false)).bearer_auth(key);
+            assert_eq!(asked.ask().await.status, 200);
+        }
+        let total = async |by: &str, name: &str| {
+            let ends = gateway
+                .json(&format!("/ends?by={by}&per=minute&last=5m"))
+                .await;
+            let minutes = ends["minutes"].as_array().unwrap().iter();
+            minutes
+                .filter_map(|it| it["ends"][name].as_u64())
+                .sum::<u64>()
+        };
+        eventually(async || (total("reason", "completed").await == 3).then_some(())).await;
+        assert_eq!(total("candidate", "ok").await, 3);
+        assert_eq!(
+            (
+                total("owner", "coder").await,
+                total("owner", "tester").await
+            ),
+            (2, 1)
+        );
+        for query in ["by=model", "per=hour", "last=soon", "lst=5m"] {
+            let answer = send(&gateway, Method::GET, &format!("/ends?{query}"), "").await;
+            assert_eq!(answer.status, 400, "{query}");
+        }
+        let candidates = gateway.json("/candidates").await;
+        let [failed, healthy] = [0, 1].map(|at| candidates["candidates"][at].clone());
+        assert_eq!(
+            (&failed["candidate"], &healthy["candidate"]),
+            (&json!("500"), &json!("ok"))
+        );
+        assert_eq!(
+            (&failed["state"], &failed["class"]),
+            (&json!("resting"), &json!("server"))
+        );
+        assert!(failed["left_ms"].as_u64().unwrap() > 0);
+        assert!(failed["failures_by_class"]["server"].as_u64().unwrap() >= 1);
+        assert_eq!(failed["failures"], failed["attempts"]);
+        assert_eq!(
+            (&healthy["state"], &healthy["failures"]),
+            (&json!("up"), &json!(0))
+        );
+        assert!(healthy["first_content_p50_ms"].is_u64());
+    });
+}
+
+/// In both directions: a method on one side alone fails here, a path also in the routes' own test.
+#[test]
+fn the_description_has_the_methods_that_the_routes_answer() {
+    run(async {
+        let (_upstream, gateway) = start(KEYS, &["m"]).await;
+        let described = gateway.json("/openapi.json").await;
+        let paths = described["paths"].as_object().unwrap();
+        assert!(paths.len() >= 20);
+        for (path, item) in paths {
+            let asked = path.replace("{id}", "x").replace("{owner}", "coder");
+            let asked = asked.replace("{candidate}", "m");
+            for method in [Method::GET, Method::POST, Method::PUT, Method::DELETE] {
+                let name = method.as_str().to_lowercase();
+                let request = gateway.request(method.clone(), &asked).body("{}");
+                let request = request.bearer_auth("sk-one");
+                let status = request.open().await.status;
+                let is_described = item.get(&name).is_some();
+                assert_eq!(is_described, status != 405, "{method} {path}: {status}");
+            }
+        }
+    });
+}
