@@ -2,10 +2,18 @@
 
 use std::{net::SocketAddr, path::PathBuf};
 
+use tower_agent_gateway::OperatorCommand;
+
 /// A gateway for clients of the OpenAI and Anthropic APIs; it supervises every run.
 #[derive(Debug, clap::Parser)]
-#[command(version)]
+#[command(
+    version,
+    args_conflicts_with_subcommands = true,
+    subcommand_help_heading = "To operate a gateway that runs"
+)]
 pub(crate) struct Args {
+    #[command(subcommand)]
+    pub(crate) command: Option<OperatorCommand>,
     /// The TOML configuration; without it a simulated upstream serves.
     #[arg(long, value_name = "FILE", env = "TOWER_AGENT_CONFIG")]
     pub(crate) config: Option<PathBuf>,

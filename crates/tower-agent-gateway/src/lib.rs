@@ -12,7 +12,8 @@
 //! origin and credential, and what it uploads. `routes` chooses by its path what answers. A request
 //! for a model goes on to `stacks`, where the layers of [`tower_agent`] supervise the run and call
 //! the upstream by a client of `http_client`. `telemetry` tells what happened. [`app`] puts these
-//! together from a [`Config`]; [`serve`] runs them until a signal.
+//! together from a [`Config`]; [`serve`] runs them until a signal. `journal` keeps what the operator's routes show
+//! of the past, and `operate` is the operator's command line, a client of these.
 //!
 //! # Examples
 //!
@@ -53,6 +54,7 @@ pub mod demo;
 mod http;
 mod http_client;
 mod journal;
+mod operate;
 mod probe;
 mod routes;
 mod runs;
@@ -63,6 +65,7 @@ mod telemetry;
 pub use self::{
     app::{App, app},
     config::Config,
+    operate::OperatorCommand,
     probe::{Probe, probe},
     runs::Runs,
     serve::serve,

@@ -5,6 +5,7 @@
 //! cargo run -p tower-agent-gateway -- --config FILE --listen 127.0.0.1:8787
 //! cargo run -p tower-agent-gateway -- --check FILE --probe
 //! cargo run -p tower-agent-gateway -- --print-config FILE
+//! cargo run -p tower-agent-gateway -- runs --watch
 //! ```
 
 mod args;
@@ -60,6 +61,10 @@ const LAST_SPANS: Duration = Duration::from_secs(2);
 #[tokio::main]
 async fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(command) = &args.command {
+        let result = command.run().await;
+        return result.map_or_else(|error| failure(&*error), |()| ExitCode::SUCCESS);
+    }
     let log = match LineWriter::log(io::stderr()) {
         Ok(log) => LogGuard(log),
         Err(error) => return failure(&error),

@@ -38,14 +38,14 @@ struct Entries {
 impl Journal {
     /// Notes an attempt that is over.
     pub(crate) fn tried(&self, tried: &Tried) {
-        let now = SystemTime::now();
+        let now = now();
         self.0.attempts.note(tried, now);
         self.0.candidates.note(tried, now);
     }
 
     /// Notes a call that has ended.
     pub(crate) fn ended(&self, call: &CallSummary) {
-        self.0.ends.note(call, SystemTime::now());
+        self.0.ends.note(call, now());
     }
 
     /// The last attempts of a run that are over, the oldest first.
@@ -55,13 +55,21 @@ impl Journal {
 
     /// How each candidate fared in the last five minutes.
     pub(crate) fn candidates(&self) -> Vec<(Arc<str>, CandidateOfLate)> {
-        self.0.candidates.of_late(SystemTime::now())
+        self.0.candidates.of_late(now())
     }
 
     /// How many calls ended in each of the last `minutes`, by what.
     pub(crate) fn ends(&self, by: EndsBy, minutes: usize) -> Vec<EndsOfMinute> {
-        self.0.ends.last(by, minutes, SystemTime::now())
+        self.0.ends.last(by, minutes, now())
     }
+}
+
+#[allow(
+    clippy::disallowed_methods,
+    reason = "people read these times, and minutes are the wall clock's"
+)]
+fn now() -> SystemTime {
+    SystemTime::now()
 }
 
 /// Milliseconds since 1970.

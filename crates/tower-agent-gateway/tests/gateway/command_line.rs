@@ -56,6 +56,8 @@ fn the_help_has_every_flag_and_its_variable() {
             "--check <FILE>",
             "--probe",
             "--print-config <FILE>",
+            "Lists runs",
+            "Ends a run",
         ] {
             assert!(said.contains(word), "{word}: {said}");
         }

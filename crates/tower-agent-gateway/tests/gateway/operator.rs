@@ -369,3 +369,113 @@ fn the_description_has_the_methods_that_the_routes_answer() {
         }
     });
 }
+
+/// What a command prints on stdout, which must succeed.
+async fn command(gateway: &Gateway, words: &str) -> String {
+    let (status, [said, told]) = tried(gateway, words).await;
+    assert_eq!(status, Some(0), "{words}: {told}");
+    said
+}
+
+async fn tried(gateway: &Gateway, words: &str) -> (Option<i32>, [String; 2]) {
+    let url = format!("http://{}", gateway.addr);
+    let words = words.split(' ').chain(["--url", &url]);
+    Gateway::printed(&words.collect::<Vec<_>>(), &[]).await
+}
+
+/// Two commands: find, and end.
+#[test]
+fn the_command_line_finds_the_hung_run_and_ends_it() {
+    run(async {
+        let (_upstream, gateway) = start(KEYS, &["m"]).await;
+        let mut hung = hang(&gateway, "sk-one", "hung").await;
+        let done = (0..130).map(|number| {
+            let request = gateway.post(CHAT, chat("ok")).bearer_auth("sk-two");
+            request.header("x-run-id", format!("r-{number}")).ask()
+        });
+        join_all(done).await;
+        let listed = command(&gateway, "runs --limit 1").await;
+        let lines: Vec<_> = listed.lines().collect();
+        assert!(lines[0].starts_with("RUN   OWNER  STATE"), "{listed}");
+        assert!(lines[1].starts_with("hung  coder  working  m "), "{listed}");
+        assert_eq!(command(&gateway, "abort hung").await, "aborted\n");
+        assert!(hung.rest().await.contains("aborted"));
+        assert_eq!(
+            command(&gateway, "abort hung").await,
+            "it was over already\n"
+        );
+        let shown = command(&gateway, "run hung").await;
+        assert!(
+            shown.contains("message: The run was stopped after"),
+            "{shown}"
+        );
+        assert!(shown.contains("ATTEMPT  RESULT"), "{shown}");
+        let ended = command(&gateway, "runs --state ended --reason aborted --json").await;
+        let ended: Value = serde_json::from_str(&ended).unwrap();
+        assert_eq!(ended["runs"][0]["run"], "hung");
+    });
+}
+
+#[test]
+fn the_command_line_says_how_many_before_it_ends_them_and_keeps_new_ones_out() {
+    run(async {
+        let (_upstream, gateway) = start(KEYS, &["m"]).await;
+        let mut open = Vec::new();
+        for (key, run) in [("sk-one", "a"), ("sk-two", "b"), ("sk-one", "c")] {
+            open.push(hang(&gateway, key, run).await);
+        }
+        let would = command(&gateway, "abort --owner coder").await;
+        assert!(
+            would.ends_with("2 would be aborted: add --yes\n"),
+            "{would}"
+        );
+        assert_eq!(ids(&gateway, "state=open").await.concat(), "abc");
+        let done = command(&gateway, "abort --owner coder --yes").await;
+        assert!(done.ends_with("2 aborted\n"), "{done}");
+        let none = command(&gateway, "abort --older-than 1h --yes").await;
+        assert_eq!(none, "no open run fits\n");
+
+        let frozen = command(&gateway, "freeze tester").await;
+        assert_eq!(frozen, "new runs of tester are refused\n");
+        let all = command(&gateway, "freeze").await;
+        assert!(
+            all.starts_with("new runs of everybody are refused"),
+            "{all}"
+        );
+        command(&gateway, "thaw tester").await;
+        assert_eq!(command(&gateway, "thaw").await, "new runs are admitted\n");
+        let candidates = command(&gateway, "candidates").await;
+        assert!(
+            candidates.lines().nth(1).unwrap().starts_with("m "),
+            "{candidates}"
+        );
+
+        for (words, why) in [
+            ("run nobody", "404 Not Found: no run nobody is known"),
+            ("freeze nobody", "no owner nobody is known"),
+            ("abort", "name what to abort"),
+            ("abort --older-than soon", "older_than: not a duration"),
+            (
+                "runs --token-env NOT_SET",
+                "the environment variable NOT_SET is not set",
+            ),
+        ] {
+            let (status, [said, told]) = tried(&gateway, words).await;
+            assert_eq!((status, &*said), (Some(1), ""), "{words}");
+            assert!(told.contains(why), "{words}: {told}");
+        }
+        let nobody = ["runs", "--url", "http://127.0.0.1:9"];
+        let (status, [_, told]) = Gateway::printed(&nobody, &[]).await;
+        assert_eq!(status, Some(1));
+        assert!(told.contains("gateway: http://127.0.0.1:9: "), "{told}");
+        for (words, why) in [
+            ("abort a --all", "cannot be used with"),
+            ("runs --sort age", "invalid value"),
+        ] {
+            let (status, [_, told]) = tried(&gateway, words).await;
+            assert_eq!(status, Some(2), "{words}");
+            assert!(told.contains(why), "{words}: {told}");
+        }
+        drop(open);
+    });
+}

@@ -1,0 +1,328 @@
+//! The operator's command line: `runs`, `run`, `abort`, `freeze`, `thaw` and `candidates` of a gateway that
+//! runs, by its routes.
+
+mod client;
+mod table;
+
+use std::{
+    io::{self, IsTerminal, Write},
+    time::Duration,
+};
+
+use serde_json::{Value, json};
+use tokio::time::sleep;
+use tower_agent::BoxError;
+
+use self::client::OperatorClient;
+
+/// The time between two looks of `--watch`.
+const WATCH: Duration = Duration::from_secs(2);
+
+/// What an operator does with a gateway that runs.
+#[derive(Debug, clap::Subcommand)]
+pub enum OperatorCommand {
+    /// Lists runs: open ones, those without progress for the longest time first.
+    Runs(Listed),
+    /// Shows a run: its end in a sentence, its work in flight and its last attempts.
+    Run {
+        /// The id of the run.
+        id: String,
+        /// Where the gateway is.
+        #[command(flatten)]
+        gateway: GatewayArgs,
+    },
+    /// Ends a run by its id, or with --yes all open runs that fit every flag.
+    Abort(Abort),
+    /// Refuses new runs: of everybody, or of one owner.
+    Freeze(Whose),
+    /// Admits new runs again.
+    Thaw(Whose),
+    /// Shows how each candidate fares.
+    Candidates {
+        /// Where the gateway is.
+        #[command(flatten)]
+        gateway: GatewayArgs,
+    },
+}
+
+/// Where the gateway is, and how to print.
+#[derive(Debug, clap::Args)]
+pub struct GatewayArgs {
+    /// The gateway.
+    #[arg(long, env = "TOWER_AGENT_URL", default_value = "http://127.0.0.1:8787")]
+    url: String,
+    /// The environment variable that holds the control token.
+    #[arg(long, value_name = "VARIABLE")]
+    token_env: Option<String>,
+    /// Prints what the gateway answers, as JSON.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Which runs to list.
+#[derive(Debug, clap::Args)]
+pub struct Listed {
+    #[command(flatten)]
+    gateway: GatewayArgs,
+    /// The state of the runs.
+    #[arg(long, value_parser = ["open", "ended", "all"], default_value = "open")]
+    state: String,
+    /// Those of the NAME of a key, or of an owner as the log prints it.
+    #[arg(long)]
+    owner: Option<String>,
+    /// Those of a session.
+    #[arg(long)]
+    session: Option<String>,
+    /// Those that ask a candidate now.
+    #[arg(long)]
+    candidate: Option<String>,
+    /// Those that ended for a reason; with --state ended or all.
+    #[arg(long)]
+    reason: Option<String>,
+    /// The order.
+    #[arg(long, value_parser = ["started", "silent", "spent", "turns"], default_value = "silent")]
+    sort: String,
+    /// The most rows.
+    #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    limit: u16,
+    /// Those of all gateways of [replicas].
+    #[arg(long)]
+    replicas: bool,
+    /// Prints them again every 2 s.
+    #[arg(long)]
+    watch: bool,
+}
+
+/// What to abort.
+#[derive(Debug, clap::Args)]
+pub struct Abort {
+    #[command(flatten)]
+    gateway: GatewayArgs,
+    /// The id of a run.
+    #[arg(conflicts_with_all = ["owner", "session", "candidate", "older_than", "all"])]
+    id: Option<String>,
+    /// Runs of the NAME of a key, or of an owner as the log prints it.
+    #[arg(long)]
+    owner: Option<String>,
+    /// Runs of a session.
+    #[arg(long)]
+    session: Option<String>,
+    /// Runs that ask a candidate now.
+    #[arg(long)]
+    candidate: Option<String>,
+    /// Runs that are older, such as 1h.
+    #[arg(long, value_name = "DURATION")]
+    older_than: Option<String>,
+    /// All open runs.
+    #[arg(long)]
+    all: bool,
+    /// Ends them; without it only says which.
+    #[arg(long)]
+    yes: bool,
+}
+
+/// Whose new runs are meant.
+#[derive(Debug, clap::Args)]
+pub struct Whose {
+    /// The NAME of a key, or `anonymous`; without it all.
+    owner: Option<String>,
+    #[command(flatten)]
+    gateway: GatewayArgs,
+}
+
+impl OperatorCommand {
+    /// Carries the command out, and prints what came of it.
+    ///
+    /// # Errors
+    ///
+    /// The gateway cannot be reached, refuses the request, or the output is closed.
+    pub async fn run(&self) -> Result<(), BoxError> {
+        match self {
+            Self::Runs(listed) => listed.run().await,
+            Self::Run { id, gateway } => {
+                let run = gateway
+                    .client()?
+                    .get(&format!("/runs/{}", encoded(id)))
+                    .await?;
+                gateway.print(&run, |out, run| table::detail(out, run))
+            }
+            Self::Abort(abort) => abort.run().await,
+            Self::Freeze(whose) => whose.set("PUT").await,
+            Self::Thaw(whose) => whose.set("DELETE").await,
+            Self::Candidates { gateway } => {
+                let candidates = gateway.client()?.get("/candidates").await?;
+                gateway.print(&candidates, |out, it| table::candidates(it).write(out))
+            }
+        }
+    }
+}
+
+impl GatewayArgs {
+    fn client(&self) -> Result<OperatorClient, BoxError> {
+        OperatorClient::new(&self.url, self.token_env.as_deref())
+    }
+
+    fn print(
+        &self,
+        answer: &Value,
+        text: impl Fn(&mut dyn Write, &Value) -> io::Result<()>,
+    ) -> Result<(), BoxError> {
+        let mut out = io::stdout().lock();
+        match self.json {
+            true => writeln!(out, "{answer:#}")?,
+            false => text(&mut out, answer)?,
+        }
+        Ok(out.flush()?)
+    }
+}
+
+impl Listed {
+    async fn run(&self) -> Result<(), BoxError> {
+        let client = self.gateway.client()?;
+        let path = self.path();
+        loop {
+            let list = client.get(&path).await?;
+            if self.watch && !self.gateway.json && io::stdout().is_terminal() {
+                // Clears the screen.
+                print!("\x1b[2J\x1b[H");
+            }
+            self.gateway.print(&list, |out, list| {
+                let runs = list["runs"].as_array().map_or(&[][..], Vec::as_slice);
+                match runs.is_empty() {
+                    true => writeln!(out, "no runs"),
+                    false => table::runs(runs).write(out),
+                }?;
+                table::missing(out, list)
+            })?;
+            if !self.watch {
+                return Ok(());
+            }
+            sleep(WATCH).await;
+            if !io::stdout().is_terminal() {
+                println!();
+            }
+        }
+    }
+
+    fn path(&self) -> String {
+        let state = Some(&self.state).filter(|state| *state != "all");
+        let parameters = [
+            ("state", state),
+            ("owner", self.owner.as_ref()),
+            ("session", self.session.as_ref()),
+            ("candidate", self.candidate.as_ref()),
+            ("reason", self.reason.as_ref()),
+        ];
+        let given = parameters
+            .into_iter()
+            .filter_map(|(key, value)| Some((key, value?)));
+        let given: String = given
+            .map(|(key, value)| format!("&{key}={}", encoded(value)))
+            .collect();
+        let replicas = if self.replicas { "&replicas=all" } else { "" };
+        format!(
+            "/runs?sort={}&limit={}{given}{replicas}",
+            self.sort, self.limit
+        )
+    }
+}
+
+impl Abort {
+    async fn run(&self) -> Result<(), BoxError> {
+        let client = self.gateway.client()?;
+        if let Some(id) = &self.id {
+            let answer = client
+                .send("POST", &format!("/runs/{}/abort", encoded(id)), None)
+                .await?;
+            return self.gateway.print(&answer, |out, answer| {
+                match answer["aborted"] == true {
+                    true => writeln!(out, "aborted"),
+                    false => writeln!(out, "it was over already"),
+                }?;
+                table::missing(out, answer)
+            });
+        }
+        let mut body = json!({ "dry_run": !self.yes });
+        let texts = [
+            ("owner", &self.owner),
+            ("session", &self.session),
+            ("candidate", &self.candidate),
+            ("older_than", &self.older_than),
+        ];
+        for (key, value) in texts {
+            if let Some(value) = value {
+                body[key] = json!(value);
+            }
+        }
+        if self.all {
+            body["all"] = json!(true);
+        }
+        let answer = client.send("POST", "/abort", Some(&body)).await?;
+        self.gateway.print(&answer, |out, answer| {
+            let runs = answer["runs"].as_array().map_or(&[][..], Vec::as_slice);
+            if !runs.is_empty() {
+                table::aborted(runs).write(out)?;
+            }
+            let count = answer["count"].as_u64().unwrap_or(0);
+            match (answer["dry_run"] == true, count) {
+                (_, 0) => writeln!(out, "no open run fits"),
+                (true, count) => writeln!(out, "{count} would be aborted: add --yes"),
+                (false, count) => writeln!(out, "{count} aborted"),
+            }?;
+            table::missing(out, answer)
+        })
+    }
+}
+
+impl Whose {
+    async fn set(&self, method: &str) -> Result<(), BoxError> {
+        let path = match &self.owner {
+            Some(owner) => format!("/freeze/{}", encoded(owner)),
+            None => "/freeze".to_owned(),
+        };
+        let answer = self.gateway.client()?.send(method, &path, None).await?;
+        self.gateway.print(&answer, |out, answer| {
+            let owners = answer["owners"].as_array().map_or(&[][..], Vec::as_slice);
+            let names: Vec<_> = owners
+                .iter()
+                .filter_map(Value::as_str)
+                .map(table::plain)
+                .collect();
+            match (answer["all"] == true, names.is_empty()) {
+                (true, true) => writeln!(out, "new runs of everybody are refused"),
+                (true, false) => writeln!(
+                    out,
+                    "new runs of everybody are refused; without that, those of {}",
+                    names.join(", ")
+                ),
+                (false, false) => writeln!(out, "new runs of {} are refused", names.join(", ")),
+                (false, true) => writeln!(out, "new runs are admitted"),
+            }
+        })
+    }
+}
+
+/// A part of a path or of a query, percent-encoded.
+fn encoded(text: &str) -> String {
+    let mut encoded = String::new();
+    for byte in text.bytes() {
+        match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'.' | b'_' | b'~' => {
+                encoded.push(char::from(byte));
+            }
+            _ => encoded.push_str(&format!("%{byte:02X}")),
+        }
+    }
+    encoded
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_no_plain_letter_is_encoded() {
+        assert_eq!(encoded("r-1_a.b~c"), "r-1_a.b~c");
+        assert_eq!(encoded("a b/c?d&e=ü"), "a%20b%2Fc%3Fd%26e%3D%C3%BC");
+    }
+}
