@@ -185,7 +185,6 @@ impl<'a> CallAttempts<'a> {
     }
 
     /// The name of this attempt's candidate, as set by the nearest layer that chose one.
-    #[cfg(feature = "metrics")]
     pub(crate) fn target_label(self) -> Option<Arc<str>> {
         let mut attempts = self
             .0
