@@ -4,11 +4,18 @@ use std::{
     collections::HashSet,
     error::Error,
     fmt,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
-use super::{RunRegistry, owner_caps::Owner};
+use super::{
+    RunRegistry,
+    owner_caps::Owner,
+    store::{RunNews, RunStore, StoredFreezes},
+};
 use crate::lock::Lock;
 
 /// Whose new runs a registry admits no more.
@@ -16,7 +23,7 @@ use crate::lock::Lock;
 pub(super) struct Freezes {
     /// Whether anybody is frozen, so that a request takes no lock if nobody is.
     any: AtomicBool,
-    state: Lock<Frozen>,
+    state: Lock<StoredFreezes>,
 }
 
 /// Whose new runs a registry admits no more: see [`RunRegistry::freeze`].
@@ -27,6 +34,24 @@ pub struct Frozen {
     pub all: bool,
     /// The owners of whom each was frozen by itself.
     pub owners: HashSet<Owner>,
+}
+
+impl Frozen {
+    /// Whether nobody's are.
+    #[must_use]
+    pub fn is_nobody(&self) -> bool {
+        !self.all && self.owners.is_empty()
+    }
+
+    /// Refuses the new runs of this owner, or of all with `None`, or admits them. Returns whether that
+    /// is news.
+    pub fn set(&mut self, whose: Option<Owner>, is_frozen: bool) -> bool {
+        match whose {
+            None => std::mem::replace(&mut self.all, is_frozen) != is_frozen,
+            Some(owner) if is_frozen => self.owners.insert(owner),
+            Some(owner) => self.owners.remove(&owner),
+        }
+    }
 }
 
 /// The error of a request that would have opened a run while its owner, or the whole registry, is
@@ -57,7 +82,10 @@ impl RunRegistry {
     ///
     /// A request that would open a run fails as [`RunsFrozen`], before anything of it is counted. Open
     /// runs go on: their requests are served, and their sub-agents are opened. Runs that the program
-    /// opens are admitted, too. The freeze is in memory, and ends with the registry.
+    /// opens are admitted, too.
+    ///
+    /// With a [store](crate::registry::store) it holds at all replicas, within a second, and outlives a
+    /// restart; without one it is in memory, and ends with the registry.
     ///
     /// ```
     /// use tower_agent::{Owner, RunRegistry};
@@ -90,28 +118,76 @@ impl RunRegistry {
     /// Whose new runs are refused now.
     #[must_use]
     pub fn frozen(&self) -> Frozen {
-        self.state.freezes.state.lock().clone()
+        self.state.freezes.state.lock().frozen.clone()
     }
 
     fn set_frozen(&self, whose: Option<Owner>, is_frozen: bool) -> bool {
-        let freezes = &self.state.freezes;
-        let mut frozen = freezes.state.lock();
-        let is_news = match whose {
-            None => std::mem::replace(&mut frozen.all, is_frozen) != is_frozen,
-            Some(owner) if is_frozen => frozen.owners.insert(owner),
-            Some(owner) => frozen.owners.remove(&owner),
-        };
-        let any = frozen.all || !frozen.owners.is_empty();
-        freezes.any.store(any, Ordering::Release);
+        let (is_news, version) = self.state.freezes.change(|state| {
+            let is_news = state.frozen.set(whose, is_frozen);
+            (is_news, state.version)
+        });
+        if let Some(store) = self.store().filter(|_| is_news) {
+            store.tell(RunNews::Frozen {
+                whose,
+                is_frozen,
+                version,
+            });
+        }
         is_news
+    }
+
+    /// Does what an operator told at a replica, which may be this one.
+    pub(super) fn hear_frozen(&self, whose: Option<Owner>, is_frozen: bool, version: u64) {
+        self.state.freezes.change(|state| {
+            state.version = state.version.max(version);
+            state.frozen.set(whose, is_frozen);
+        });
+    }
+
+    /// Takes over what the store has, or tells it again if the store has lost it.
+    pub(super) async fn read_frozen(&self, store: &Arc<dyn RunStore>) {
+        let Ok(stored) = Arc::clone(store).frozen().await else {
+            return;
+        };
+        let lost = self.state.freezes.change(|state| {
+            if stored.version >= state.version {
+                *state = stored;
+                return None;
+            }
+            let known = state.clone();
+            state.frozen.all |= stored.frozen.all;
+            state.frozen.owners.extend(stored.frozen.owners);
+            Some(known)
+        });
+        let Some(StoredFreezes { frozen, version }) = lost else {
+            return;
+        };
+        let all = frozen.all.then_some(None);
+        let owners = frozen.owners.into_iter().map(Some);
+        for whose in all.into_iter().chain(owners) {
+            store.tell(RunNews::Frozen {
+                whose,
+                is_frozen: true,
+                version,
+            });
+        }
     }
 
     /// Whether new runs of this owner are refused.
     #[inline]
     pub(crate) fn is_frozen(&self, owner: Owner) -> bool {
         self.state.freezes.any.load(Ordering::Acquire) && {
-            let frozen = self.state.freezes.state.lock();
-            frozen.all || frozen.owners.contains(&owner)
+            let state = self.state.freezes.state.lock();
+            state.frozen.all || state.frozen.owners.contains(&owner)
         }
+    }
+}
+
+impl Freezes {
+    fn change<T>(&self, act: impl FnOnce(&mut StoredFreezes) -> T) -> T {
+        let mut state = self.state.lock();
+        let result = act(&mut state);
+        self.any.store(!state.frozen.is_nobody(), Ordering::Release);
+        result
     }
 }

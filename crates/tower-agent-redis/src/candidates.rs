@@ -136,6 +136,7 @@ impl Commands {
             | RunNews::CooldownEnded { .. }
             | RunNews::CooldownsCleared { .. } => self.keys.cooldowns(),
             RunNews::SessionServed { owner, session, .. } => self.keys.candidates(*owner, session),
+            RunNews::Frozen { .. } => self.keys.frozen(),
             _ => String::new(),
         }
     }

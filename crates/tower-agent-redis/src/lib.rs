@@ -79,6 +79,7 @@
 //! | `:id:<id>`, `:sid:<session>` | set | the owners that have runs of an id, or in a session |
 //! | `:cand:<owner>:<session>` | hash | the candidates of a session, for as long as a live run is kept |
 //! | `:cool` | hash | the cooldowns, in `{00}`, until the last one ends |
+//! | `:frozen` | hash | whose new runs are refused, in `{00}` |
 //! | `:own:<owner>` | hash | what each replica has counted for an owner: its open runs, and the turns, tokens and cost of each minute of the last hour |
 //! | `:own:<owner>:<period>:<beginning>` | hash | what each replica has counted for an owner in a day, week or month, and the sums; from the beginning on, in seconds since 1970 |
 //! | `:log` | stream | about 10,000 news |
@@ -109,6 +110,7 @@
 mod address;
 mod candidates;
 mod error;
+mod freezes;
 mod keys;
 mod known;
 mod link;
@@ -142,7 +144,7 @@ use tower_agent::registry::{
     SharedSecret,
     store::{
         Heard, NewsSubject, OwnerElsewhere, OwnerQuestion, Reach, Recalled, RunNews, RunQuestion,
-        RunStore, StoreFuture, StoreLost, StoredCooldowns,
+        RunStore, StoreFuture, StoreLost, StoredCooldowns, StoredFreezes,
     },
 };
 
@@ -313,6 +315,10 @@ impl RunStore for RedisRunStore {
 
     fn cooldowns(self: Arc<Self>) -> StoreFuture<Result<StoredCooldowns, StoreLost>> {
         Box::pin(async move { self.shared.cooldowns().await })
+    }
+
+    fn frozen(self: Arc<Self>) -> StoreFuture<Result<StoredFreezes, StoreLost>> {
+        Box::pin(async move { self.shared.frozen().await })
     }
 }
 

@@ -14,7 +14,7 @@ use redis::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    candidates,
+    candidates, freezes,
     keys::TAGS,
     lock, questions,
     shared::Shared,
@@ -212,7 +212,10 @@ async fn read_on(shared: &Shared, reader: &mut Reader) -> RedisResult<()> {
             }
             let of_candidates = candidates::heard(&entry.map, &shared.commands.replica, clock);
             let heard = match of_candidates {
-                Ok(None) => heard(&entry.map, &shared.commands.replica),
+                Ok(None) => match freezes::heard(&entry.map) {
+                    Ok(None) => heard(&entry.map, &shared.commands.replica),
+                    of_freezes => of_freezes,
+                },
                 heard => heard,
             };
             match heard {

@@ -30,6 +30,7 @@ pub(crate) struct Scripts {
     pub(crate) cooled: (Script, &'static str),
     pub(crate) uncooled: (Script, &'static str),
     pub(crate) cleared: (Script, &'static str),
+    pub(crate) frozen: (Script, &'static str),
     pub(crate) served: (Script, &'static str),
 }
 
@@ -48,6 +49,7 @@ pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
         cooled: script(include_str!("scripts/cooled.lua")),
         uncooled: script(include_str!("scripts/uncooled.lua")),
         cleared: script(include_str!("scripts/cleared.lua")),
+        frozen: script(include_str!("scripts/frozen.lua")),
         served: script(include_str!("scripts/served.lua")),
     }
 });
@@ -69,7 +71,13 @@ pub(crate) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<
     ] {
         pipe.cmd("SCRIPT").arg("LOAD").arg(text);
     }
-    for (_, text) in [&all.cooled, &all.uncooled, &all.cleared, &all.served] {
+    for (_, text) in [
+        &all.cooled,
+        &all.uncooled,
+        &all.cleared,
+        &all.served,
+        &all.frozen,
+    ] {
         pipe.cmd("SCRIPT").arg("LOAD").arg(text);
     }
     pipe.exec_async(connection).await
@@ -340,6 +348,7 @@ impl Commands {
                 cmd.arg(item.fresh).arg(self.ttl_ms.to_string());
                 cmd
             }
+            RunNews::Frozen { .. } => return self.tell_frozen(&item.news),
             news => return self.tell_of_candidates(news),
         })
     }

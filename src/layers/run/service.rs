@@ -169,7 +169,7 @@ impl RunLayer {
     fn belongs_to_a_run(&self, named: &NamedRun) -> bool {
         let is_known = |id: &RunId| self.registry.get(named.owner, id).is_some();
         let asked = named.asked.as_ref();
-        let is_open_elsewhere = asked.is_some_and(|asked| !asked.age.is_zero());
+        let is_open_elsewhere = asked.is_some_and(|asked| asked.was_open);
         let parent = || {
             let session = named.session.as_deref();
             named

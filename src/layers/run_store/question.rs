@@ -190,7 +190,7 @@ impl RunAsk {
         registry: &RunRegistry,
         refuses: bool,
     ) -> Result<AskedRun, BoxError> {
-        let mut age = Duration::ZERO;
+        let (mut age, mut was_open) = (Duration::ZERO, false);
         match answer {
             Ok(recalled) => {
                 if let Some(end) = recalled.end {
@@ -209,6 +209,7 @@ impl RunAsk {
                 }
                 self.part.learn_spent(recalled.spent_elsewhere);
                 age = recalled.age;
+                was_open = recalled.is_held_elsewhere || !age.is_zero();
             }
             Err(StoreLost) => {
                 if let Some(turns) = self.turns {
@@ -219,7 +220,7 @@ impl RunAsk {
                 }
             }
         }
-        Ok(AskedRun::new(self.part, age, self.turn))
+        Ok(AskedRun::new(self.part, age, was_open, self.turn))
     }
 }
 

@@ -52,6 +52,9 @@ impl RunRegistry {
         let candidates = Arc::clone(&self.state.parts.candidates);
         async move {
             let Some(store) = store else { return };
+            if let Some(registry) = registry.upgrade() {
+                registry.read_frozen(&store).await;
+            }
             loop {
                 let heard = candidates.next(&store).await;
                 let Some(registry) = registry.upgrade() else {
@@ -83,8 +86,14 @@ impl RunRegistry {
                     Heard::CooldownBegan(cooldown) => candidates.hear_began(&cooldown),
                     Heard::CooldownEnded { key, window } => candidates.hear_ended(key, window),
                     Heard::SessionServed(served) => candidates.hear_served(served),
+                    Heard::Frozen {
+                        whose,
+                        is_frozen,
+                        version,
+                    } => registry.hear_frozen(whose, is_frozen, version),
                     Heard::Hole => {
                         candidates.read(&store).await;
+                        registry.read_frozen(&store).await;
                         if let Some(owners) = registry.state.owners.get() {
                             owners.tell_all();
                         }

@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     AbortTarget, Heard, NewsSubject, OwnerElsewhere, OwnerQuestion, Reach, Recalled, RunEnd,
-    RunKey, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost, StoredCooldowns,
+    RunKey, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost, StoredCooldowns, StoredFreezes,
     memory_candidates::KeptCandidates, memory_owners::StoredOwners,
 };
 use crate::{
@@ -61,6 +61,7 @@ struct StoredRuns {
     /// The number of runs at which those that expired are removed.
     sweep_at: usize,
     candidates: KeptCandidates,
+    freezes: StoredFreezes,
 }
 
 /// What the store knows of a run.
@@ -297,6 +298,15 @@ impl RunStore for InMemoryReplica {
             Ok(self.store.shared.lock().candidates.list())
         })
     }
+
+    fn frozen(self: Arc<Self>) -> StoreFuture<Result<StoredFreezes, StoreLost>> {
+        Box::pin(async move {
+            if self.waiting.lock().is_some() {
+                return Err(StoreLost);
+            }
+            Ok(self.store.shared.lock().freezes.clone())
+        })
+    }
 }
 
 impl StoredRun {
@@ -530,6 +540,21 @@ impl StoredRuns {
             } => {
                 let ended = self.candidates.clear(&candidate, &keys, at);
                 return self.tell_all(ended);
+            }
+            RunNews::Frozen {
+                whose,
+                is_frozen,
+                version,
+            } => {
+                let kept = &mut self.freezes;
+                kept.version = kept.version.max(version) + 1;
+                kept.frozen.set(whose, is_frozen);
+                let heard = Heard::Frozen {
+                    whose,
+                    is_frozen,
+                    version: kept.version,
+                };
+                return self.tell_all([heard]);
             }
             RunNews::SessionServed {
                 owner,

@@ -93,7 +93,7 @@ use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration
 
 use tokio::time::Instant;
 
-use super::Owner;
+use super::{Frozen, Owner};
 use crate::run::{RunId, TerminalReason, Terminated, TokenMeasure, TokensSpent};
 
 /// A future of a [`RunStore`].
@@ -159,6 +159,11 @@ pub trait RunStore: fmt::Debug + Send + Sync + 'static {
     ///
     /// What this replica told before, and the store has taken, is among them.
     fn cooldowns(self: Arc<Self>) -> StoreFuture<Result<StoredCooldowns, StoreLost>>;
+
+    /// Says whose new runs are refused at all replicas.
+    ///
+    /// What this replica told before, and the store has taken, is among them.
+    fn frozen(self: Arc<Self>) -> StoreFuture<Result<StoredFreezes, StoreLost>>;
 }
 
 /// A run among those of all replicas: its owner, and its given id.
@@ -428,6 +433,15 @@ pub enum RunNews {
         /// When it did. A window that has begun later stays.
         at: Instant,
     },
+    /// An operator refuses new runs, or admits them again. Every replica hears it, this one too.
+    Frozen {
+        /// Whose; `None` for those of all owners.
+        whose: Option<Owner>,
+        /// Whether they are refused from now on.
+        is_frozen: bool,
+        /// The highest [version](StoredFreezes::version) that this replica knows. The next is higher.
+        version: u64,
+    },
     /// A session has another candidate than before. A store that cannot be reached need not keep
     /// these news.
     SessionServed {
@@ -500,6 +514,15 @@ pub enum Heard {
         /// The number of the window.
         window: u64,
     },
+    /// New runs are refused, or admitted again, by whichever replica.
+    Frozen {
+        /// Whose; `None` for those of all owners.
+        whose: Option<Owner>,
+        /// Whether they are refused.
+        is_frozen: bool,
+        /// The version of the freezes since then.
+        version: u64,
+    },
     /// A session has this candidate.
     SessionServed(StickyCandidate),
     /// What the other replicas have counted for an owner, in answer to what this replica told.
@@ -512,8 +535,19 @@ pub enum Heard {
         elsewhere: OwnerElsewhere,
     },
     /// News were lost, or the store was away: the replica asks anew for each of its runs, and for the
-    /// cooldowns, and tells its counts of owners again.
+    /// cooldowns and freezes, and tells its counts of owners again.
     Hole,
+}
+
+/// Whose new runs are refused at all replicas.
+#[non_exhaustive]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StoredFreezes {
+    /// Whose.
+    pub frozen: Frozen,
+    /// Goes up with each change. A store that has lost what it had begins at 0, by which a replica knows
+    /// to tell it again.
+    pub version: u64,
 }
 
 /// The error of a store that does not answer.

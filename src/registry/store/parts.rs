@@ -110,13 +110,25 @@ impl Parts {
 pub(crate) struct AskedRun {
     pub(crate) part: Arc<SharedRun>,
     pub(crate) age: Duration,
+    /// Whether the run was open before this request: at another replica, or at one that has stopped.
+    pub(crate) was_open: bool,
     turn: Arc<Lock<Option<TurnUnderWay>>>,
 }
 
 impl AskedRun {
-    pub(crate) fn new(part: Arc<SharedRun>, age: Duration, turn: Option<TurnUnderWay>) -> Self {
+    pub(crate) fn new(
+        part: Arc<SharedRun>,
+        age: Duration,
+        was_open: bool,
+        turn: Option<TurnUnderWay>,
+    ) -> Self {
         let turn = Arc::new(Lock::new(turn));
-        Self { part, age, turn }
+        Self {
+            part,
+            age,
+            was_open,
+            turn,
+        }
     }
 
     /// Takes the turn for which the store was asked.

@@ -5,7 +5,7 @@ use tower_agent::{
     RunId,
     registry::store::{
         Heard, NewsSubject, OwnerElsewhere, OwnerQuestion, Reach, Recalled, RunNews, RunQuestion,
-        RunStore, StoreFuture, StoreLost, StoredCooldowns,
+        RunStore, StoreFuture, StoreLost, StoredCooldowns, StoredFreezes,
     },
 };
 
@@ -73,6 +73,10 @@ impl<S: RunStore> RunStore for TimedStore<S> {
 
     fn cooldowns(self: Arc<Self>) -> StoreFuture<Result<StoredCooldowns, StoreLost>> {
         Arc::clone(&self.store).cooldowns()
+    }
+
+    fn frozen(self: Arc<Self>) -> StoreFuture<Result<StoredFreezes, StoreLost>> {
+        Arc::clone(&self.store).frozen()
     }
 
     fn reach(

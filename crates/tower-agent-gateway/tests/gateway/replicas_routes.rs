@@ -896,3 +896,59 @@ fn a_gateway_without_a_name_has_that_of_its_host() {
         assert_eq!(rows(&list), ["web-1.example r"]);
     });
 }
+
+/// covers: H4, H11
+#[test]
+fn an_abort_of_many_and_a_freeze_reach_all_gateways_and_the_freeze_outlives_a_kill() {
+    run(async {
+        let Some(shared) = Shared::start("[auth]\nkeys_env = \"TEST_KEYS\"").await else {
+            return;
+        };
+        let [one, two] = shared.gateways(["r1", "r2"]).await;
+        let hang = async |gateway: &Gateway, key: &str, run: &str| {
+            let request = gateway.post(CHAT, chat("stall")).bearer_auth(key);
+            request.header("x-run-id", run).open().await
+        };
+        let mut open = [
+            hang(&one, "sk-one", "a").await,
+            hang(&two, "sk-one", "b").await,
+            hang(&two, "sk-two", "c").await,
+        ];
+        let filtered = one.json("/runs?replicas=all&owner=one&sort=silent").await;
+        let rows = filtered["runs"].as_array().unwrap();
+        assert_eq!(rows.len(), 2, "{filtered}");
+        assert!(rows.iter().all(|row| row["owner"] == "one"), "{filtered}");
+        let abort = async |body: Value| one.post("/abort", body.to_string()).ask().await.json();
+        let would = abort(json!({"owner": "one", "dry_run": true})).await;
+        assert_eq!(
+            (&would["count"], &would["replicas"]),
+            (&json!(2), &json!(2))
+        );
+        let done = abort(json!({"owner": "one"})).await;
+        assert_eq!((&done["count"], &done["missing"]), (&json!(2), &json!([])));
+        for stream in &mut open[..2] {
+            assert!(stream.rest().await.contains("aborted"));
+        }
+
+        let ask = async |gateway: &Gateway, key: &str, run: &str| {
+            let request = gateway.post(CHAT, chat("ok")).bearer_auth(key);
+            request.header("x-run-id", run).ask().await.status.as_u16()
+        };
+        let frozen = one.request(reqwest::Method::PUT, "/freeze/one").ask().await;
+        assert_eq!(frozen.json()["owners"], json!(["one"]));
+        eventually(async || (two.json("/freeze").await["owners"] == json!(["one"])).then_some(()))
+            .await;
+        assert_eq!(ask(&two, "sk-one", "new").await, 503);
+        assert_eq!(ask(&two, "sk-two", "new").await, 200);
+        two.process.kill().await;
+        let again = shared.gateway("r2").await;
+        eventually(async || (ask(&again, "sk-one", "newer").await == 503).then_some(())).await;
+        let thawed = again
+            .request(reqwest::Method::DELETE, "/freeze/one")
+            .ask()
+            .await;
+        assert_eq!(thawed.json()["owners"], json!([]));
+        eventually(async || (ask(&one, "sk-one", "newest").await == 200).then_some(())).await;
+        drop(open);
+    });
+}

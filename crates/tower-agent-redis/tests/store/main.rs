@@ -8,6 +8,7 @@
 )]
 
 mod candidates;
+mod freezes;
 mod loss;
 mod model;
 mod owners;

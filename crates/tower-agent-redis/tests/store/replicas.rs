@@ -15,7 +15,7 @@ use tower_agent::{
         AbortOutcome,
         store::{
             Heard, NewsSubject, OwnerElsewhere, OwnerQuestion, Reach, Recalled, RunNews,
-            RunQuestion, RunStore, StoreFuture, StoreLost, StoredCooldowns,
+            RunQuestion, RunStore, StoreFuture, StoreLost, StoredCooldowns, StoredFreezes,
         },
     },
 };
@@ -289,6 +289,10 @@ impl RunStore for LateAnswers {
 
     fn cooldowns(self: Arc<Self>) -> StoreFuture<Result<StoredCooldowns, StoreLost>> {
         Arc::clone(&self.store).cooldowns()
+    }
+
+    fn frozen(self: Arc<Self>) -> StoreFuture<Result<StoredFreezes, StoreLost>> {
+        Arc::clone(&self.store).frozen()
     }
 
     fn reach(
