@@ -193,3 +193,130 @@ async fn a_stream_over_midnight_counts_in_each_day_what_came_in_it() {
     // Nine or ten frames before midnight, and sixteen after it.
     assert!((25..=27).contains(&cut.frames), "{}", cut.frames);
 }
+
+/// UTC with an offset, by a clock that begins at a day and a time.
+#[derive(Debug)]
+struct Place {
+    began: Instant,
+    at: SystemTime,
+    ahead: Duration,
+}
+
+impl Calendar for Place {
+    fn bounds(&self, period: CalendarPeriod, at: SystemTime) -> Range<SystemTime> {
+        let Range { start, end } = UtcCalendar.bounds(period, at + self.ahead);
+        start - self.ahead..end - self.ahead
+    }
+
+    fn now(&self) -> SystemTime {
+        self.at + self.began.elapsed()
+    }
+}
+
+/// A server in a place at this time of UTC, in days since 1970 and seconds.
+fn at_place(day: u64, second: u64, ahead: u64, caps: OwnerCaps) -> StackService {
+    let (service, _, registry) = capped(caps);
+    registry.set_calendar(Place {
+        began: Instant::now(),
+        at: SystemTime::UNIX_EPOCH + secs(day * DAY + second),
+        ahead: secs(ahead),
+    });
+    service
+}
+
+const HOUR: u64 = 3600;
+
+/// A budget that is set in the middle of a month begins anew with the next month, not a month later, and
+/// not after 30 days (github.com/BerriAI/litellm/issues/4196, /4042 and /9098).
+#[tokio::test(start_paused = true)]
+async fn a_month_ends_with_the_month_however_long_it_is() {
+    // 2027-01-31 at noon, and 2027-02-15 at noon.
+    for (day, until) in [(20_849, DAY / 2), (20_864, 13 * DAY + DAY / 2)] {
+        let service = at_place(day, DAY / 2, 0, OwnerCaps::new().turns_per_month(1));
+        ask(&service, "one").await.whole();
+        advance(secs(until - 1)).await;
+        is_refused(&service, "one", "1 turns this month").await;
+        advance(secs(1)).await;
+        ask(&service, "one").await.whole();
+    }
+}
+
+/// Days begin at midnight and weeks on Monday, whenever the first request came
+/// (github.com/BerriAI/litellm/issues/10288 and /41211).
+#[tokio::test(start_paused = true)]
+async fn a_day_begins_at_midnight_and_a_week_on_monday_whenever_the_first_request_came() {
+    // A Thursday, 2026-11-26, at 15:43.
+    let afternoon = 15 * HOUR + 43 * 60;
+    let caps = OwnerCaps::new().turns_per_day(1).turns_per_week(2);
+    let service = at_place(20_783, afternoon, 0, caps);
+    ask(&service, "one").await.whole();
+    advance(secs(DAY - afternoon - 1)).await;
+    is_refused(&service, "one", "this day").await;
+    advance(secs(1)).await;
+    ask(&service, "one").await.whole();
+    advance(secs(2 * DAY)).await;
+    is_refused(&service, "one", "this week").await;
+    advance(secs(DAY - 1)).await;
+    is_refused(&service, "one", "this week").await;
+    advance(secs(1)).await;
+    ask(&service, "one").await.whole();
+}
+
+/// East of UTC a day ends at the midnight of the place, and is 24 hours long: not when UTC's day does
+/// (github.com/BerriAI/litellm/pull/40978).
+#[tokio::test(start_paused = true)]
+async fn a_day_of_another_place_is_24_hours_from_its_midnight() {
+    // 21:30 in Shanghai.
+    let caps = OwnerCaps::new().turns_per_day(2);
+    let service = at_place(20_783, 13 * HOUR + 1800, 8 * HOUR, caps);
+    ask(&service, "one").await.whole();
+    ask(&service, "one").await.whole();
+    is_refused(&service, "one", "this day").await;
+    advance(secs(2 * HOUR + 1800)).await;
+    ask(&service, "one").await.whole();
+    advance(secs(8 * HOUR)).await;
+    // UTC's midnight is nothing here.
+    ask(&service, "one").await.whole();
+    is_refused(&service, "one", "this day").await;
+    advance(secs(16 * HOUR - 1)).await;
+    is_refused(&service, "one", "this day").await;
+    advance(secs(1)).await;
+    ask(&service, "one").await.whole();
+}
+
+/// What a caller used long ago does not fill a window that it is given now
+/// (github.com/BerriAI/litellm/issues/34492).
+#[tokio::test(start_paused = true)]
+async fn a_window_that_is_set_later_does_not_begin_full() {
+    let upstream = Upstream::script(Script::json().data("{}"));
+    let registry = RunRegistry::new();
+    registry.set_calendar(PausedCalendar::new());
+    let with = |caps| {
+        let service = OwnerCapLayer::new(registry.clone(), caps).layer(upstream.clone());
+        StackService::new(RunLayer::new(registry.clone()).layer(service))
+    };
+    let hourly = with(OwnerCaps::new().turns_per_hour(1000));
+    for _ in 0..500 {
+        ask(&hourly, "one").await.whole();
+    }
+    let daily = with(OwnerCaps::new().turns_per_day(3));
+    for _ in 0..3 {
+        ask(&daily, "one").await.whole();
+    }
+    is_refused(&daily, "one", "3 turns this day").await;
+}
+
+/// One cap that is used up does not hide that another one is met first in the next period: the spending of
+/// each window is its own, and none is for the life of the process (github.com/BerriAI/litellm/issues/40020
+/// and /24675).
+#[tokio::test(start_paused = true)]
+async fn no_window_counts_for_the_life_of_the_process() {
+    let caps = OwnerCaps::new().turns_per_day(2);
+    let service = at_place(20_783, 12 * HOUR, 0, caps);
+    for _ in 0..400 {
+        ask(&service, "one").await.whole();
+        ask(&service, "one").await.whole();
+        is_refused(&service, "one", "2 turns this day").await;
+        advance(secs(DAY)).await;
+    }
+}
