@@ -196,13 +196,13 @@ async fn a_stream_over_midnight_counts_in_each_day_what_came_in_it() {
 
 /// UTC with an offset, by a clock that begins at a day and a time.
 #[derive(Debug)]
-struct Place {
+struct Town {
     began: Instant,
     at: SystemTime,
     ahead: Duration,
 }
 
-impl Calendar for Place {
+impl Calendar for Town {
     fn bounds(&self, period: CalendarPeriod, at: SystemTime) -> Range<SystemTime> {
         let Range { start, end } = UtcCalendar.bounds(period, at + self.ahead);
         start - self.ahead..end - self.ahead
@@ -216,7 +216,7 @@ impl Calendar for Place {
 /// A server in a place at this time of UTC, in days since 1970 and seconds.
 fn at_place(day: u64, second: u64, ahead: u64, caps: OwnerCaps) -> StackService {
     let (service, _, registry) = capped(caps);
-    registry.set_calendar(Place {
+    registry.set_calendar(Town {
         began: Instant::now(),
         at: SystemTime::UNIX_EPOCH + secs(day * DAY + second),
         ahead: secs(ahead),
