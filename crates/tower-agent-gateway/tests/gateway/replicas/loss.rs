@@ -1,0 +1,165 @@
+//! The store is away, or freezes.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use futures_util::future::join_all;
+use serde_json::{Value, json};
+use tokio::time::sleep;
+
+use super::{Cluster, metric, of, outcome, post, request, turn, until_health};
+use crate::{
+    net::{Ask, CHAT, asks, run, run_alone},
+    support::Gateway,
+};
+
+fn raise(longest: &Mutex<Duration>, to: Duration) {
+    let mut longest = longest.lock().unwrap();
+    *longest = to.max(*longest);
+}
+
+/// covers: H4
+#[test]
+fn a_store_that_freezes_holds_up_nothing_and_hears_later_what_was_told() {
+    run_alone(async {
+        let settings = "[run]\nmax_turns = 100000";
+        let Some(cluster) = Cluster::start(settings, "").await else {
+            return;
+        };
+        let gateways: [Gateway; 2] = cluster.gateways().await;
+        let gateways = Arc::new(gateways);
+        let [one, two] = &*gateways;
+        let mut stream = request(one, "sim-slow", true, "aborted").open().await;
+        stream.until("data:").await;
+
+        // The longest request since it was last taken.
+        let longest = Arc::new(Mutex::new(Duration::ZERO));
+        let is_over = Arc::new(AtomicBool::new(false));
+        let load = (0..4).map(|client| {
+            let (gateways, longest) = (Arc::clone(&gateways), Arc::clone(&longest));
+            let is_over = Arc::clone(&is_over);
+            tokio::spawn(async move {
+                let mut answered = 0_u32;
+                while !is_over.load(Ordering::Relaxed) {
+                    let since = Instant::now();
+                    let gateway = &gateways[answered as usize % 2];
+                    let answer = turn(gateway, &format!("load-{client}")).await;
+                    let took = since.elapsed();
+                    assert_eq!(answer.status, 200, "{answer:?}");
+                    raise(&longest, took);
+                    answered += 1;
+                    sleep(Duration::from_millis(20)).await;
+                }
+                answered
+            })
+        });
+        let load: Vec<_> = load.collect();
+        // How late this machine wakes a task that sleeps as long as a request waits.
+        let late = Arc::new(Mutex::new(Duration::ZERO));
+        let (noted, until) = (Arc::clone(&late), Arc::clone(&is_over));
+        let noise = tokio::spawn(async move {
+            while !until.load(Ordering::Relaxed) {
+                let since = Instant::now();
+                sleep(Duration::from_millis(50)).await;
+                let by = since.elapsed().saturating_sub(Duration::from_millis(50));
+                raise(&noted, by);
+            }
+        });
+        sleep(Duration::from_secs(2)).await;
+        let usual = std::mem::take(&mut *longest.lock().unwrap());
+
+        cluster.store.signal("STOP");
+        let stopped = Instant::now();
+        for gateway in &*gateways {
+            until_health(gateway, "lost").await;
+            assert_eq!(metric(gateway, "agent_store_up").await, 0.0);
+        }
+        let noticed = stopped.elapsed();
+        let answer = post(two, "/runs/aborted/abort").await;
+        let told = json!({"aborted": true, "replicas": "lost"});
+        assert_eq!((answer.status.as_u16(), answer.json()), (200, told));
+        let freeze = Duration::from_secs(of(3, 10) as u64);
+        sleep(freeze.saturating_sub(stopped.elapsed())).await;
+        assert_eq!(one.reason("aborted").await, Value::Null);
+        assert!(metric(one, "agent_store_lag_seconds").await > 1.0);
+        let frozen = std::mem::take(&mut *longest.lock().unwrap());
+
+        cluster.store.signal("CONT");
+        let since = Instant::now();
+        for gateway in &*gateways {
+            until_health(gateway, "up").await;
+            assert_eq!(metric(gateway, "agent_store_up").await, 1.0);
+            assert_eq!(metric(gateway, "agent_store_dropped_total").await, 0.0);
+        }
+        let back = since.elapsed();
+        assert!(stream.rest().await.contains("aborted"));
+        for gateway in &*gateways {
+            assert_eq!(
+                outcome(&turn(gateway, "aborted").await),
+                (499, Some("aborted"))
+            );
+        }
+        is_over.store(true, Ordering::Relaxed);
+        let answered: u32 = join_all(load).await.into_iter().map(Result::unwrap).sum();
+        noise.await.unwrap();
+        let late = *late.lock().unwrap();
+        eprintln!(
+            "a freeze of {freeze:?}: {answered} requests, none failed; the slowest took {usual:?} \
+             before and {frozen:?} during it, on a machine that wakes up to {late:?} late; \
+             noticed after {noticed:?}, back after {back:?}"
+        );
+        assert!(frozen < usual + late + Duration::from_millis(60));
+        for gateway in &*gateways {
+            let waits = metric(gateway, "agent_store_wait_seconds_count").await;
+            let short = "agent_store_wait_seconds_bucket{le=\"0.1\"}";
+            let is_short = metric(gateway, short).await == waits;
+            assert!(is_short || late > Duration::from_millis(40), "{waits}");
+        }
+    });
+}
+
+/// covers: H4
+#[test]
+fn a_gateway_may_refuse_new_runs_under_a_cap_while_the_store_is_lost() {
+    run(async {
+        let settings = "[run]\nmax_turns = 30";
+        let Some(cluster) = Cluster::start(settings, "on_loss = \"refuse\"").await else {
+            return;
+        };
+        let gateway = cluster.gateway().await;
+        assert_eq!(turn(&gateway, "known").await.status, 200);
+        cluster.store.signal("STOP");
+        until_health(&gateway, "lost").await;
+
+        let refused = turn(&gateway, "new").await;
+        assert_eq!(outcome(&refused), (503, Some("peers_lost")));
+        assert_eq!(refused.json()["error"]["type"], "peers_lost");
+        assert_eq!(turn(&gateway, "known").await.status, 200);
+        let unnamed = gateway.post(CHAT, asks("sim-healthy", false)).ask().await;
+        assert_eq!(unnamed.status, 200);
+
+        cluster.store.signal("CONT");
+        until_health(&gateway, "up").await;
+        assert_eq!(turn(&gateway, "new").await.status, 200);
+    });
+}
+
+/// covers: H4
+#[test]
+fn a_gateway_starts_and_serves_while_its_store_is_away() {
+    run(async {
+        let Some(cluster) = Cluster::start("[run]\nmax_turns = 2", "").await else {
+            return;
+        };
+        let config = cluster.config.clone();
+        let alone = config.env("STORE_URL", "redis://127.0.0.1:9").start().await;
+        until_health(&alone, "lost").await;
+        assert_eq!(turn(&alone, "r").await.status, 200);
+        assert_eq!(metric(&alone, "agent_store_up").await, 0.0);
+    });
+}
