@@ -135,14 +135,18 @@ impl SharedRun {
         counts.granted = counts.granted.max(want.min(left));
     }
 
-    /// The turns that this part may take under `cap`. A request that `asked` has those that were
-    /// granted; any other one has what the others had left when the store was asked last.
+    /// The turns that this part may take under `cap`: what the others had left when the store was asked
+    /// last. A request that `asked` has those that were granted, too.
+    ///
+    /// A request whose answer was late may have taken the turn that was granted to another one. That
+    /// one then takes what is left, in place of a refusal that would close the run before its cap.
     pub(in crate::run) fn most(&self, cap: u32, asked: bool) -> u32 {
         let counts = self.counts.lock();
+        let left = cap.saturating_sub(counts.elsewhere);
         let most = if asked {
-            counts.granted
+            counts.granted.max(left)
         } else {
-            cap.saturating_sub(counts.elsewhere)
+            left
         };
         most.min(cap)
     }
@@ -271,5 +275,31 @@ impl Drop for TurnUnderWay {
         if let Some(run) = self.0.take() {
             run.give_back_turn();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[derive(Debug)]
+    struct Silent;
+
+    impl PartLink for Silent {
+        fn left(&self, _: u32, _: bool) {}
+        fn gave_back(&self, _: u64, _: u32) {}
+        fn spent(&self, _: Option<u64>, _: TokensSpent) {}
+    }
+
+    #[test]
+    fn a_turn_that_was_taken_without_an_answer_is_not_another_requests() {
+        let part = Arc::new(SharedRun::new(1, Box::new(Silent)));
+        let [(first, one), (second, two)] = [(); 2].map(|()| part.begin_turn());
+        // The answer to the second request is late, and it goes on alone.
+        part.grant_alone(second.want, 3);
+        part.record_taken(1, Some(two));
+        part.learn_turns(first.number, 1, 0);
+        assert!(part.most(3, true) > 1, "of three turns one is taken");
+        part.record_taken(2, Some(one));
     }
 }
