@@ -83,7 +83,7 @@ pub(crate) use self::{
     limit_kind::{CapWindow, LimitHit, LimitKind, TokenLimit},
     limits::{
         LoopLimits, PartLink, RunTokenCaps, SharedRun, Spending, TokenAccount, TokenMeter,
-        ToolArguments, TurnLimit, TurnUnderWay, WorkingNotices,
+        ToolArguments, TurnLimit, TurnNeeded, TurnUnderWay, WorkingNotices,
     },
     poll_scope::{PollScope, Role, TaskGuard},
     report::{OnEnd, is_traced},

@@ -443,6 +443,22 @@ async fn without_the_store_each_replica_has_its_cap_and_tells_its_ends_later() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn turns_that_were_taken_without_the_store_count_as_soon_as_it_is_back() {
+    let [one, two] = replicas(&healthy(), |stack| stack.max_turns(6));
+    assert_eq!(one.ask("r").await.status, 200);
+    assert_eq!(two.ask("r").await.status, 200);
+    two.store.cut();
+    for _ in 0..3 {
+        assert_eq!(two.ask("r").await.status, 200);
+    }
+    two.store.mend();
+    heard().await;
+    // Five of six are taken.
+    let statuses = [one.ask("r").await.status, one.ask("r").await.status];
+    assert_eq!(statuses, [200, 422]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_replica_that_was_cut_off_ends_what_was_ended_meanwhile() {
     let [one, two] = replicas(&endless(), |stack| stack);
     let call = spawn(&two, "r");

@@ -139,14 +139,8 @@ impl RunStoreLayer {
         };
         let (turns, turn) = cap
             .map(|cap| {
-                let (needed, turn) = part.begin_turn();
-                let turns = TurnsAsked {
-                    number: needed.number,
-                    taken: needed.taken,
-                    want: needed.want,
-                    cap,
-                };
-                (turns, turn)
+                let (needed, turn) = part.begin_turn(cap);
+                (TurnsAsked::from(needed), turn)
             })
             .unzip();
         let question = RunQuestion {

@@ -4,13 +4,13 @@ use std::{future::Future, sync::Arc, time::Duration};
 
 use super::{
     AbortTarget, Heard, NewsSubject, OwnerElsewhere, Parts, Reach, RunEnd, RunKey, RunNews,
-    RunQuestion, RunStore, TokenCapReached,
+    RunQuestion, RunStore, TokenCapReached, TurnsAsked,
 };
 use crate::{
     registry::{Owner, RunRegistry},
     run::{
         LimitHit, LimitKind, Node, NodeState, RunId, SharedRun, TerminalReason, TokenLimit,
-        TokensSpent,
+        TokensSpent, TurnNeeded,
     },
 };
 
@@ -203,7 +203,8 @@ impl RunRegistry {
         }
     }
 
-    /// Asks about each live run, as ends may have been missed.
+    /// Asks about each live run, as ends may have been missed, and tells of the turns that it took
+    /// meanwhile.
     async fn ask_anew(&self, store: &Arc<dyn RunStore>) {
         for (owner, run) in self.live_runs() {
             let key = RunKey {
@@ -218,18 +219,23 @@ impl RunRegistry {
                 part: part.part,
                 session: run.session(),
                 parent: None,
-                turns: None,
+                turns: part.turns_anew().map(TurnsAsked::from),
                 is_sticky: false,
                 owner: None,
             };
+            let turns = question.turns;
             let Ok(recalled) = Arc::clone(store).ask(question).await else {
                 // Another hole follows once the store is back; a damaged key hides no other run.
                 continue;
             };
-            match recalled.end {
-                Some(end) => self.end_as_told(&key, recalled.incarnation, &end),
-                None => self.learn_spent(&key, recalled.incarnation, recalled.spent_elsewhere),
+            if let Some(end) = recalled.end {
+                self.end_as_told(&key, recalled.incarnation, &end);
+                continue;
             }
+            if let Some(turns) = turns {
+                part.learn_turns(turns.number, recalled.granted, recalled.turns_elsewhere);
+            }
+            self.learn_spent(&key, recalled.incarnation, recalled.spent_elsewhere);
         }
     }
 }
@@ -345,6 +351,17 @@ impl RunEnd {
         let turns = self.at_turn.map(LimitKind::Turns);
         let tokens = self.at_tokens.map(|it| LimitKind::Tokens(it.into()));
         turns.or(tokens).unwrap_or_default()
+    }
+}
+
+impl From<TurnNeeded> for TurnsAsked {
+    fn from(needed: TurnNeeded) -> Self {
+        Self {
+            number: needed.number,
+            taken: needed.taken,
+            want: needed.want,
+            cap: needed.cap,
+        }
     }
 }
 

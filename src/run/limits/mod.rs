@@ -23,7 +23,7 @@ pub(crate) use self::{
     progress_notices::WorkingNotices,
     repetition::{RepeatDetector, Repetition},
     shadow_mode::{ShadowHit, Shadows},
-    shared_run::{PartLink, SharedRun, TurnUnderWay},
+    shared_run::{PartLink, SharedRun, TurnNeeded, TurnUnderWay},
     step_windows::RunWindows,
     tokens::{CountedRun, RunTokenCaps, Spending, TokenAccount, TokenLedger, TokenMeter},
     turn_count::{LastCall, TurnCount, TurnLimit},

@@ -63,6 +63,8 @@ struct SharedTurns {
     /// The number of the latest question that was answered.
     answered: u64,
     elsewhere: u32,
+    /// The cap of the last turn that a request asked for; `None` if none did.
+    cap: Option<u32>,
     /// The cap at which the run has closed elsewhere, and its reason, until no request asks.
     deferred: Option<(TerminalReason, LimitHit)>,
 }
@@ -74,12 +76,25 @@ pub(crate) struct TurnNeeded {
     pub(crate) number: u64,
     pub(crate) taken: u32,
     pub(crate) want: u32,
+    pub(crate) cap: u32,
 }
 
 impl SharedTurns {
     /// The turns that are taken, with those that requests have asked for.
     const fn wanted(&self) -> u32 {
         self.taken.saturating_add(self.asking)
+    }
+
+    /// The next question about turns.
+    const fn question(&mut self, cap: u32) -> TurnNeeded {
+        self.number += 1;
+        self.asked = self.number;
+        TurnNeeded {
+            number: self.number,
+            taken: self.taken,
+            want: self.wanted(),
+            cap,
+        }
     }
 }
 
@@ -96,19 +111,23 @@ impl SharedRun {
         }
     }
 
-    /// Begins a turn: what the request asks the store, and the mark that the turn is under way.
-    pub(crate) fn begin_turn(self: &Arc<Self>) -> (TurnNeeded, TurnUnderWay) {
+    /// Begins a turn under `cap`: what the request asks the store, and the mark that the turn is under
+    /// way.
+    pub(crate) fn begin_turn(self: &Arc<Self>, cap: u32) -> (TurnNeeded, TurnUnderWay) {
         let mut counts = self.counts.lock();
         counts.asking += 1;
-        counts.number += 1;
-        counts.asked = counts.number;
-        let needed = TurnNeeded {
-            number: counts.number,
-            taken: counts.taken,
-            want: counts.wanted(),
-        };
+        counts.cap = Some(cap);
+        let needed = counts.question(cap);
         drop(counts);
         (needed, TurnUnderWay(Some(Arc::clone(self))))
+    }
+
+    /// What the part asks a store that was away, which does not know of the turns that were taken
+    /// meanwhile; `None` if no turn came under a cap.
+    pub(crate) fn turns_anew(&self) -> Option<TurnNeeded> {
+        let mut counts = self.counts.lock();
+        let cap = counts.cap?;
+        Some(counts.question(cap))
     }
 
     /// Records which run the store knows.
@@ -294,7 +313,7 @@ mod tests {
     #[test]
     fn a_turn_that_was_taken_without_an_answer_is_not_another_requests() {
         let part = Arc::new(SharedRun::new(1, Box::new(Silent)));
-        let [(first, one), (second, two)] = [(); 2].map(|()| part.begin_turn());
+        let [(first, one), (second, two)] = [(); 2].map(|()| part.begin_turn(3));
         // The answer to the second request is late, and it goes on alone.
         part.grant_alone(second.want, 3);
         part.record_taken(1, Some(two));
