@@ -54,6 +54,11 @@ if not incarnation then
   incarnation = ARGV[1]
   opened = now - tonumber(ARGV[2])
   fields = {'inc', incarnation, 'opened', string.format('%.0f', opened)}
+  -- No replica that asked knew the run. If the store has lost it, another one may know it yet.
+  if ARGV[5] == '' then
+    fields[5] = 'fresh'
+    fields[6] = '1'
+  end
 end
 if not session and ARGV[10] ~= '' then
   session = ARGV[10]

@@ -5,7 +5,7 @@
 --   5 ttl of an end in ms, 6 replica, 7 owner, 8 id, 9 session or ''
 -- Returns {1 if the end was stored, incarnation or '', damaged key or ''}
 local run = KEYS[1]
-local known = redis.call('HMGET', run, 'inc', 'end', 'opened', 'parent')
+local known = redis.call('HMGET', run, 'inc', 'end', 'opened', 'parent', 'fresh')
 local incarnation = known[1]
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
@@ -21,7 +21,8 @@ if not incarnation then
   end
   incarnation = ARGV[2]
 end
-if ARGV[1] ~= '' and ARGV[1] ~= incarnation then return {0, incarnation, ''} end
+-- The end of another incarnation ends a fresh one: a store that had lost the run has opened it anew.
+if ARGV[1] ~= '' and ARGV[1] ~= incarnation and not known[5] then return {0, incarnation, ''} end
 if known[2] then return {0, incarnation, ''} end
 -- What the parts have is of no use any more.
 redis.call('DEL', run)

@@ -19,6 +19,7 @@ mod questions;
 mod replica;
 mod replicas;
 mod reports;
+mod returns;
 mod sentinels;
 mod server;
 #[path = "../../../../tests/support/mod.rs"]

@@ -23,6 +23,8 @@ use crate::server::{Server, until};
 struct ModelRun {
     /// Learned from the store when it makes the run known.
     incarnation: Option<u64>,
+    /// Whether no replica knew the run when a question opened it.
+    is_fresh: bool,
     session: Option<Arc<str>>,
     parent: Option<RunId>,
     end: Option<RunEnd>,
@@ -43,6 +45,7 @@ impl ModelRun {
     fn new() -> Self {
         Self {
             incarnation: None,
+            is_fresh: false,
             session: None,
             parent: None,
             end: None,
@@ -77,6 +80,7 @@ impl Model {
         let run = self.runs.entry(question.run.clone()).or_insert_with(|| {
             let mut new = ModelRun::new();
             new.incarnation = remembered.map(|it| it.incarnation);
+            new.is_fresh = remembered.is_none();
             new
         });
         let mut expected = Recalled::default();
@@ -140,7 +144,7 @@ impl Model {
         };
         // An incarnation that no answer has told yet is a random one.
         let is_other = incarnation.is_some() && incarnation != known.incarnation;
-        if is_other || known.end.is_some() {
+        if (is_other && !known.is_fresh) || known.end.is_some() {
             return;
         }
         known.end = Some(end.clone());

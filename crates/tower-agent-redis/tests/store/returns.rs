@@ -1,0 +1,102 @@
+//! What a replica that was cut off tells and learns when it is back, while others have gone on.
+
+use std::{sync::Arc, time::Duration};
+
+use tokio::{
+    task::JoinHandle,
+    time::{sleep, timeout},
+};
+use tower_agent::{
+    Owner, TerminalReason,
+    registry::store::{RunKey, RunQuestion, RunStore},
+};
+
+use crate::{
+    proxy::Proxy,
+    replica::{Replica, Settings, endless, id, reason_of},
+    server::{Server, until},
+    support::{Outcome, Script, healthy},
+};
+
+/// A server, a replica behind a proxy, and one beside it.
+async fn pair(settings: Settings, script: Script) -> Option<(Server, Proxy, Replica, Replica)> {
+    let server = Server::start(&[])?;
+    let proxy = Proxy::start(server.port).await;
+    let cut = Replica::new(&proxy.url(), script.clone(), settings).await;
+    let other = Replica::new(&server.url(), script, settings).await;
+    Some((server, proxy, cut, other))
+}
+
+async fn lost(replica: &Replica) {
+    until("the loss is seen", || !replica.store.stats().up).await;
+}
+
+async fn back(replica: &Replica) {
+    until("the store is back", || replica.store.stats().up).await;
+}
+
+async fn empty(server: &Server) {
+    let mut other = server.connection().await;
+    redis::cmd("FLUSHALL").exec_async(&mut other).await.unwrap();
+}
+
+async fn reason_soon(call: JoinHandle<Outcome>) -> Option<TerminalReason> {
+    let outcome = timeout(Duration::from_secs(10), call).await;
+    reason_of(&outcome.expect("the call goes on").unwrap())
+}
+
+#[tokio::test]
+async fn an_end_that_is_told_again_ends_what_an_empty_store_has_opened_anew() {
+    let Some((server, proxy, one, two)) = pair(Settings::default(), endless()).await else {
+        return;
+    };
+    let call = one.spawn("r");
+    one.called(1).await;
+    one.abort("r");
+    call.await.unwrap();
+    one.told().await;
+    proxy.cut();
+    lost(&one).await;
+    empty(&server).await;
+    // Nobody has told the end again yet.
+    let call = two.spawn("r");
+    two.called(1).await;
+    proxy.mend();
+    assert_eq!(reason_soon(call).await, Some(TerminalReason::Aborted));
+}
+
+#[tokio::test]
+async fn turns_that_were_taken_without_the_store_count_as_soon_as_it_is_back() {
+    let Some((_server, proxy, one, two)) = pair(Settings::turns(6), healthy()).await else {
+        return;
+    };
+    for replica in [&one, &two] {
+        assert_eq!(replica.ask("r").await.status, 200);
+    }
+    proxy.cut();
+    lost(&one).await;
+    for _ in 0..3 {
+        assert_eq!(one.ask("r").await.status, 200);
+    }
+    proxy.mend();
+    back(&one).await;
+    let run = RunKey {
+        owner: Owner::anonymous(),
+        id: id("r"),
+    };
+    let taken = async {
+        loop {
+            let question = RunQuestion::new(run.clone(), 77);
+            let store = Arc::clone(&two.store);
+            let recalled = store.ask(question).await.unwrap();
+            if recalled.turns_elsewhere == 5 {
+                return;
+            }
+            sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let told = timeout(Duration::from_secs(3), taken).await;
+    assert!(told.is_ok(), "what was taken is not told");
+    let statuses = [two.ask("r").await.status, two.ask("r").await.status];
+    assert_eq!(statuses, [200, 422]);
+}
