@@ -18,6 +18,8 @@ pub(crate) struct KnownPart {
     pub(crate) incarnation: u64,
     /// The turns that the part was granted.
     pub(crate) granted: u32,
+    /// The turns that the other parts were granted, at the last answer.
+    pub(crate) elsewhere: u32,
     /// What the part has spent; `None` if nothing was told.
     pub(crate) spent: Option<TokensSpent>,
     /// The age of the run at the last answer, and when that was.
@@ -65,6 +67,7 @@ impl Known {
             parent: question.parent.clone().or(parent),
             incarnation: recalled.incarnation,
             granted: recalled.granted,
+            elsewhere: recalled.turns_elsewhere,
             spent,
             age: recalled.age,
             answered: Instant::now(),

@@ -187,7 +187,8 @@ impl Commands {
             )
             .arg(hex(question.run.owner))
             .arg(of_turns(|turns| turns.number.to_string()))
-            .arg(of_turns(|turns| turns.taken.to_string()));
+            .arg(of_turns(|turns| turns.taken.to_string()))
+            .arg(known.map_or(0, |known| known.elsewhere));
         cmd
     }
 

@@ -4,14 +4,15 @@
 -- ARGV: 1 incarnation if the run is new, 2 age in us if it is new, 3 part, 4 turns the part is known
 --   to have, 5 incarnation of those turns or '', 6 want or '', 7 cap, 8 ttl in ms, 9 ttl of an end
 --   in ms, 10 session or '', 11 parent or '', 12 id, 13 what the part is known to have spent or '',
---   14 owner, 15 number of the question about turns, 16 turns that the part has taken
+--   14 owner, 15 number of the question about turns, 16 turns that the part has taken, 17 turns that
+--   the other parts are known to have
 -- Returns {incarnation, age in us, end or '', granted, elsewhere, parent or '', damaged key or '',
 --   what the other parts have spent, 1 if another part has not left}
 local run = KEYS[1]
 local stored = redis.call('HGETALL', run)
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
-local incarnation, opened, over, ended, parent, session, mine, alive
+local incarnation, opened, over, ended, parent, session, mine, untold, alive
 local number = 0
 local elsewhere, held = 0, 0
 local sums = {0, 0, 0, 0, 0, 0}
@@ -36,6 +37,7 @@ for at = 1, #stored, 2 do
       return redis.error_reply('DAMAGED ' .. field)
     end
     if field == name then mine = turns else elsewhere = elsewhere + turns end
+    if field == 't:?' then untold = turns end
   elseif string.sub(field, 1, 2) == 's:' and field ~= spent then
     local numbers = {string.match(value, '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+%.?%d*)$')}
     if #numbers == 0 then return redis.error_reply('DAMAGED ' .. field) end
@@ -58,6 +60,11 @@ if not incarnation then
   if ARGV[5] == '' then
     fields[5] = 'fresh'
     fields[6] = '1'
+  -- The store has lost the run. Until the other parts tell of their turns, they count together.
+  elseif tonumber(ARGV[17]) > 0 then
+    elsewhere = tonumber(ARGV[17])
+    fields[5] = 't:?'
+    fields[6] = ARGV[17]
   end
 end
 if not session and ARGV[10] ~= '' then
@@ -69,6 +76,11 @@ if not parent and ARGV[11] ~= '' then
   parent = ARGV[11]
   fields[#fields + 1] = 'parent'
   fields[#fields + 1] = parent
+end
+if untold and not alive and ARGV[5] == incarnation then
+  local told = math.min(untold, tonumber(ARGV[4]))
+  elsewhere = elsewhere - told
+  redis.call('HSET', run, 't:?', string.format('%.0f', untold - told))
 end
 local granted = mine or 0
 if ARGV[5] == incarnation then granted = math.max(granted, tonumber(ARGV[4])) end

@@ -29,6 +29,8 @@ struct ModelRun {
     parent: Option<RunId>,
     end: Option<RunEnd>,
     parts: HashMap<(usize, u64), Part>,
+    /// The turns of parts that a store which had lost the run has not heard of itself.
+    untold: u32,
     /// The incarnation by which the run is listed in its session's index.
     is_listed: bool,
 }
@@ -50,6 +52,7 @@ impl ModelRun {
             parent: None,
             end: None,
             parts: HashMap::new(),
+            untold: 0,
             is_listed: false,
         }
     }
@@ -61,6 +64,7 @@ struct Remembered {
     part: u64,
     incarnation: u64,
     turns: u32,
+    elsewhere: u32,
 }
 
 #[derive(Default)]
@@ -77,10 +81,12 @@ impl Model {
     fn ask(&mut self, replica: usize, question: &RunQuestion) -> Recalled {
         let remembered = self.remembered[replica].get(&question.run).copied();
         let remembered = remembered.filter(|it| it.part == question.part);
+        let is_lost = !self.runs.contains_key(&question.run);
         let run = self.runs.entry(question.run.clone()).or_insert_with(|| {
             let mut new = ModelRun::new();
             new.incarnation = remembered.map(|it| it.incarnation);
             new.is_fresh = remembered.is_none();
+            new.untold = remembered.map_or(0, |it| it.elsewhere);
             new
         });
         let mut expected = Recalled::default();
@@ -96,14 +102,18 @@ impl Model {
             run.is_listed |= question.session.is_some() && run.session == question.session;
             let ours = (replica, question.part);
             let others = run.parts.iter().filter(|it| *it.0 != ours);
-            expected.turns_elsewhere = others.map(|it| it.1.turns).sum();
+            let others: u32 = others.map(|it| it.1.turns).sum();
             let part = run.parts.entry(ours).or_default();
-            part.is_alive = true;
             if let Some(remembered) =
                 remembered.filter(|it| run.incarnation == Some(it.incarnation))
             {
                 part.turns = part.turns.max(remembered.turns);
+                if !is_lost && !part.is_alive {
+                    run.untold = run.untold.saturating_sub(remembered.turns);
+                }
             }
+            part.is_alive = true;
+            expected.turns_elsewhere = others + run.untold;
             if let Some(turns) = question.turns {
                 let left = turns.cap.saturating_sub(expected.turns_elsewhere);
                 if turns.number > part.number {
@@ -318,6 +328,7 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
                     part,
                     incarnation,
                     turns: answer.granted,
+                    elsewhere: answer.turns_elsewhere,
                 };
                 let remembered = &mut model.remembered[replica];
                 match answer.end {

@@ -100,3 +100,49 @@ async fn turns_that_were_taken_without_the_store_count_as_soon_as_it_is_back() {
     let statuses = [two.ask("r").await.status, two.ask("r").await.status];
     assert_eq!(statuses, [200, 422]);
 }
+
+#[tokio::test]
+async fn an_empty_store_gives_no_turn_that_another_replica_was_heard_to_have_taken() {
+    let Some((server, proxy, one, two)) = pair(Settings::turns(5), healthy()).await else {
+        return;
+    };
+    for replica in [&one, &one, &one, &two] {
+        assert_eq!(replica.ask("r").await.status, 200);
+    }
+    proxy.cut();
+    lost(&one).await;
+    empty(&server).await;
+    let statuses = [two.ask("r").await.status, two.ask("r").await.status];
+    assert_eq!(
+        statuses,
+        [200, 422],
+        "three of the five are taken elsewhere"
+    );
+    proxy.mend();
+    back(&one).await;
+    assert_eq!(one.ask("r").await.status, 422);
+}
+
+#[tokio::test]
+async fn what_each_part_tells_an_empty_store_counts_once() {
+    let Some((server, proxy, one, two)) = pair(Settings::turns(9), healthy()).await else {
+        return;
+    };
+    let dead = Replica::new(&server.url(), healthy(), Settings::turns(9)).await;
+    for replica in [&dead, &one, &one, &two] {
+        assert_eq!(replica.ask("r").await.status, 200);
+    }
+    drop(dead);
+    proxy.cut();
+    lost(&one).await;
+    empty(&server).await;
+    assert_eq!(two.ask("r").await.status, 200);
+    proxy.mend();
+    back(&one).await;
+    // Of nine turns four are left, as that of the replica that died counts on.
+    let mut served = 0;
+    for turn in 0..8 {
+        served += usize::from([&one, &two][turn % 2].ask("r").await.status == 200);
+    }
+    assert_eq!(served, 4);
+}
