@@ -150,13 +150,19 @@ impl RunRegistry {
 
     /// Ends the live ones of these runs here, and returns their ids.
     pub(super) fn abort_here(&self, target: &AbortTarget) -> Vec<RunId> {
+        self.abort_older(target, Duration::ZERO)
+    }
+
+    /// Ends the live ones of these runs here that are at least so old, and returns their ids.
+    pub(super) fn abort_older(&self, target: &AbortTarget, age: Duration) -> Vec<RunId> {
         let runs = match target {
             AbortTarget::Run(id) => self.find(id),
             AbortTarget::Session(session) => self.find_session(session),
         };
         let ended = runs.into_iter().filter(|run| {
             // A run that is over keeps its reason and is not reported.
-            run.terminal_reason().is_none() && run.end(TerminalReason::Aborted)
+            let is_live = run.terminal_reason().is_none() && run.now() >= age;
+            is_live && run.end(TerminalReason::Aborted)
         });
         ended.map(|run| run.id()).collect()
     }

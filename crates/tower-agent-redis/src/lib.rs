@@ -352,7 +352,7 @@ async fn begin(shared: &Shared) -> Result<(MultiplexedConnection, Reader), Conne
     if !prepared.map_err(unusable)? {
         return Err(ConnectError::new(ConnectErrorKind::Secret, OTHER_SECRET));
     }
-    let reader = Reader::open(shared).await.map_err(unusable)?;
+    let reader = Reader::open(shared, &[]).await.map_err(unusable)?;
     let live = shared.commands.live(&mut connection).await;
     live.map_err(unusable)?;
     Ok((connection, reader))

@@ -12,6 +12,7 @@ use redis::{
     streams::{StreamId, StreamRangeReply, StreamReadReply},
 };
 use tokio::time::{Instant, sleep};
+use tower_agent::registry::store::Heard;
 
 use crate::{
     candidates, freezes,
@@ -38,6 +39,10 @@ const ENTRIES: u32 = 1000;
 /// Where the log of the questions stands, behind those of the news.
 const QUESTIONS: usize = TAGS as usize;
 
+/// How far the clock of the server may seem to be from ours: a run that was opened so short a time
+/// after an abort was told does not count as a later one.
+const LATE: Duration = Duration::from_millis(100);
+
 /// A connection that reads, and how far it has read.
 #[derive(Debug)]
 pub(crate) struct Reader {
@@ -46,14 +51,17 @@ pub(crate) struct Reader {
     logs: Vec<String>,
     /// The id of the last entry read of each log; `0-0` for a log that was empty.
     cursors: Vec<String>,
+    /// The id of the last entry of each log when the reader was opened.
+    ends: Vec<String>,
     /// The server's process.
     server: String,
     checked: Instant,
 }
 
 impl Reader {
-    /// Begins at the end of the logs.
-    pub(crate) async fn open(shared: &Shared) -> RedisResult<Self> {
+    /// Begins behind the entries that were `read` before, or at the end of a log that does not come as
+    /// far: it is another one. Without any the reader begins at the end of the logs.
+    pub(crate) async fn open(shared: &Shared, read: &[String]) -> RedisResult<Self> {
         let connection = shared.address.open(ANSWER).await?;
         let keys = &shared.commands.keys;
         let mut reader = Self {
@@ -63,6 +71,7 @@ impl Reader {
                 .chain([keys.questions()])
                 .collect(),
             cursors: Vec::new(),
+            ends: Vec::new(),
             server: String::new(),
             checked: Instant::now(),
         };
@@ -72,7 +81,13 @@ impl Reader {
             pipe.cmd("XREVRANGE").arg(log).arg("+").arg("-");
             pipe.arg("COUNT").arg(1);
         }
-        reader.cursors = first_ids(pipe, &mut reader.connection).await?;
+        reader.ends = first_ids(pipe, &mut reader.connection).await?;
+        let mut read = read.iter();
+        let begin = |end: &String| match read.next() {
+            Some(read) if number_of(read) <= number_of(end) => read.clone(),
+            _ => end.clone(),
+        };
+        reader.cursors = reader.ends.iter().map(begin).collect();
         Ok(reader)
     }
 
@@ -101,12 +116,17 @@ impl Reader {
         Ok(server == self.server && first.iter().zip(&self.cursors).all(is_whole))
     }
 
+    /// Whether the entry was there when the reader was opened: it was told while nothing was read.
+    fn is_missed(&self, log: usize, entry: &StreamId) -> bool {
+        number_of(&entry.id) <= number_of(&self.ends[log])
+    }
+
     async fn clock(&mut self) -> RedisResult<StoreClock> {
         let cmd = redis::cmd("TIME");
         StoreClock::read(cmd.query_async(&mut self.connection).await?)
     }
 
-    /// Waits for entries, and reads them.
+    /// Waits for entries, and reads them. The caller moves the cursors, once it has heard them.
     async fn read(&mut self) -> RedisResult<Vec<(usize, StreamId)>> {
         let mut cmd = redis::cmd("XREAD");
         cmd.arg("COUNT").arg(ENTRIES).arg("BLOCK").arg(BLOCK);
@@ -117,10 +137,7 @@ impl Reader {
             let Some(at) = self.logs.iter().position(|log| *log == stream.key) else {
                 continue;
             };
-            for entry in stream.ids {
-                self.cursors[at].clone_from(&entry.id);
-                entries.push((at, entry));
-            }
+            entries.extend(stream.ids.into_iter().map(|entry| (at, entry)));
         }
         Ok(entries)
     }
@@ -151,11 +168,12 @@ fn number_of(id: &str) -> (u64, u64) {
 /// Reads the logs for as long as the store lives.
 pub(crate) async fn listen(shared: Arc<Shared>, first: Option<Reader>) {
     let (mut opened, mut wait) = (first, FIRST_WAIT);
+    let mut read = Vec::new();
     loop {
         let reader = match opened.take() {
             Some(reader) => Ok(reader),
             None => {
-                let reader = Reader::open(&shared).await;
+                let reader = Reader::open(&shared, &read).await;
                 if reader.is_ok() {
                     shared.hear_hole();
                 }
@@ -169,6 +187,7 @@ pub(crate) async fn listen(shared: Arc<Shared>, first: Option<Reader>) {
                 if since.elapsed() > ANSWER {
                     wait = FIRST_WAIT;
                 }
+                read = reader.cursors;
                 outcome
             }
             Err(error) => Err(error),
@@ -194,13 +213,15 @@ async fn read_on(shared: &Shared, reader: &mut Reader) -> RedisResult<()> {
         let entries = reader.read().await?;
         *lock(&shared.counts.read) = Instant::now();
         shared.counts.listens.store(true, Ordering::Release);
-        let has_times =
-            |(at, entry): &(usize, StreamId)| *at == QUESTIONS || candidates::has_times(&entry.map);
+        let has_times = |(at, entry): &(usize, StreamId)| {
+            *at == QUESTIONS || candidates::has_times(&entry.map) || reader.is_missed(*at, entry)
+        };
         let clock = match entries.iter().any(has_times) {
             true => Some(reader.clock().await?),
             false => None,
         };
         for (at, entry) in entries {
+            reader.cursors[at].clone_from(&entry.id);
             if let (QUESTIONS, Some(clock)) = (at, clock) {
                 let replica = &shared.commands.replica;
                 match questions::read_question(&entry.id, &entry.map, replica, clock) {
@@ -219,7 +240,10 @@ async fn read_on(shared: &Shared, reader: &mut Reader) -> RedisResult<()> {
                 heard => heard,
             };
             match heard {
-                Ok(Some(heard)) => shared.hear(heard),
+                Ok(Some(heard)) => match clock.filter(|_| reader.is_missed(at, &entry)) {
+                    Some(clock) => shared.hear(missed(heard, &entry.id, clock)),
+                    None => shared.hear(heard),
+                },
                 Ok(None) => {}
                 Err(_) => shared.log_damage(&reader.logs[at], &entry.id),
             }
@@ -228,6 +252,19 @@ async fn read_on(shared: &Shared, reader: &mut Reader) -> RedisResult<()> {
         if shared.link.generation() != generation {
             return Ok(());
         }
+    }
+}
+
+/// The news of an entry that was told while nothing was read.
+fn missed(news: Heard, id: &str, clock: StoreClock) -> Heard {
+    match news {
+        Heard::Ended { .. } | Heard::SessionEnded { .. } | Heard::AbortedForAll(_) => {
+            let told = Duration::from_millis(number_of(id).0);
+            let news = Box::new(news);
+            let ago = clock.since(told).saturating_sub(LATE);
+            Heard::Missed { ago, news }
+        }
+        news => news,
     }
 }
 

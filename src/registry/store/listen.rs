@@ -78,6 +78,7 @@ impl RunRegistry {
                     } => registry.learn_spent(&run, incarnation, elsewhere),
                     Heard::Barrier { barrier } => store.tell(RunNews::CarriedOut { barrier }),
                     Heard::AbortedForAll(target) => drop(registry.abort_here(&target)),
+                    Heard::Missed { ago, news } => registry.hear_missed(*news, ago),
                     Heard::OwnerCounted {
                         owner,
                         number,
@@ -172,6 +173,44 @@ impl RunRegistry {
             }
         }
         drop(node.end(end.reason.clone(), passed, now));
+    }
+
+    /// Carries out news that were told so long `ago`. What the store did not know then it is told now:
+    /// the others refuse the ids, too.
+    fn hear_missed(&self, news: Heard, ago: Duration) {
+        match news {
+            Heard::Ended {
+                run: key,
+                incarnation: 0,
+                end,
+            } => {
+                if let Some(run) = self.get(key.owner, &key.id) {
+                    let now = run.now();
+                    if now >= ago {
+                        drop(run.node().end(end.reason.clone(), end.limit_hit(), now));
+                    }
+                }
+            }
+            Heard::Ended {
+                run,
+                incarnation,
+                end,
+            } => self.end_as_told(&run, incarnation, &end),
+            Heard::SessionEnded {
+                owner,
+                session,
+                spared,
+            } => {
+                let runs = self.state.sessions.lock().find(&session, Some(owner));
+                for run in runs {
+                    if Some(run.id()) != spared && run.now() >= ago {
+                        run.end(TerminalReason::Aborted);
+                    }
+                }
+            }
+            Heard::AbortedForAll(target) => drop(self.abort_older(&target, ago)),
+            _ => {}
+        }
     }
 
     /// Records what the other parts of a run have spent. The next frame or request here is then

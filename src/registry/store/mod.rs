@@ -534,6 +534,14 @@ pub enum Heard {
         /// The counts of the others.
         elsewhere: OwnerElsewhere,
     },
+    /// News that were told while this replica did not hear of them: an end, or an abort. Runs that
+    /// the replica has opened since then go on.
+    Missed {
+        /// The time since the news were told.
+        ago: Duration,
+        /// The news.
+        news: Box<Self>,
+    },
     /// News were lost, or the store was away: the replica asks anew for each of its runs, and for the
     /// cooldowns and freezes, and tells its counts of owners again.
     Hole,

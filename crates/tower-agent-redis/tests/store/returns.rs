@@ -8,14 +8,17 @@ use tokio::{
 };
 use tower_agent::{
     Owner, TerminalReason,
-    registry::store::{RunKey, RunQuestion, RunStore},
+    registry::{
+        AbortOutcome,
+        store::{RunKey, RunQuestion, RunStore},
+    },
 };
 
 use crate::{
     proxy::Proxy,
     replica::{Replica, Settings, endless, id, reason_of},
     server::{Server, until},
-    support::{Outcome, Script, healthy},
+    support::{Outcome, Script, healthy, prompt, with_header},
 };
 
 /// A server, a replica behind a proxy, and one beside it.
@@ -145,4 +148,48 @@ async fn what_each_part_tells_an_empty_store_counts_once() {
         served += usize::from([&one, &two][turn % 2].ask("r").await.status == 200);
     }
     assert_eq!(served, 4);
+}
+
+#[tokio::test]
+async fn an_abort_reaches_a_run_that_only_a_replica_without_the_store_knows() {
+    let Some((_server, proxy, one, two)) = pair(Settings::default(), endless()).await else {
+        return;
+    };
+    proxy.cut();
+    lost(&one).await;
+    let in_session = |run: &str| {
+        let request = with_header(prompt("a"), "x-run-id", run);
+        with_header(request, "x-session-id", "s")
+    };
+    let calls = [
+        one.spawn("operator"),
+        one.spawn("owner"),
+        one.spawn_request(in_session("session")),
+    ];
+    one.called(3).await;
+    let operator = two.registry.abort_for_all(&id("operator"));
+    assert_eq!(operator, AbortOutcome::Told);
+    assert_eq!(two.abort("owner"), AbortOutcome::Told);
+    two.registry.abort_session(Owner::anonymous(), "s");
+    two.told().await;
+    // A run of the session that is opened after the abort.
+    sleep(Duration::from_millis(300)).await;
+    let later = one.spawn_request(in_session("later"));
+    one.called(4).await;
+    proxy.mend();
+    for call in calls {
+        assert_eq!(reason_soon(call).await, Some(TerminalReason::Aborted));
+    }
+    one.told().await;
+    for run in ["operator", "owner", "session"] {
+        let refused = two.ask(run).await;
+        assert_eq!(
+            refused.header("x-terminal-reason"),
+            Some("aborted"),
+            "{run}"
+        );
+    }
+    assert_eq!(two.upstream.calls(), 0);
+    assert_eq!(one.reason("later"), None);
+    later.abort();
 }
