@@ -271,6 +271,7 @@ impl RunRegistry {
                 self.end_as_told(&key, recalled.incarnation, &end);
                 continue;
             }
+            part.learn(recalled.incarnation);
             if let Some(turns) = turns {
                 part.learn_turns(turns.number, recalled.granted, recalled.turns_elsewhere);
             }

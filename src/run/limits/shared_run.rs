@@ -3,7 +3,7 @@
 use std::{
     fmt,
     sync::{
-        Arc, OnceLock,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
 };
@@ -37,14 +37,23 @@ pub(crate) struct SharedRun {
     counts: Lock<SharedTurns>,
     /// What the other parts have spent, as far as the store has told.
     spent_elsewhere: Lock<Spending>,
-    /// What the first answer of the store said: which run of its id it is. Unset until then.
-    incarnation: OnceLock<u64>,
+    incarnations: Lock<Incarnations>,
     /// Whether this part of the run has completed.
     completed: AtomicBool,
     /// Whether the run's end came from elsewhere, so that it need not be told.
     ended_elsewhere: AtomicBool,
     /// The link to the store; `None` once the part has left.
     link: Lock<Option<Box<dyn PartLink>>>,
+}
+
+/// Which run of its id the part is one of: by the last answer of the store, and before that answer.
+/// `None` until the store has said so.
+///
+/// A store that had lost the run may have opened it anew, for a replica that came back first.
+#[derive(Clone, Copy, Debug, Default)]
+struct Incarnations {
+    last: Option<u64>,
+    former: Option<u64>,
 }
 
 /// The turns of a run, here and elsewhere.
@@ -104,7 +113,7 @@ impl SharedRun {
             part,
             counts: Lock::default(),
             spent_elsewhere: Lock::default(),
-            incarnation: OnceLock::new(),
+            incarnations: Lock::default(),
             completed: AtomicBool::new(false),
             ended_elsewhere: AtomicBool::new(false),
             link: Lock::new(Some(link)),
@@ -132,7 +141,10 @@ impl SharedRun {
 
     /// Records which run the store knows.
     pub(crate) fn learn(&self, incarnation: u64) {
-        let _known = self.incarnation.set(incarnation);
+        let mut known = self.incarnations.lock();
+        if known.last != Some(incarnation) {
+            known.former = known.last.replace(incarnation);
+        }
     }
 
     /// Records what the store answered to the question of this number.
@@ -255,13 +267,14 @@ impl SharedRun {
         self.counts.lock().elsewhere
     }
 
-    /// Whether the part may be one of this incarnation: it does not know of another.
+    /// Whether the part may be one of this incarnation: it was, or does not know of another.
     pub(crate) fn is_of(&self, incarnation: u64) -> bool {
-        self.incarnation().is_none_or(|ours| ours == incarnation)
+        let Incarnations { last, former } = *self.incarnations.lock();
+        last.is_none_or(|ours| ours == incarnation) || former == Some(incarnation)
     }
 
     pub(crate) fn incarnation(&self) -> Option<u64> {
-        self.incarnation.get().copied()
+        self.incarnations.lock().last
     }
 
     pub(crate) fn set_ended_elsewhere(&self) {

@@ -193,3 +193,31 @@ async fn an_abort_reaches_a_run_that_only_a_replica_without_the_store_knows() {
     assert_eq!(one.reason("later"), None);
     later.abort();
 }
+
+#[tokio::test]
+async fn replicas_that_met_an_empty_store_one_after_the_other_share_their_run_again() {
+    for ends_at_first in [true, false] {
+        let Some((server, proxy, one, two)) = pair(Settings::turns(9), endless()).await else {
+            return;
+        };
+        let here = one.spawn("r");
+        one.called(1).await;
+        proxy.cut();
+        lost(&one).await;
+        empty(&server).await;
+        // The store opens the run anew, for a replica that knew nothing of it.
+        let there = two.spawn("r");
+        two.called(1).await;
+        proxy.mend();
+        back(&one).await;
+        until("the turn elsewhere is known", || {
+            one.run("r").unwrap().turns() == 2
+        })
+        .await;
+        let ends = if ends_at_first { &one } else { &two };
+        ends.abort("r");
+        for call in [here, there] {
+            assert_eq!(reason_soon(call).await, Some(TerminalReason::Aborted));
+        }
+    }
+}
