@@ -8,6 +8,7 @@
 )]
 
 mod candidates;
+mod expiry;
 mod freezes;
 mod loss;
 mod model;
