@@ -284,9 +284,9 @@ pub use self::{
     registry::{Owner, OwnerCaps, RunRegistry},
     run::{
         CallSummary, CustomReason, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind,
-        NotCounted, ProgressNotices, ReasonClass, ResetOn, Run, RunEvent, RunEvents, RunId,
-        RunNotice, RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated, TokenCaps,
-        Trajectory,
+        NotCounted, ProgressNotices, ReasonClass, ResetOn, Run, RunEvent, RunEvents, RunExtension,
+        RunId, RunNotice, RunSnapshot, Scope, Step, StepKind, TerminalReason, Terminated,
+        TokenCaps, Trajectory,
     },
     stack::AgentStack,
     tool::ToolError,

@@ -64,7 +64,7 @@ pub use self::{
     limit_kind::TokenMeasure,
     limits::{
         ErrorAllowance, ErrorCounts, ErrorKey, LoopPattern, LoopVerdict, Price, ProgressNotices,
-        ShadowReport, TokenCaps, TokensSpent,
+        RunExtension, ShadowReport, TokenCaps, TokensSpent,
     },
     reason::{CustomReason, ReasonClass, TerminalReason, UnknownReason},
     report::{
@@ -82,8 +82,8 @@ pub(crate) use self::{
     idle_timer::IdleTimer,
     limit_kind::{CapWindow, LimitHit, LimitKind, TokenLimit},
     limits::{
-        LoopLimits, PartLink, RunTokenCaps, SharedRun, Spending, TokenAccount, TokenMeter,
-        ToolArguments, TurnLimit, TurnNeeded, TurnUnderWay, WorkingNotices,
+        LoopLimits, PartLink, Raised, RunTokenCaps, SharedRun, Spending, TokenAccount,
+        TokenMeter, ToolArguments, TurnLimit, TurnNeeded, TurnUnderWay, WorkingNotices,
     },
     poll_scope::{PollScope, Role, TaskGuard},
     report::{OnEnd, is_traced},

@@ -15,6 +15,7 @@ mod commit;
 #[cfg(feature = "config")]
 mod config;
 mod consecutive;
+mod extension;
 mod full_stack;
 mod hard_ceiling;
 mod health_gate;

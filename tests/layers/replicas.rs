@@ -1,6 +1,7 @@
 //! Two and three registries that share a store: ends, caps on turns, ages and sessions hold for all.
 
 mod candidates;
+mod extension;
 mod freezes;
 mod owners;
 mod tokens;

@@ -118,11 +118,17 @@ impl RunStoreLayer {
         if end.is_some_and(|reason| reason != TerminalReason::Completed) {
             return (None, request);
         }
-        let is_open = held.is_some_and(|run| run.terminal_reason().is_none());
+        let held = held.filter(|run| run.terminal_reason().is_none());
+        let is_open = held.is_some();
         let (cap, request) = match &self.turns {
             Some(turns) => turns.cap_for(request),
             None => (None, request),
         };
+        let extended = |cap| {
+            held.as_ref()
+                .map_or(cap, |run| run.node().extended_turns(cap))
+        };
+        let cap = cap.map(extended);
         let part = registry.part(&run);
         let part = part.filter(|part| {
             // What has ended elsewhere is heard, once the store knows the part.

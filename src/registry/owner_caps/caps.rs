@@ -1,7 +1,7 @@
 //! The caps of an owner.
 
 use super::CalendarPeriod;
-use crate::run::{CapWindow, Spending, TokenCaps, TokenLimit};
+use crate::run::{CapWindow, Raised, Spending, TokenCaps, TokenLimit};
 
 /// Caps on an owner's open runs, and on its turns and tokens in an hour, a day, a week and a month.
 ///
@@ -212,8 +212,8 @@ impl OwnerCaps {
             .chain(periods)
             .find_map(|(caps, spent, window)| {
                 let limit = match must_exceed {
-                    true => caps.tokens.exceeded(spent, 1),
-                    false => caps.tokens.reached(spent, 1, 1.0),
+                    true => caps.tokens.exceeded(spent, &Raised::NONE),
+                    false => caps.tokens.reached(spent, &Raised::NONE, 1.0),
                 };
                 limit.map(|limit| limit.of_owner(window))
             })

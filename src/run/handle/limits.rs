@@ -20,7 +20,8 @@ impl Run {
     /// before, if `by` is zero, or if the run is over, closing, or without such a deadline. A
     /// deadline that a layer sets on the run later is moved as well.
     ///
-    /// Deadlines of calls, attempts and tools stay, and so do those that a caller announced.
+    /// Deadlines of calls, attempts and tools stay, and so do those that a caller announced. An
+    /// operator moves the run's deadlines as often as need be with [`extend`](Self::extend).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -37,7 +38,7 @@ impl Run {
     )]
     pub fn extend_once(&self, by: Duration) -> bool {
         let run = self.nearest();
-        !by.is_zero() && run.check(self.now(), TaskId::NONE).is_ok() && run.extend(by)
+        !by.is_zero() && run.check(self.now(), TaskId::NONE).is_ok() && run.extend_once(by)
     }
 
     /// Sets the longest time that a [tool](Self::tool) at or below this node may take, if the tool
@@ -102,12 +103,13 @@ impl Run {
     }
 
     /// Allows the nearest run its caps on tokens and cost once more, such as 20,000 tokens in
-    /// place of 10,000.
+    /// place of 10,000. [`extend`](Self::extend) adds a number of tokens.
     ///
     /// The method is for the program, for example when a person has agreed. A run that has ended
     /// stays ended.
     pub fn extend_tokens(&self) {
-        self.nearest().run_state().rare().tokens().extend();
+        let tokens = self.nearest().run_state().rare().tokens();
+        tokens.extend_once_more();
     }
 
     /// Makes the nearest run end as [`LoopDetected`](crate::TerminalReason::LoopDetected) once its

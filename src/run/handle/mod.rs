@@ -1,6 +1,6 @@
 //! The handle on a node, for the program and for the layers.
 //!
-//! [`Run`] has many methods, and they stand in eight files:
+//! [`Run`] has many methods, and they stand in nine files:
 //!
 //! | file | methods |
 //! |---|---|
@@ -9,6 +9,7 @@
 //! | `wait` | futures of the end; a run that is done |
 //! | `current` | the run of a task |
 //! | `limits` | limits that the program sets beside those of the layers, and their counts |
+//! | `extend` | what raises the limits of a run that goes on |
 //! | `reports` | snapshots, events, notices, usage, texts, spans |
 //! | `src/tool/mod.rs` | [`Run::tool`] |
 //! | `src/attempt/mod.rs` | [`Run::attempt`], and what the program says or asks of an attempt |
@@ -24,6 +25,7 @@ mod current;
 mod end_hook;
 mod error_counts;
 mod events;
+mod extend;
 mod limits;
 mod open;
 mod partial_text;

@@ -6,8 +6,8 @@ use super::Run;
 use crate::run::{
     limit_kind::{LimitHit, LimitKind, TokenLimit},
     limits::{
-        CountedRun, RunTokenCaps, Spending, TokenAccount, TokenCaps, TokenLedger, TokenMeter,
-        TokensSpent,
+        CountedRun, Raised, RunExtension, RunTokenCaps, Spending, TokenAccount, TokenCaps,
+        TokenLedger, TokenMeter, TokensSpent,
     },
     reason::TerminalReason,
     report::{RunNotice, Terminated},
@@ -38,7 +38,7 @@ impl<'a> RunTokens<'a> {
         let tokens = run.tokens_if_any()?;
         let near = tokens
             .caps()?
-            .near(&run.spent_by_all(tokens), tokens.times());
+            .near(&run.spent_by_all(tokens), &tokens.raised());
         Some(near_message(near?))
     }
 
@@ -98,7 +98,7 @@ impl<'a> RunTokens<'a> {
         self.count();
         self.0.run_state().rare().tokens().set_caps(*caps);
         self.0.check()?;
-        self.end_spent(caps, |caps, spent, times| caps.reached(spent, times, 1.0));
+        self.end_spent(caps, |caps, spent, by| caps.reached(spent, by, 1.0));
         self.0.check()?;
         self.ask_at_cap(caps);
         Ok(())
@@ -115,10 +115,10 @@ impl<'a> RunTokens<'a> {
     /// part of a cap; `caps` are those of the nearest run.
     ///
     /// A run sends at most one notice, and at most one more after each
-    /// [`extend_tokens`](Run::extend_tokens).
+    /// [extension](Run::extend).
     pub(crate) fn ask_at_cap(self, caps: &RunTokenCaps) {
         for (run, ledger, caps) in self.capped(caps) {
-            let near = caps.near(&run.spent_by_all(ledger), ledger.times());
+            let near = caps.near(&run.spent_by_all(ledger), &ledger.raised());
             let near = near.filter(|_| !run.is_over());
             if let Some(limit) = near.filter(|_| ledger.claim_notice()) {
                 let (message, estimated) = (near_message(limit), limit.estimated);
@@ -130,12 +130,12 @@ impl<'a> RunTokens<'a> {
     fn end_spent(
         self,
         caps: &RunTokenCaps,
-        limit: impl Fn(&TokenCaps, &Spending, u32) -> Option<TokenLimit>,
+        limit: impl Fn(&TokenCaps, &Spending, &Raised) -> Option<TokenLimit>,
     ) {
         let runs = self.capped(caps);
         let spent = runs.filter_map(|(run, ledger, of)| {
             let spent = run.spent_by_all(ledger);
-            Some((run, limit(&of.caps, &spent, ledger.times())?))
+            Some((run, limit(&of.caps, &spent, &ledger.raised())?))
         });
         if let Some((run, limit)) = spent.last() {
             end_at(run, limit, self.0.now());
@@ -187,6 +187,12 @@ impl Node<NodeState> {
         self.payload.rare_if_any()?.tokens_if_any()
     }
 
+    /// Adds so much to the caps on the tokens of this run.
+    pub(super) fn extend_tokens(&self, by: &RunExtension) {
+        let ledger = self.run_state().rare().tokens();
+        ledger.extend(by, &self.spent_by_all(ledger));
+    }
+
     /// The tokens of all parts of this run, of which `ledger` counts those here.
     fn spent_by_all(&self, ledger: &TokenLedger) -> Spending {
         let here = ledger.spent();
@@ -197,7 +203,7 @@ impl Node<NodeState> {
     /// The caps on the tokens of this run, as the program has extended them.
     pub(in crate::run) fn token_caps(&self) -> Option<TokenCaps> {
         let ledger = self.tokens_if_any()?;
-        let caps = ledger.caps()?.caps.times(ledger.times());
+        let caps = ledger.caps()?.caps.raised(&ledger.raised());
         caps.is_set().then_some(caps)
     }
 

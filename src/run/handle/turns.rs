@@ -58,12 +58,12 @@ impl TurnLimit {
             let _known = of_call.compare_exchange(0, counted, Ordering::AcqRel, Ordering::Acquire);
         }
         let number = of_call.unwrap_or(number);
-        if self.take(found.run_state().rare(), number, asked) {
+        let Err(cap) = self.take(found.run_state().rare(), number, asked) else {
             return Ok(());
-        }
+        };
         let passed = LimitHit {
             limit: None,
-            measure: LimitKind::Turns(self.turns),
+            measure: LimitKind::Turns(cap),
         };
         self.refuse_turn(found, call, passed);
         let mut end = found.to_terminated();
@@ -77,24 +77,37 @@ impl TurnLimit {
     }
 
     /// Takes a turn of the run, of which this replica may have a part only.
-    fn take(self, run: &RareRunState, number: &AtomicU32, asked: Option<TurnUnderWay>) -> bool {
+    ///
+    /// # Errors
+    ///
+    /// The cap that the run has reached.
+    fn take(
+        self,
+        run: &RareRunState,
+        number: &AtomicU32,
+        asked: Option<TurnUnderWay>,
+    ) -> Result<(), u32> {
         let mut turns = run.turns.lock();
         turns.cap = if self.turns == Self::NONE.turns {
             0
         } else {
             self.turns
         };
-        let Some(shared) = run.shared() else {
-            return turns.take(self.turns, number);
+        let cap = turns.most(self.turns);
+        let is_taken = match run.shared() {
+            None => turns.take(cap, number),
+            Some(shared) => {
+                let asked = asked.filter(|asked| asked.is_of(shared));
+                let most = match cap {
+                    uncapped if uncapped == Self::NONE.turns => uncapped,
+                    cap => shared.most(cap, asked.is_some()),
+                };
+                let is_taken = turns.take(most, number);
+                shared.record_taken(turns.taken, asked);
+                is_taken
+            }
         };
-        let asked = asked.filter(|asked| asked.is_of(shared));
-        let most = match self.turns {
-            uncapped if uncapped == Self::NONE.turns => uncapped,
-            cap => shared.most(cap, asked.is_some()),
-        };
-        let is_taken = turns.take(most, number);
-        shared.record_taken(turns.taken, asked);
-        is_taken
+        if is_taken { Ok(()) } else { Err(cap) }
     }
 
     /// Refuses the turn of `call`, which is beyond the cap `passed`, and closes the nearest run.
@@ -149,8 +162,14 @@ impl Node<NodeState> {
     /// The cap on the run's turns; `None` if no layer caps them, or none has counted one.
     pub(in crate::run) fn max_turns(&self) -> Option<u32> {
         let rare = self.run_state().rare_if_any()?;
-        let cap = rare.turns.lock().cap;
-        (cap > 0).then_some(cap)
+        let turns = rare.turns.lock();
+        (turns.cap > 0).then(|| turns.most(turns.cap))
+    }
+
+    /// The turns that the nearest run may take under a layer's `cap`, with those that were added.
+    pub(crate) fn extended_turns(&self, cap: u32) -> u32 {
+        let rare = self.run_state().rare_if_any();
+        rare.map_or(cap, |rare| rare.turns.lock().most(cap))
     }
 
     /// Moves this node's turn number to the node of `call`, which was just opened below this node.

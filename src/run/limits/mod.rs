@@ -2,6 +2,7 @@
 
 mod actions;
 mod error_counts;
+mod extension;
 mod progress_notices;
 mod repetition;
 mod shadow_mode;
@@ -13,6 +14,7 @@ mod turn_count;
 pub use self::{
     actions::{LoopPattern, LoopVerdict},
     error_counts::{ErrorAllowance, ErrorCounts, ErrorKey},
+    extension::RunExtension,
     progress_notices::ProgressNotices,
     shadow_mode::ShadowReport,
     tokens::{Price, TokenCaps, TokensSpent},
@@ -25,6 +27,6 @@ pub(crate) use self::{
     shadow_mode::{ShadowHit, Shadows},
     shared_run::{PartLink, SharedRun, TurnNeeded, TurnUnderWay},
     step_windows::RunWindows,
-    tokens::{CountedRun, RunTokenCaps, Spending, TokenAccount, TokenLedger, TokenMeter},
+    tokens::{CountedRun, Raised, RunTokenCaps, Spending, TokenAccount, TokenLedger, TokenMeter},
     turn_count::{LastCall, TurnCount, TurnLimit},
 };

@@ -13,7 +13,7 @@ use crate::{
     lock::Lock,
     run::{
         limit_kind::{TokenLimit, TokenMeasure},
-        limits::SharedRun,
+        limits::{RunExtension, SharedRun},
     },
 };
 
@@ -160,13 +160,16 @@ impl TokenCaps {
         self
     }
 
-    /// The caps, so many times over.
-    pub(crate) fn times(&self, times: u32) -> Self {
-        let more = |cap: Option<u32>| cap.map(|cap| cap.saturating_mul(times));
+    /// The caps, raised by so much.
+    pub(crate) fn raised(&self, by: &Raised) -> Self {
+        let raised = |cap: Option<u32>, more| {
+            let cap = by.tokens(cap?, more);
+            Some(u32::try_from(cap).unwrap_or(u32::MAX))
+        };
         Self {
-            output: more(self.output),
-            total: more(self.total),
-            cost: self.cost_cap(times),
+            output: raised(self.output, by.output),
+            total: raised(self.total, by.total),
+            cost: self.cost.map(|cost| by.cost(cost)),
             counts_cached: self.counts_cached,
         }
     }
@@ -176,43 +179,100 @@ impl TokenCaps {
         self.output.is_some() || self.total.is_some() || self.cost.is_some()
     }
 
-    /// The first cap of which `spent` has reached this `part`. The caps hold `times` times over,
-    /// because the program may have extended them.
-    pub(crate) fn reached(&self, spent: &Spending, times: u32, part: f64) -> Option<TokenLimit> {
-        self.find(spent, times, |used, cap| used >= part * cap)
+    /// The first cap, raised by so much, of which `spent` has reached this `part`.
+    pub(crate) fn reached(&self, spent: &Spending, by: &Raised, part: f64) -> Option<TokenLimit> {
+        self.find(spent, by, |used, cap| used >= part * cap)
     }
 
-    /// The first cap that `spent` exceeds; the caps hold `times` times over.
-    pub(crate) fn exceeded(&self, spent: &Spending, times: u32) -> Option<TokenLimit> {
-        self.find(spent, times, |used, cap| used > cap)
+    /// The first cap, raised by so much, that `spent` exceeds.
+    pub(crate) fn exceeded(&self, spent: &Spending, by: &Raised) -> Option<TokenLimit> {
+        self.find(spent, by, |used, cap| used > cap)
     }
 
     fn find(
         &self,
         spent: &Spending,
-        times: u32,
+        by: &Raised,
         is_over: impl Fn(f64, f64) -> bool,
     ) -> Option<TokenLimit> {
         let (output, total) = (spent.output, spent.total(self.counts_cached));
-        let tokens = |cap: Option<u32>| cap.map(|cap| f64::from(cap) * f64::from(times));
+        let tokens = |cap: Option<u32>, more| cap.map(|cap| by.tokens(cap, more) as f64);
+        let cost = self.cost.map(|cost| by.cost(cost));
+        let output_cap = tokens(self.output, by.output);
+        let total_cap = tokens(self.total, by.total);
         let caps = [
-            (tokens(self.output), output as f64, TokenMeasure::Output),
-            (tokens(self.total), total as f64, TokenMeasure::Total),
-            (self.cost_cap(times), spent.cost(), TokenMeasure::Cost),
+            (output_cap, output as f64, TokenMeasure::Output),
+            (total_cap, total as f64, TokenMeasure::Total),
+            (cost, spent.cost(), TokenMeasure::Cost),
         ];
         caps.into_iter().find_map(|(cap, used, of)| {
             let cap = cap.filter(|cap| is_over(used, *cap))?;
             Some(TokenLimit::new(cap, of, spent.is_estimated(of)))
         })
     }
+}
 
-    /// The cap on the cost, `times` times over.
-    fn cost_cap(&self, times: u32) -> Option<f64> {
-        match times {
-            1 => self.cost,
-            // A message names the cap: three times 0.1 is 0.3, without the error of the product.
-            _ => Some((self.cost? * f64::from(times) * UNITS).round() / UNITS),
+/// By how much the program has raised the caps on a run's tokens.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Raised {
+    /// How many times over the caps hold.
+    times: u32,
+    /// What is added to the cap on output, to that on all tokens, and to that on the cost.
+    output: u64,
+    total: u64,
+    cost: f64,
+}
+
+impl Raised {
+    /// The caps as they were set.
+    pub(crate) const NONE: Self = Self {
+        times: 1,
+        output: 0,
+        total: 0,
+        cost: 0.0,
+    };
+
+    /// A cap of so many tokens, of which `more` are added to one of its kind.
+    const fn tokens(&self, cap: u32, more: u64) -> u64 {
+        (cap as u64 * self.times as u64).saturating_add(more)
+    }
+
+    /// A cap of this cost.
+    fn cost(&self, cap: f64) -> f64 {
+        if self.times == 1 && self.cost == 0.0 {
+            return cap;
         }
+        // A message names the cap: three times 0.1 is 0.3, without the error of the product.
+        ((cap * f64::from(self.times) + self.cost) * UNITS).round() / UNITS
+    }
+
+    /// Adds so much to the caps of a run that has `spent` so much. What the run has spent beyond a cap
+    /// is added, too.
+    fn add(&mut self, by: &RunExtension, caps: Option<&TokenCaps>, spent: &Spending) {
+        let caps = caps.copied().unwrap_or_default();
+        let over = |spent: u64, cap: Option<u32>, more| {
+            cap.map_or(0, |cap| spent.saturating_sub(self.tokens(cap, more)))
+        };
+        if let Some(tokens) = by.tokens {
+            let over_output = over(spent.output, caps.output, self.output);
+            let total = spent.total(caps.counts_cached);
+            let over_total = over(total, caps.total, self.total);
+            let more = |added: u64, over| added.saturating_add(tokens).saturating_add(over);
+            self.output = more(self.output, over_output);
+            self.total = more(self.total, over_total);
+        }
+        if let Some(cost) = by.cost {
+            let over = caps
+                .cost
+                .map_or(0.0, |cap| (spent.cost() - self.cost(cap)).max(0.0));
+            self.cost += cost + over;
+        }
+    }
+}
+
+impl Default for Raised {
+    fn default() -> Self {
+        Self::NONE
     }
 }
 
@@ -224,9 +284,9 @@ pub(crate) struct RunTokenCaps {
 }
 
 impl RunTokenCaps {
-    /// The first cap that a run is near that has `spent` so much; the caps hold `times` times over.
-    pub(crate) fn near(&self, spent: &Spending, times: u32) -> Option<TokenLimit> {
-        self.caps.reached(spent, times, self.ask_at?)
+    /// The first cap, raised by so much, that a run is near that has `spent` so much.
+    pub(crate) fn near(&self, spent: &Spending, by: &Raised) -> Option<TokenLimit> {
+        self.caps.reached(spent, by, self.ask_at?)
     }
 }
 
@@ -385,11 +445,12 @@ pub(crate) struct TokenLedger {
     spent: Lock<Spending>,
     /// The caps of the first layer that set some for the run.
     caps: OnceLock<RunTokenCaps>,
-    /// The number of times that the program extended the caps.
+    /// By how much the program has raised the caps, and the number of times that it did.
+    raised: Lock<Raised>,
     extensions: AtomicU32,
-    /// The value of [`times`](Self::times) when a notice about a near cap was last claimed; 0
-    /// before the first.
-    claimed_times: AtomicU32,
+    /// One more than `extensions` was when a notice about a near cap was last claimed; 0 before the
+    /// first.
+    claimed: AtomicU32,
     /// The token account of the run's owner.
     account: OnceLock<Arc<dyn TokenAccount>>,
 }
@@ -427,25 +488,42 @@ impl TokenLedger {
         let _known = self.account.set(account);
     }
 
-    /// The number of times that the run may use its caps: once, and once more per extension.
-    pub(crate) fn times(&self) -> u32 {
-        self.extensions.load(Ordering::Acquire).saturating_add(1)
+    /// By how much the program has raised the caps.
+    pub(crate) fn raised(&self) -> Raised {
+        // Few runs are extended: the others take no lock.
+        match self.extensions.load(Ordering::Acquire) {
+            0 => Raised::NONE,
+            _ => *self.raised.lock(),
+        }
     }
 
-    pub(crate) fn extend(&self) {
+    /// Allows the run its caps once more.
+    pub(crate) fn extend_once_more(&self) {
+        self.raise(|raised| raised.times = raised.times.saturating_add(1));
+    }
+
+    /// Adds so much to the caps of the run, which has `spent` so much with its other parts.
+    pub(crate) fn extend(&self, by: &RunExtension, spent: &Spending) {
+        let caps = self.caps().map(|of_run| &of_run.caps);
+        self.raise(|raised| raised.add(by, caps, spent));
+    }
+
+    fn raise(&self, change: impl FnOnce(&mut Raised)) {
+        let mut raised = self.raised.lock();
+        change(&mut raised);
         self.extensions.fetch_add(1, Ordering::AcqRel);
     }
 
     /// Whether the notice that a cap is near was claimed for the caps that hold now.
     pub(crate) fn is_notice_claimed(&self) -> bool {
-        self.claimed_times.load(Ordering::Acquire) >= self.times()
+        self.claimed.load(Ordering::Acquire) > self.extensions.load(Ordering::Acquire)
     }
 
     /// Claims the notice that a cap is near, for the caps that hold now; true for the first caller.
     pub(crate) fn claim_notice(&self) -> bool {
-        let times = self.times();
-        self.claimed_times.load(Ordering::Acquire) < times
-            && self.claimed_times.fetch_max(times, Ordering::AcqRel) < times
+        let now = self.extensions.load(Ordering::Acquire).saturating_add(1);
+        self.claimed.load(Ordering::Acquire) < now
+            && self.claimed.fetch_max(now, Ordering::AcqRel) < now
     }
 }
 

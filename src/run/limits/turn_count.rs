@@ -14,6 +14,8 @@ pub(crate) struct TurnCount {
     pub(in crate::run) last: LastCall,
     /// The cap of the layer that counted last; 0 if no layer caps them.
     pub(in crate::run) cap: u32,
+    /// How many turns the program has added to any cap.
+    pub(in crate::run) added: u32,
 }
 
 /// The state of the one call that a run may make after its cap on turns.
@@ -45,6 +47,30 @@ impl TurnLimit {
 }
 
 impl TurnCount {
+    /// The turns that the run may take under a layer's `cap`, with those that were added.
+    #[inline]
+    pub(in crate::run) const fn most(&self, cap: u32) -> u32 {
+        if cap == TurnLimit::NONE.turns {
+            return cap;
+        }
+        let most = cap.saturating_add(self.added);
+        if most == TurnLimit::NONE.turns {
+            most - 1
+        } else {
+            most
+        }
+    }
+
+    /// Adds `turns` to the cap, for a run that has taken `taken` in all. A run that has reached its cap
+    /// may take so many more from now on.
+    pub(in crate::run) const fn extend(&mut self, turns: u32, taken: u32) {
+        let over = match self.cap {
+            0 => 0,
+            cap => taken.saturating_sub(self.most(cap)),
+        };
+        self.added = self.added.saturating_add(turns).saturating_add(over);
+    }
+
     /// Counts a turn of the run, unless `number` shows that the turn was counted before.
     ///
     /// Returns whether the turn's number is within the cap; else the request is no turn.

@@ -274,10 +274,15 @@ impl<P: EndHook> Node<P> {
     /// Moves the ceiling and the timeout of this node by `by`, once. Returns whether one was moved:
     /// false without either, and on a node that is over or refuses work. Timers that wait for the
     /// old deadline look again when they fire.
-    pub(crate) fn extend(&self, by: Duration) -> bool {
+    pub(crate) fn extend_once(&self, by: Duration) -> bool {
         let set = |clock| self.clocks.get(clock).is_some();
         let is_open = !self.is_over() && !self.refuses_work();
-        is_open && (set(Clock::Ceiling) || set(Clock::Timeout)) && self.clocks.extend(by)
+        is_open && (set(Clock::Ceiling) || set(Clock::Timeout)) && self.clocks.extend_once(by)
+    }
+
+    /// Moves the ceiling and the timeout of this node by `by`, also those that are set later.
+    pub(crate) fn extend(&self, by: Duration) {
+        self.clocks.extend(by);
     }
 
     /// Wakes the [watchers](Self::watch) at, above and below this node, because a deadline of this

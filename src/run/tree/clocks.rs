@@ -4,7 +4,7 @@
 use std::{
     sync::{
         OnceLock,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -55,6 +55,8 @@ pub(super) struct RareClocks {
     /// The length of time by which the program has moved the ceiling and the timeout; 0 at first.
     /// A ceiling or timeout that is set later is moved, too.
     extension: AtomicU64,
+    /// Whether the program has moved them by the one extension that it may make itself.
+    extended_once: AtomicBool,
     /// The earliest deadline of `announcements`.
     announced: AtomicU64,
     /// All announced deadlines, one per layer that reads them from a request. The deadlines change
@@ -73,6 +75,7 @@ impl Default for RareClocks {
         Self {
             timeout: AtomicU64::new(NEVER),
             extension: AtomicU64::new(0),
+            extended_once: AtomicBool::new(false),
             announced: AtomicU64::new(NEVER),
             announcements: Lock::default(),
             own_pauses: Pauses::default(),
@@ -157,13 +160,23 @@ impl Clocks {
         duration(self.rare_if_any()?.tool_window.load(Ordering::Acquire))
     }
 
-    /// Moves the ceiling and the timeout by `by`, unless they were moved before. Returns whether
-    /// they were moved now.
-    pub(super) fn extend(&self, by: Duration) -> bool {
+    /// Moves the ceiling and the timeout by `by`, unless this method moved them before. Returns
+    /// whether they were moved now.
+    pub(super) fn extend_once(&self, by: Duration) -> bool {
+        let is_first = !self.rare().extended_once.swap(true, Ordering::AcqRel);
+        if is_first {
+            self.extend(by);
+        }
+        is_first
+    }
+
+    /// Moves the ceiling and the timeout by `by`.
+    pub(super) fn extend(&self, by: Duration) {
+        let more = |extension: Nanos| Some(extension.saturating_add(nanos(by)).min(NEVER - 1));
         let extension = &self.rare().extension;
         let (stored, failed) = (Ordering::AcqRel, Ordering::Acquire);
-        let moved = extension.compare_exchange(0, nanos(by), stored, failed);
-        moved.is_ok()
+        // The update never fails.
+        let _before = extension.fetch_update(stored, failed, more);
     }
 
     /// Clears the deadline of `Clock::Share`, because the attempt's answer was committed.

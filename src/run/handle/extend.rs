@@ -1,0 +1,65 @@
+//! Raises the limits of a run that goes on.
+
+use super::Run;
+use crate::run::{limits::RunExtension, report::Terminated, state::NodeState, tree::Node};
+
+impl Run {
+    /// Raises the limits of the nearest run by so much: for an operator, as often as need be.
+    ///
+    /// A run that has reached a cap is counted from its present use: ten more turns are ten more
+    /// turns, also if other replicas took some beyond the cap. What is added stands in the run, and
+    /// so holds whichever layer caps the next request, and for a cap or a deadline that is set later.
+    /// [`snapshot`](Self::snapshot) shows the raised caps. Limits of sub-agents, of calls and of the
+    /// run's owner stay, and so do deadlines that a caller announced.
+    ///
+    /// If the registry is [shared](crate::RunRegistry::share), the extension holds at this replica:
+    /// the store is asked with the raised cap, and other replicas keep the cap of their layers.
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use tower_agent::{Run, RunExtension, TerminalReason};
+    ///
+    /// let run = Run::open();
+    /// run.extend(RunExtension::new().turns(10)).unwrap();
+    ///
+    /// run.end(TerminalReason::Aborted);
+    /// let refused = run.extend(RunExtension::new().turns(10)).unwrap_err();
+    /// assert_eq!(refused.reason, TerminalReason::Aborted);
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// The method fails, and raises nothing, if the run has ended, if a deadline of it has passed by
+    /// now, or if it is closing, as at a cap with calls under way: an extension opens it no more.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the cold path, and the type of every layer"
+    )]
+    pub fn extend(&self, by: RunExtension) -> Result<(), Terminated> {
+        let run = self.run();
+        run.check()?;
+        let node = run.node();
+        if let Some(turns) = by.turns {
+            node.extend_turns(turns);
+        }
+        if by.tokens.is_some() || by.cost.is_some() {
+            node.extend_tokens(&by);
+        }
+        if let Some(time) = by.time {
+            node.extend(time);
+        }
+        Ok(())
+    }
+}
+
+impl Node<NodeState> {
+    /// Adds so many turns to the cap on the turns of this run.
+    fn extend_turns(&self, turns: u32) {
+        let rare = self.run_state().rare();
+        let elsewhere = rare.shared().map_or(0, |shared| shared.turns_elsewhere());
+        let mut count = rare.turns.lock();
+        let taken = count.taken.saturating_add(elsewhere);
+        count.extend(turns, taken);
+    }
+}
