@@ -76,6 +76,15 @@
 //! With [`ask_at`](TokenCapLayer::ask_at) observers get a notice when a run nears a cap, so that
 //! the program can ask a person.
 //!
+//! # Pauses
+//!
+//! With [`pause`](TokenCapLayer::pause) a run waits at a cap for an operator, as it does at a
+//! [cap on turns](crate::layers::turn_cap#pauses): a request of a run that has used a whole cap is held,
+//! and a turn that was counted for it is given back if it is refused. A stream that exceeds a cap is cut
+//! behind that frame, as `TokenCap`, and the run is paused: the call ends alone. Other streams of the
+//! run are cut at their next frame, too. Each request of the run that this layer sees is held, also one
+//! that is no turn.
+//!
 //! # Same instant
 //!
 //! A stored reason wins. At a request a passed absolute deadline then wins over the cap; at a frame
@@ -128,14 +137,16 @@
 //! ```
 
 use bytes::Bytes;
-use http::Request;
+use http::{Extensions, Request};
 use tower_layer::Layer;
+use tower_service::Service;
 
+use super::turn_cap::give_turn_back;
 use crate::{
-    run::{Run, RunTokenCaps, TokenCaps},
+    run::{HeldBy, PauseAtCap, Run, RunTokenCaps, TokenCaps, TurnRefused},
     supervise::{
-        Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture,
-        SupervisedService, SupervisesCalls,
+        AdmitsHeld, Claim, HeldFuture, HoldingService, HoldsCalls, LayerHooks, LayerSettings,
+        Observer, SupervisedBody, SupervisedFuture,
     },
 };
 
@@ -164,7 +175,11 @@ impl TokenCapLayer {
     #[must_use]
     pub const fn new(caps: TokenCaps) -> Self {
         Self {
-            of_run: RunTokenCaps { caps, ask_at: None },
+            of_run: RunTokenCaps {
+                caps,
+                ask_at: None,
+                pause: None,
+            },
             without_caps: WithoutCaps::Inert,
         }
     }
@@ -209,6 +224,15 @@ impl TokenCapLayer {
     }
 }
 
+impl TokenCapLayer {
+    /// Pauses a run that has used up a cap, in place of its end: see [the module](self#pauses).
+    #[must_use]
+    pub const fn pause(mut self, pause: PauseAtCap) -> Self {
+        self.of_run.pause = Some(pause);
+        self
+    }
+}
+
 impl From<TokenCaps> for TokenCapLayer {
     fn from(caps: TokenCaps) -> Self {
         Self::new(caps)
@@ -219,15 +243,15 @@ impl<S> Layer<S> for TokenCapLayer {
     type Service = TokenCap<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        SupervisedService::new(inner, *self)
+        HoldingService::new(inner, *self)
     }
 }
 
 /// The service of a [`TokenCapLayer`].
-pub type TokenCap<S> = SupervisedService<S, TokenCapLayer>;
+pub type TokenCap<S> = HoldingService<S, TokenCapLayer>;
 
 /// The response future of [`TokenCap`].
-pub type TokenCapFuture<F> = SupervisedFuture<F>;
+pub type TokenCapFuture<S, Q> = SupervisedFuture<HeldFuture<S, Q>>;
 
 /// The response body of [`TokenCap`].
 pub type TokenCapBody<B> = SupervisedBody<B>;
@@ -251,37 +275,76 @@ impl LayerHooks for Capping {
     }
 }
 
-impl SupervisesCalls for TokenCapLayer {
-    fn supervise<B, F>(
+/// Admits a held request under its caps, or one that none caps once no pause holds it.
+#[derive(Debug)]
+struct HeldRequest(Option<RunTokenCaps>);
+
+impl AdmitsHeld for HeldRequest {
+    fn admit(&self, found: &Run, _: &mut Extensions, ticket: u64) -> Result<(), TurnRefused> {
+        match &self.0 {
+            Some(caps) => found.tokens().admit(caps, Some(ticket)),
+            None => {
+                found.check()?;
+                let hold = found.holds_turn(HeldBy::TokenCap, Some(ticket));
+                hold.map_or(Ok(()), |hold| Err(TurnRefused::Held(hold)))
+            }
+        }
+    }
+
+    fn give_up(&self, found: &Run, extensions: &Extensions) {
+        give_turn_back(found, extensions);
+    }
+}
+
+impl HoldsCalls for TokenCapLayer {
+    fn supervise<S, B>(
         &self,
         mut request: Request<B>,
-        inner: impl FnOnce(Request<B>) -> F,
-    ) -> SupervisedFuture<F> {
+        service: &mut S,
+    ) -> SupervisedFuture<HeldFuture<S, B>>
+    where
+        S: Service<Request<B>> + Clone,
+    {
         let caps = self.of_run;
         let is_capped = self.is_capped();
         if !is_capped && self.without_caps == WithoutCaps::Inert {
-            return SupervisedFuture::inert(inner(request));
+            return SupervisedFuture::inert(HeldFuture::called(service.call(request)));
         }
         let claim = Claim::of(&mut request);
-        if !is_capped {
-            claim.run.tokens().count();
-            if !claim.owns && self.without_caps == WithoutCaps::CountAttempts {
-                return SupervisedFuture::inert(inner(request));
-            }
-            let settings = LayerSettings::passive().counting();
-            return SupervisedFuture::new(claim, settings, request, inner);
-        }
-        if let Err(end) = claim.run.tokens().admit(&caps) {
-            if !claim.run.node().is_over() {
-                // The run is closing and not over: refuse this call alone, and settle it if that is
-                // the duty of this layer.
-                if claim.owns {
-                    claim.run.settle(end.reason.clone());
+        let found = claim.run.clone();
+        let (held, settings);
+        if is_capped {
+            held = match found.tokens().admit(&caps, None) {
+                Ok(()) => false,
+                Err(TurnRefused::Held(_)) => true,
+                Err(TurnRefused::Ended(end)) => {
+                    if !found.node().is_over() {
+                        // The run is closing and not over: refuse this call alone, and settle it if
+                        // that is the duty of this layer.
+                        if claim.owns {
+                            found.settle(end.reason.clone());
+                        }
+                        return SupervisedFuture::refused(end.into());
+                    }
+                    false
                 }
-                return SupervisedFuture::refused(end.into());
+            };
+            settings = LayerSettings::hooks(Capping(caps)).counting().frames();
+        } else {
+            found.tokens().count();
+            held = found.holds_turn(HeldBy::TokenCap, None).is_some();
+            if !held && !claim.owns && self.without_caps == WithoutCaps::CountAttempts {
+                return SupervisedFuture::inert(HeldFuture::called(service.call(request)));
             }
+            settings = LayerSettings::passive().counting();
         }
-        let settings = LayerSettings::hooks(Capping(caps)).counting().frames();
-        SupervisedFuture::new(claim, settings, request, inner)
+        SupervisedFuture::new(claim, settings, request, |request| {
+            if held {
+                let wait = caps.pause.unwrap_or_default().wait;
+                let admits = HeldRequest(is_capped.then_some(caps));
+                return HeldFuture::held(service, request, found, HeldBy::TokenCap, admits, wait);
+            }
+            HeldFuture::called(service.call(request))
+        })
     }
 }

@@ -40,6 +40,28 @@
 //! in its extensions, is a separate run, and so has at most one turn.
 //! [`OwnerCapLayer`](crate::OwnerCapLayer) limits how many such runs a caller may have.
 //!
+//! # Pauses
+//!
+//! With [`pause`](TurnCapLayer::pause) a turn beyond the cap pauses its run in place of closing it, and
+//! waits for an operator, who [extends](Run::extend) the run. The waiting turn is held without an answer,
+//! and then goes on in the order in which the turns came. If it has waited for as long as
+//! [`PauseAtCap::wait`] says, it fails as [`RunPaused`](crate::run::RunPaused), a 503 after which clients
+//! try again. A run without an extension ends as `TurnCap` once it was paused for
+//! [`PauseAtCap::limit`].
+//!
+//! While a run is paused, its calls and tools in progress go on, its step windows, its ceiling and its
+//! timeout stand still, those of its sub-agents too, and it does not complete for being idle. Turns of
+//! its sub-agents are held as its own are. What is held or refused counts nowhere: it is no turn of the
+//! run or of its owner, no attempt and no error, and a dropped one gives back all that it had taken.
+//! Deadlines of a held call, such as those that its caller announced, go on. A run of one call ends at
+//! its caps.
+//!
+//! The same layer also holds the turns of a run that an operator has [suspended](Run::suspend), with a
+//! cap or without one, if it counts them.
+//!
+//! A turn that waits has an order only at its own replica, if the registry is
+//! [shared](crate::RunRegistry::share), and an extension reaches the replica where it is made.
+//!
 //! # The last call
 //!
 //! With [`finaliser`](TurnCapLayer::finaliser) the closing run admits one more call, which the
@@ -51,7 +73,8 @@
 //!
 //! # Same instant
 //!
-//! A stored reason wins, then a passed absolute deadline, then the cap. If another clock of the run
+//! A stored reason wins, then a passed absolute deadline, then the cap. An extension wins over the end of
+//! a wait, and a passed deadline over the limit of a pause. If another clock of the run
 //! passes in the same instant as the limit of `finaliser`, that clock wins too.
 //!
 //! # Order
@@ -65,7 +88,7 @@
 //!
 //! Dropping the future or the body drops the inner one. If this layer opened the run, or was the
 //! first layer to get a call that the program attached, a drop before the answer is complete also
-//! ends that node as aborted. A dropped turn still counts.
+//! ends that node as aborted. A dropped turn still counts, but for one that is held.
 //!
 //! # Examples
 //!
@@ -111,16 +134,17 @@ use std::{
     time::Duration,
 };
 
-use http::{Request, request::Parts};
+use http::{Extensions, Request, request::Parts};
 use tower_layer::Layer;
+use tower_service::Service;
 
 use crate::{
     attempt::generates,
     registry::AskedRun,
-    run::{Run, Terminated, TurnLimit},
+    run::{HeldBy, PauseAtCap, Run, TurnLimit, TurnRefused},
     supervise::{
-        Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture, SupervisedService,
-        SupervisesCalls,
+        AdmitsHeld, Claim, HeldFuture, HoldingService, HoldsCalls, LayerHooks, LayerSettings,
+        SupervisedBody, SupervisedFuture,
     },
 };
 
@@ -131,6 +155,7 @@ type TurnsSource<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 pub struct TurnCapLayer {
     turns: Option<u32>,
     finaliser: Option<Duration>,
+    pause: Option<PauseAtCap>,
     counts: Option<TurnsSource<bool>>,
     per_agent: Option<TurnsSource<Option<u32>>>,
     always_counts: bool,
@@ -163,6 +188,7 @@ impl TurnCapLayer {
         Self {
             turns,
             finaliser: None,
+            pause: None,
             counts: None,
             per_agent: None,
             always_counts: false,
@@ -200,6 +226,15 @@ impl TurnCapLayer {
         self
     }
 
+    /// Pauses a run that has used up its turns, in place of its end: see [the module](self#pauses).
+    ///
+    /// The run makes no [last call](Self::finaliser) then.
+    #[must_use]
+    pub const fn pause(mut self, pause: PauseAtCap) -> Self {
+        self.pause = Some(pause);
+        self
+    }
+
     /// Lets a run that has used up its turns make one more call, within `limit`.
     ///
     /// The program makes that call with [`Run::finaliser`]. Until the run ends, no other call or
@@ -220,7 +255,7 @@ impl<S> Layer<S> for TurnCapLayer {
     type Service = TurnCap<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        SupervisedService::new(inner, Arc::new(self.clone()))
+        HoldingService::new(inner, Arc::new(self.clone()))
     }
 }
 
@@ -229,6 +264,7 @@ impl fmt::Debug for TurnCapLayer {
         f.debug_struct("TurnCapLayer")
             .field("turns", &self.turns)
             .field("finaliser", &self.finaliser)
+            .field("pause", &self.pause)
             .field("counts", &self.counts.is_some())
             .field("per_agent", &self.per_agent.is_some())
             .field("always_counts", &self.always_counts)
@@ -237,10 +273,10 @@ impl fmt::Debug for TurnCapLayer {
 }
 
 /// The service of a [`TurnCapLayer`]; a clone of it shares the settings.
-pub type TurnCap<S> = SupervisedService<S, Arc<TurnCapLayer>>;
+pub type TurnCap<S> = HoldingService<S, Arc<TurnCapLayer>>;
 
 /// The response future of [`TurnCap`].
-pub type TurnCapFuture<F> = SupervisedFuture<F>;
+pub type TurnCapFuture<S, Q> = SupervisedFuture<HeldFuture<S, Q>>;
 
 /// The response body of [`TurnCap`].
 pub type TurnCapBody<B> = SupervisedBody<B>;
@@ -285,9 +321,13 @@ impl TurnCapLayer {
 
     /// The limit of a turn with this cap; `None` if the request is no turn, or is not counted.
     fn limit(&self, turn: Option<Option<u32>>) -> Option<TurnLimit> {
-        let finaliser = self.finaliser;
+        let (finaliser, pause) = (self.finaliser, self.pause);
         match turn? {
-            Some(turns) => Some(TurnLimit { turns, finaliser }),
+            Some(turns) => Some(TurnLimit {
+                turns,
+                finaliser,
+                pause,
+            }),
             None => self.always_counts.then_some(TurnLimit::NONE),
         }
     }
@@ -297,59 +337,104 @@ impl TurnCapLayer {
 ///
 /// # Errors
 ///
-/// A [`Terminated`] if the run is over, or refuses the request because it is closing or at its cap.
+/// The run is over, or refuses the request because it is closing or at its cap, or a pause holds it.
 #[allow(
     clippy::result_large_err,
     reason = "the cold path, and the type of every layer"
 )]
-fn admit<B>(found: &Run, cap: TurnLimit, request: &mut Request<B>) -> Result<(), Terminated> {
+fn admit(
+    found: &Run,
+    cap: TurnLimit,
+    extensions: &mut Extensions,
+    ticket: Option<u64>,
+) -> Result<(), TurnRefused> {
     let run = found.run().node().number();
-    let known = request.extensions().get::<RequestTurn>();
-    let known = known.filter(|turn| turn.run == run);
-    let number = AtomicU32::new(known.map_or(0, |turn| turn.number));
+    let number = AtomicU32::new(known_number(extensions, run));
     let is_shared = found.node().shared().is_some();
-    let asked = is_shared.then(|| request.extensions_mut().remove::<AskedRun>());
+    let asked = is_shared.then(|| extensions.remove::<AskedRun>());
     let asked = asked.flatten().and_then(|asked| asked.take_turn());
-    let taken = cap.take_turn(found, &number, asked);
+    let taken = cap.take_turn(found, &number, asked, ticket);
     if is_shared {
         found.close_as_deferred();
     }
     taken?;
     let number = number.into_inner();
     if number > 0 {
-        request.extensions_mut().insert(RequestTurn { run, number });
+        extensions.insert(RequestTurn { run, number });
     }
     Ok(())
 }
 
-impl SupervisesCalls for TurnCapLayer {
-    fn supervise<B, F>(
+/// The number of the turn of the run with the number `run` that a layer further out gave a request; 0
+/// if none did.
+fn known_number(extensions: &Extensions, run: u64) -> u32 {
+    let known = extensions.get::<RequestTurn>();
+    let known = known.filter(|turn| turn.run == run);
+    known.map_or(0, |turn| turn.number)
+}
+
+/// Gives the turn back that a layer further out has counted for a request, which is refused or dropped
+/// before it is served.
+pub(super) fn give_turn_back(found: &Run, extensions: &Extensions) {
+    let run = found.nearest().number();
+    found.give_turn_back(known_number(extensions, run));
+}
+
+/// Admits a held turn under its cap.
+#[derive(Debug)]
+struct HeldTurn(TurnLimit);
+
+impl AdmitsHeld for HeldTurn {
+    fn admit(
+        &self,
+        found: &Run,
+        extensions: &mut Extensions,
+        ticket: u64,
+    ) -> Result<(), TurnRefused> {
+        admit(found, self.0, extensions, Some(ticket))
+    }
+}
+
+impl HoldsCalls for Arc<TurnCapLayer> {
+    fn supervise<S, B>(
         &self,
         request: Request<B>,
-        inner: impl FnOnce(Request<B>) -> F,
-    ) -> SupervisedFuture<F> {
+        service: &mut S,
+    ) -> SupervisedFuture<HeldFuture<S, B>>
+    where
+        S: Service<Request<B>> + Clone,
+    {
         let (cap, mut request) = self.limit_for(request);
         let Some(cap) = cap else {
-            return SupervisedFuture::inert(inner(request));
+            return SupervisedFuture::inert(HeldFuture::called(service.call(request)));
         };
         let entry = Claim::of(&mut request);
         let found = entry.run.clone();
-        if let Err(end) = admit(&found, cap, &mut request) {
+        let admitted = admit(&found, cap, request.extensions_mut(), None);
+        let is_held = matches!(admitted, Err(TurnRefused::Held(_)));
+        if let Err(TurnRefused::Ended(end)) = admitted {
             if !found.node().is_over() {
                 // The run is closing and not over: refuse this call alone.
                 return SupervisedFuture::refused(end.into());
             }
         }
         let is_capped = cap.turns < TurnLimit::NONE.turns;
-        if !is_capped && !entry.owns && !found.node().is_over() {
+        if !is_capped && !is_held && !entry.owns && !found.node().is_over() {
             // The turn is counted, and a layer further out supervises the call.
-            return SupervisedFuture::inert(inner(request));
+            return SupervisedFuture::inert(HeldFuture::called(service.call(request)));
         }
         let settings = match found.node().is_of_many() && !found.node().is_over() {
             true => LayerSettings::hooks(Counted::new(&found)),
             false => LayerSettings::passive(),
         };
-        SupervisedFuture::new(entry, settings, request, inner)
+        SupervisedFuture::new(entry, settings, request, |request| {
+            if is_held {
+                let wait = cap.pause.unwrap_or_default().wait;
+                let admits = HeldTurn(cap);
+                return HeldFuture::held(service, request, found, HeldBy::TurnCap, admits, wait);
+            }
+            HeldFuture::called(service.call(request))
+        })
     }
 }
 

@@ -53,6 +53,10 @@ impl RunRegistry {
             return;
         };
         let (owner, owners) = (Owner(identity.owner), self.count_owners());
+        if is_turn && caps.caps_turns() {
+            // A call that a cap refuses ends: its mark means nothing.
+            call.node().set_owners_turn();
+        }
         let (admission, place) = (&identity.admission, identity.place);
         let open = || {
             self.state.with_entry(place, |entries| {

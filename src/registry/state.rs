@@ -410,6 +410,12 @@ impl Registration for RegistryState {
         }
     }
 
+    fn give_turn_back(&self, run: &Node<NodeState>, counted: Instant) {
+        if let (Some(identity), Some(owners)) = (run.identity(), self.owners.get()) {
+            owners.give_turn_back(Owner(identity.owner), counted);
+        }
+    }
+
     fn enrol_sub_agent(self: Arc<Self>, node: &Node<NodeState>, child: &Run) {
         let Some(identity) = node.identity() else {
             return;

@@ -63,13 +63,14 @@ pub use self::{
     id::{InvalidRunId, RunId},
     limit_kind::TokenMeasure,
     limits::{
-        ErrorAllowance, ErrorCounts, ErrorKey, LoopPattern, LoopVerdict, Price, ProgressNotices,
-        RunExtension, ShadowReport, TokenCaps, TokensSpent,
+        ErrorAllowance, ErrorCounts, ErrorKey, LoopPattern, LoopVerdict, PauseAtCap, Price,
+        ProgressNotices, RunExtension, ShadowReport, TokenCaps, TokensSpent,
     },
     reason::{CustomReason, ReasonClass, TerminalReason, UnknownReason},
     report::{
-        Answer, CallSummary, Deadlines, NotCounted, RunAction, RunCheck, RunEvent, RunEvents,
-        RunNotice, RunProgress, RunSnapshot, Status, Terminated, Trajectory, Verdict,
+        Answer, CallSummary, Deadlines, NotCounted, RunAction, RunCap, RunCheck, RunEvent,
+        RunEvents, RunNotice, RunPause, RunPaused, RunProgress, RunSnapshot, Status, Terminated,
+        Trajectory, Verdict,
     },
     request_limits::Limits,
     step::{ResetOn, Step, StepKind},
@@ -78,7 +79,7 @@ pub use self::{
 
 pub(crate) use self::{
     call_slot::CallSlot,
-    handle::WeakRun,
+    handle::{TurnRefused, WeakRun},
     idle_timer::IdleTimer,
     limit_kind::{CapWindow, LimitHit, LimitKind, TokenLimit},
     limits::{
@@ -88,8 +89,8 @@ pub(crate) use self::{
     poll_scope::{PollScope, Role, TaskGuard},
     report::{OnEnd, is_traced},
     state::{
-        Admission, AttemptTarget, EventChannel, FailedAttemptList, Failing, HEARTBEAT, Identity,
-        NodeState, Place, Registration, RunGuard, Settlement,
+        Admission, AttemptTarget, EventChannel, FailedAttemptList, Failing, HEARTBEAT, HeldBy,
+        Identity, NodeState, Place, Registration, RunGuard, Settlement,
     },
     tree::{Announcement, Clock, End, IdleWindow, NEVER, Nanos, Node, TaskId, WindowKind, nanos},
 };

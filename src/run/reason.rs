@@ -118,6 +118,9 @@ impl ReasonClass {
     }
 }
 
+/// The name of [`TerminalReason::run_paused`].
+const RUN_PAUSED: &str = "run_paused";
+
 impl TerminalReason {
     /// Makes a reason that the program defines, with its name on the wire, in `snake_case`.
     ///
@@ -199,6 +202,17 @@ impl TerminalReason {
     pub(crate) fn named(name: &str) -> Self {
         let unknown = |_| Self::custom(name, ReasonClass::Limit, StatusCode::UNPROCESSABLE_ENTITY);
         name.parse().unwrap_or_else(unknown)
+    }
+
+    /// The reason of a call that a pause of its run has refused.
+    pub(crate) fn run_paused() -> Self {
+        let status = StatusCode::SERVICE_UNAVAILABLE;
+        Self::custom(RUN_PAUSED, ReasonClass::Limit, status)
+    }
+
+    /// Whether a pause of its run has refused the call of this reason.
+    pub(crate) fn is_run_paused(&self) -> bool {
+        matches!(self, Self::Custom(custom) if custom.name == RUN_PAUSED)
     }
 
     /// The class of the reason.

@@ -33,6 +33,7 @@
 mod body;
 mod claim;
 mod future;
+mod held;
 mod layer_hooks;
 mod layer_settings;
 mod observer;
@@ -48,12 +49,16 @@ mod unary_tokens;
 mod undecided;
 
 pub use self::{
-    body::SupervisedBody, future::SupervisedFuture, service::SupervisedService,
+    body::SupervisedBody,
+    future::SupervisedFuture,
+    held::{HeldFuture, HoldingService},
+    service::SupervisedService,
     stream_marks::ResponseMarks,
 };
 
 pub(crate) use self::{
     claim::Claim,
+    held::{AdmitsHeld, HoldsCalls},
     layer_hooks::LayerHooks,
     layer_settings::LayerSettings,
     observer::{Observer, dialect_of, operation_of},

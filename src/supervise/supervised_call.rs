@@ -22,8 +22,8 @@ use crate::{
         failure::{Failure, FailureClass},
     },
     run::{
-        NEVER, Nanos, NodeKind, PollScope, ReasonClass, Role, Run, Step, StepKind, TaskId,
-        TerminalReason, Terminated, nanos,
+        NEVER, Nanos, NodeKind, PollScope, ReasonClass, Role, Run, RunPaused, Step, StepKind,
+        TaskId, TerminalReason, Terminated, nanos,
     },
 };
 
@@ -557,12 +557,15 @@ impl SupervisedCall {
     }
 }
 
-/// Whether `error` says that the request is invalid, too long or incomplete.
+/// Whether `error` says that the request is invalid, too long or incomplete, or that its run is paused.
 ///
 /// No upstream has received such a request in full.
 fn is_refusal(error: &BoxError) -> bool {
     chain(&**error).any(|cause| {
-        cause.is::<InvalidRequest>() || cause.is::<LengthLimitError>() || cause.is::<RequestCut>()
+        cause.is::<InvalidRequest>()
+            || cause.is::<LengthLimitError>()
+            || cause.is::<RequestCut>()
+            || cause.is::<RunPaused>()
     })
 }
 
@@ -570,6 +573,9 @@ fn is_refusal(error: &BoxError) -> bool {
 pub(crate) fn reason_of(error: &BoxError) -> TerminalReason {
     if chain(&**error).any(|error| error.is::<RequestCut>()) {
         return TerminalReason::ClientDisconnect;
+    }
+    if chain(&**error).any(|error| error.is::<RunPaused>()) {
+        return TerminalReason::run_paused();
     }
     TerminalReason::Failed(Failure::of_error(&**error).class)
 }

@@ -32,6 +32,7 @@ mod model_fallback;
 mod order;
 mod owner_caps;
 mod partial;
+mod pause_at_cap;
 mod paused;
 mod periods;
 mod polling_loop;

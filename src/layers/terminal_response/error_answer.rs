@@ -17,7 +17,7 @@ use crate::{
         sse::ErrorInfo,
     },
     registry::RunsFrozen,
-    run::{InvalidRunId, RunId, TerminalReason, Terminated},
+    run::{InvalidRunId, RunId, RunPaused, TerminalReason, Terminated},
     supervise::dialect_of,
 };
 
@@ -52,6 +52,8 @@ pub(super) struct ErrorAnswer {
     reason: Option<TerminalReason>,
     tries: Option<Tries>,
     retry_after: Option<u64>,
+    /// Whether the run is paused: the client is told to try again, as a 503 alone may not tell it.
+    is_paused: bool,
 }
 
 impl ErrorAnswer {
@@ -71,14 +73,19 @@ impl ErrorAnswer {
                 reason: Some(end.reason.clone()),
                 tries,
                 retry_after: None,
+                is_paused: false,
             };
         }
         let retry_after = chain(&**error).find_map(|error| {
             let is_frozen = error.is::<RunsFrozen>();
+            if error.is::<RunPaused>() {
+                return Some(RunPaused::RETRY_AFTER);
+            }
             let cooling = error.downcast_ref::<AllCandidatesCoolingDown>();
             let cooling = cooling.map(AllCandidatesCoolingDown::soonest);
             cooling.or_else(|| is_frozen.then_some(RunsFrozen::RETRY_AFTER))
         });
+        let is_paused = chain(&**error).any(|error| error.is::<RunPaused>());
         let (status, code, mut message) = describe(error, is_unready);
         if let Some(why) = tries.as_ref().and_then(Tries::why_none_followed) {
             message = format!("{message} No other attempt followed: {why}.");
@@ -99,6 +106,7 @@ impl ErrorAnswer {
             reason: None,
             tries,
             retry_after: retry_after.map(seconds),
+            is_paused,
         }
     }
 }
@@ -149,6 +157,16 @@ fn describe(error: &BoxError, is_unready: bool) -> (StatusCode, Cow<'static, str
                            are open go on.";
             let status = StatusCode::SERVICE_UNAVAILABLE;
             return (status, "frozen".into(), message.to_owned());
+        }
+        if let Some(paused) = cause.downcast_ref::<RunPaused>() {
+            let mut message = paused.to_string();
+            message[..1].make_ascii_uppercase();
+            let message = format!("{message} (run_paused). Try again later.");
+            return (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "run_paused".into(),
+                message,
+            );
         }
         if let Some(cooling) = cause.downcast_ref::<AllCandidatesCoolingDown>() {
             // No names of candidates: callers must not learn which of the program's accounts
@@ -241,6 +259,9 @@ pub(super) fn build(caller: ErrorFormat, error: ErrorAnswer) -> Response<Bytes> 
     }
     if let Some(after) = error.retry_after {
         headers.insert(header::RETRY_AFTER, after.into());
+    }
+    if error.is_paused {
+        headers.insert(X_SHOULD_RETRY, HeaderValue::from_static("true"));
     }
     if let Some(reason) = error.reason {
         if !matches!(reason, TerminalReason::Failed(_)) {

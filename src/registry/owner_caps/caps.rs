@@ -180,7 +180,7 @@ impl OwnerCaps {
     }
 
     /// Whether a cap on turns is set.
-    pub(super) fn caps_turns(&self) -> bool {
+    pub(in crate::registry) fn caps_turns(&self) -> bool {
         let mut periods = self.periods.iter();
         self.hour.turns.is_some() || periods.any(|caps| caps.turns.is_some())
     }

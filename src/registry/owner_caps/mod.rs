@@ -220,6 +220,25 @@ impl Owners {
         })
     }
 
+    /// Gives back a turn of this owner that was counted then, and in the periods that had begun.
+    pub(super) fn give_turn_back(&self, owner: Owner, counted: Instant) {
+        let minute = counted.saturating_duration_since(self.epoch).as_secs() / 60;
+        let counted = SystemTime::now().checked_sub(counted.elapsed());
+        self.with_telling(owner.0, |account, now| {
+            let Some(turns) = account.minutes.get_mut(&minute) else {
+                return ((), false);
+            };
+            turns.set(turns.get().saturating_sub(1), account.elsewhere.stated);
+            for (count, present) in account.periods.iter_mut().zip(now.periods) {
+                let present = present.filter(|it| counted.is_some_and(|at| it.began <= at));
+                if let Some(present) = present {
+                    count.set(present, count.in_period(present).saturating_sub(1));
+                }
+            }
+            ((), true)
+        });
+    }
+
     /// Whether a cap refuses a request of this owner now; with `is_new` it opens a run.
     pub(super) fn is_at_cap(
         &self,

@@ -3,6 +3,7 @@
 use tokio::time::Instant;
 
 use crate::run::{
+    limit_kind::LimitHit,
     reason::TerminalReason,
     report::CallSummary,
     state::{CallState, NodeState, RunState, Settlement},
@@ -56,6 +57,7 @@ impl EndHook for NodeState {
             node.close_idle_span(end, later);
             node.publish_end();
             node.release(end.at());
+            node.forget_pauses(end.at());
             node.stop_sub_agents(end, later);
         }
     }
@@ -76,8 +78,13 @@ impl EndHook for NodeState {
             && registration.is_some_and(|registry| registry.completes_when_idle(node))
     }
 
+    fn pause(&self) -> Option<(TerminalReason, LimitHit)> {
+        self.pause_of_cap()
+    }
+
     fn idle(&self, node: &Node<Self>) {
         if self.run().is_some_and(RunState::is_done) {
+            node.forget_pauses(node.now());
             if let Some(registration) = self.registration() {
                 let _later = registration.idle(node, Instant::now());
             }

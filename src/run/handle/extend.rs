@@ -10,7 +10,8 @@ impl Run {
     /// turns, also if other replicas took some beyond the cap. What is added stands in the run, and
     /// so holds whichever layer caps the next request, and for a cap or a deadline that is set later.
     /// [`snapshot`](Self::snapshot) shows the raised caps. Limits of sub-agents, of calls and of the
-    /// run's owner stay, and so do deadlines that a caller announced.
+    /// run's owner stay, and so do deadlines that a caller announced. A run that is
+    /// [paused](crate::run::PauseAtCap) at a cap goes on if it may now do more.
     ///
     /// If the registry is [shared](crate::RunRegistry::share), the extension holds at this replica:
     /// the store is asked with the raised cap, and other replicas keep the cap of their layers.
@@ -40,11 +41,13 @@ impl Run {
         let run = self.run();
         run.check()?;
         let node = run.node();
-        if let Some(turns) = by.turns {
+        if let Some(turns) = by.turns.filter(|turns| *turns > 0) {
             node.extend_turns(turns);
+            node.go_on_with_turns();
         }
         if by.tokens.is_some() || by.cost.is_some() {
             node.extend_tokens(&by);
+            node.go_on_below_caps();
         }
         if let Some(time) = by.time {
             node.extend(time);

@@ -110,6 +110,7 @@ impl Run {
     pub fn extend_tokens(&self) {
         let tokens = self.nearest().run_state().rare().tokens();
         tokens.extend_once_more();
+        self.nearest().go_on_below_caps();
     }
 
     /// Makes the nearest run end as [`LoopDetected`](crate::TerminalReason::LoopDetected) once its

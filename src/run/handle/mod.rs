@@ -1,6 +1,6 @@
 //! The handle on a node, for the program and for the layers.
 //!
-//! [`Run`] has many methods, and they stand in nine files:
+//! [`Run`] has many methods, and they stand in ten files:
 //!
 //! | file | methods |
 //! |---|---|
@@ -10,6 +10,7 @@
 //! | `current` | the run of a task |
 //! | `limits` | limits that the program sets beside those of the layers, and their counts |
 //! | `extend` | what raises the limits of a run that goes on |
+//! | `pauses` | what holds the turns of a run, and lets them go on |
 //! | `reports` | snapshots, events, notices, usage, texts, spans |
 //! | `src/tool/mod.rs` | [`Run::tool`] |
 //! | `src/attempt/mod.rs` | [`Run::attempt`], and what the program says or asks of an attempt |
@@ -29,6 +30,7 @@ mod extend;
 mod limits;
 mod open;
 mod partial_text;
+mod pauses;
 mod reports;
 mod settle;
 mod shadow;
@@ -42,7 +44,10 @@ pub use self::{
     wait::{Ended, RunCompletion, RunWait, Settled},
 };
 
-pub(crate) use self::sub_agent::{StopOnEnd, SubAgentLink};
+pub(crate) use self::{
+    pauses::TurnRefused,
+    sub_agent::{StopOnEnd, SubAgentLink},
+};
 
 use std::{
     fmt,

@@ -145,7 +145,11 @@ impl Run {
     fn open_child(&self, kind: NodeKind, now: Duration) -> Self {
         self.count_opened(kind);
         let state = self.node().payload.for_child(kind);
-        Self::of(self.node().child(kind, fastrand::u64(..), state, now))
+        let child = Self::of(self.node().child(kind, fastrand::u64(..), state, now));
+        if kind == NodeKind::Run {
+            child.stand_with_paused();
+        }
+        child
     }
 
     /// Opens the last call of this run, the one call that may start though the run is closing.

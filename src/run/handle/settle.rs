@@ -57,9 +57,12 @@ impl Node<NodeState> {
         if let Some(parent) = self.parent() {
             let end = self.nearest_end();
             // A child that ended by itself was a step of its parent. A child that inherited its
-            // parent's end was none, and neither was one that a run at its cap refused.
+            // parent's end was none, and neither was one that a run at its cap or in a pause refused.
             let own = end.filter(|end| end.origin == self.number());
-            if own.is_some_and(|end| !matches!(end.measure, LimitKind::Turns(_))) {
+            let is_refused = |end: &End| {
+                matches!(end.measure, LimitKind::Turns(_)) || end.reason.is_run_paused()
+            };
+            if own.is_some_and(|end| !is_refused(end)) {
                 parent.record(ResetOn::Step, now);
                 self.record_child_done(parent.nearest_run());
             }

@@ -2,17 +2,17 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::Run;
+use super::{Run, TurnRefused};
 use crate::run::{
     limit_kind::{LimitHit, LimitKind, TokenLimit},
     limits::{
-        CountedRun, Raised, RunExtension, RunTokenCaps, Spending, TokenAccount, TokenCaps,
-        TokenLedger, TokenMeter, TokensSpent,
+        CountedRun, PauseAtCap, Raised, RunExtension, RunTokenCaps, Spending, TokenAccount,
+        TokenCaps, TokenLedger, TokenMeter, TokensSpent,
     },
     reason::TerminalReason,
-    report::{RunNotice, Terminated},
-    state::NodeState,
-    tree::Node,
+    report::{Hold, RunNotice},
+    state::{HeldBy, NodeState},
+    tree::{Node, NodeKind},
 };
 
 /// The tokens of the run at or above a node, and of the runs above that.
@@ -83,31 +83,61 @@ impl<'a> RunTokens<'a> {
         TokenMeter::new(runs.collect(), self.0.attempts().price())
     }
 
-    /// Counts the tokens of the nearest run against `caps`, and ends the outermost run at or above
-    /// this node that has used up one of its caps. Else sends the notices of
-    /// [`ask_at_cap`](Self::ask_at_cap).
+    /// Counts the tokens of the nearest run against `caps`, and ends or pauses the outermost run at or
+    /// above this node that has used up one of its caps. Else sends the notices of
+    /// [`ask_at_cap`](Self::ask_at_cap). `ticket` is that of a request which is held already.
     ///
     /// # Errors
     ///
-    /// The method fails if this node is over or closing; passed clocks are checked first.
+    /// The method fails if this node is over or closing; passed clocks are checked first. It also fails
+    /// if a pause holds the request.
     #[allow(
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
     )]
-    pub(crate) fn admit(self, caps: &RunTokenCaps) -> Result<(), Terminated> {
+    pub(crate) fn admit(self, caps: &RunTokenCaps, ticket: Option<u64>) -> Result<(), TurnRefused> {
         self.count();
         self.0.run_state().rare().tokens().set_caps(*caps);
         self.0.check()?;
-        self.end_spent(caps, |caps, spent, by| caps.reached(spent, by, 1.0));
-        self.0.check()?;
+        if let Some(hold) = self.0.holds_turn(HeldBy::TokenCap, ticket) {
+            return Err(TurnRefused::Held(hold));
+        }
+        let spent = || self.spent_up(caps, |caps, spent, by| caps.reached(spent, by, 1.0));
+        if let Some((run, limit, pause)) = spent() {
+            let Some(pause) = pause.filter(|_| run.is_of_many()) else {
+                end_at(run, limit, self.0.now());
+                self.0.check()?;
+                return Ok(());
+            };
+            // The caps may have been raised before this pause.
+            if !pause_at(run, limit, pause, self.0.now()) || spent().is_some() {
+                let is_above = run.number() != self.0.nearest().number();
+                let limit = Some(limit_hit(limit));
+                return Err(TurnRefused::Held(Hold { limit, is_above }));
+            }
+            run.go_on_with_tokens();
+        }
+        self.0.nearest().go_on_with_tokens();
         self.ask_at_cap(caps);
         Ok(())
     }
 
     /// Ends the outermost run at or above this node that has exceeded one of its caps; `caps` are
-    /// those of the nearest run. Then sends the notices of [`ask_at_cap`](Self::ask_at_cap).
+    /// those of the nearest run. A run that pauses at its caps is paused, and this call ends alone.
+    /// Then the method sends the notices of [`ask_at_cap`](Self::ask_at_cap).
     pub(crate) fn cap(self, caps: &RunTokenCaps) {
-        self.end_spent(caps, TokenCaps::exceeded);
+        if let Some((run, limit, pause)) = self.spent_up(caps, TokenCaps::exceeded) {
+            let call = self.0.node().call_node();
+            let is_call = call.kind() == NodeKind::Call && run.is_of_many();
+            let now = self.0.now();
+            match pause.filter(|_| is_call) {
+                Some(pause) => {
+                    pause_at(run, limit, pause, now);
+                    end_at(call, limit, now);
+                }
+                None => end_at(run, limit, now),
+            }
+        }
         self.ask_at_cap(caps);
     }
 
@@ -127,19 +157,19 @@ impl<'a> RunTokens<'a> {
         }
     }
 
-    fn end_spent(
+    /// The outermost run at or above this node of which `limit` finds a cap, the cap, and how the run
+    /// waits there.
+    fn spent_up(
         self,
-        caps: &RunTokenCaps,
+        caps: &'a RunTokenCaps,
         limit: impl Fn(&TokenCaps, &Spending, &Raised) -> Option<TokenLimit>,
-    ) {
+    ) -> Option<(&'a Node<NodeState>, TokenLimit, Option<PauseAtCap>)> {
         let runs = self.capped(caps);
         let spent = runs.filter_map(|(run, ledger, of)| {
             let spent = run.spent_by_all(ledger);
-            Some((run, limit(&of.caps, &spent, &ledger.raised())?))
+            Some((run, limit(&of.caps, &spent, &ledger.raised())?, of.pause))
         });
-        if let Some((run, limit)) = spent.last() {
-            end_at(run, limit, self.0.now());
-        }
+        spent.last()
     }
 
     /// The runs at or above this node with caps on their tokens, the nearest first. The nearest
@@ -172,12 +202,21 @@ fn near_message(limit: TokenLimit) -> String {
     format!("it has used most of its {limit}")
 }
 
-fn end_at(node: &Node<NodeState>, limit: TokenLimit, now: Duration) {
-    let passed = LimitHit {
+const fn limit_hit(limit: TokenLimit) -> LimitHit {
+    LimitHit {
         limit: None,
         measure: LimitKind::Tokens(limit),
-    };
-    drop(node.end(TerminalReason::TokenCap, Some(passed), now));
+    }
+}
+
+fn end_at(node: &Node<NodeState>, limit: TokenLimit, now: Duration) {
+    drop(node.end(TerminalReason::TokenCap, Some(limit_hit(limit)), now));
+}
+
+/// Pauses the run at this cap. Returns whether it was not paused at a cap before.
+fn pause_at(run: &Node<NodeState>, limit: TokenLimit, pause: PauseAtCap, now: Duration) -> bool {
+    let reason = TerminalReason::TokenCap;
+    run.pause_at_cap(&reason, limit_hit(limit), pause.limit, now)
 }
 
 impl Node<NodeState> {
@@ -191,6 +230,19 @@ impl Node<NodeState> {
     pub(super) fn extend_tokens(&self, by: &RunExtension) {
         let ledger = self.run_state().rare().tokens();
         ledger.extend(by, &self.spent_by_all(ledger));
+    }
+
+    /// Lets this run go on that is paused at a cap on tokens, if it is below its caps now.
+    pub(super) fn go_on_below_caps(&self) {
+        let tokens = self.tokens_if_any();
+        let caps = tokens.and_then(|tokens| Some((tokens, tokens.caps()?)));
+        let reached = caps.and_then(|(tokens, of)| {
+            let spent = self.spent_by_all(tokens);
+            of.caps.reached(&spent, &tokens.raised(), 1.0)
+        });
+        if reached.is_none() {
+            self.go_on_with_tokens();
+        }
     }
 
     /// The tokens of all parts of this run, of which `ledger` counts those here.

@@ -8,13 +8,13 @@ use std::{
     time::Duration,
 };
 
-use super::Run;
+use super::{Run, TurnRefused};
 use crate::run::{
     limit_kind::{LimitHit, LimitKind},
     limits::{LastCall, SharedRun, TurnLimit, TurnUnderWay},
     reason::TerminalReason,
-    report::Terminated,
-    state::{NodeState, RareRunState},
+    report::Hold,
+    state::{HeldBy, NodeState, RareRunState},
     tree::{Node, NodeKind},
 };
 
@@ -29,7 +29,8 @@ impl TurnLimit {
     ///
     /// The method fails if `found` is over or closing; passed deadlines are checked first. It
     /// also fails if the run has used up its turns: then the method closes the run, or ends it if
-    /// no other call or tool is in progress.
+    /// no other call or tool is in progress, or pauses it. `ticket` is that of a turn which is held
+    /// already.
     #[allow(
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
@@ -39,14 +40,15 @@ impl TurnLimit {
         found: &Run,
         number: &AtomicU32,
         asked: Option<TurnUnderWay>,
-    ) -> Result<(), Terminated> {
+        ticket: Option<u64>,
+    ) -> Result<(), TurnRefused> {
         let call = found.node().turn_of_call();
         if let Err(end) = found.check() {
             if let Some(call) = call.filter(|call| call.own_end().is_none()) {
                 // The call was opened before the run was closed, and has not begun.
                 drop(call.end(end.reason.clone(), call.refusal_limit(), found.now()));
             }
-            return Err(end);
+            return Err(end.into());
         }
         if found.node().is_last() {
             return Ok(());
@@ -58,13 +60,33 @@ impl TurnLimit {
             let _known = of_call.compare_exchange(0, counted, Ordering::AcqRel, Ordering::Acquire);
         }
         let number = of_call.unwrap_or(number);
-        let Err(cap) = self.take(found.run_state().rare(), number, asked) else {
+        // A turn that is counted has passed the layer which holds it.
+        if number.load(Ordering::Acquire) == 0 {
+            if let Some(hold) = found.holds_turn(HeldBy::TurnCap, ticket) {
+                return Err(TurnRefused::Held(hold));
+            }
+        }
+        let rare = found.run_state().rare();
+        let Err(cap) = self.take(rare, number, asked) else {
+            if rare.pauses.any() {
+                found.nearest().go_on_with_turns();
+            }
             return Ok(());
         };
         let passed = LimitHit {
             limit: None,
             measure: LimitKind::Turns(cap),
         };
+        if let Some(pause) = self.pause.filter(|_| found.nearest().is_of_many()) {
+            let (run, reason) = (found.nearest(), TerminalReason::TurnCap);
+            let is_new = run.pause_at_cap(&reason, passed, pause.limit, found.now());
+            // The cap may have been raised before this pause.
+            if is_new && self.take(rare, number, None).is_ok() {
+                run.go_on_with_turns();
+                return Ok(());
+            }
+            return Err(TurnRefused::Held(Hold::at(passed)));
+        }
         self.refuse_turn(found, call, passed);
         let mut end = found.to_terminated();
         let run = found.nearest();
@@ -73,7 +95,7 @@ impl TurnLimit {
             end.reason = TerminalReason::TurnCap;
             end.measure = passed.measure;
         }
-        Err(end)
+        Err(end.into())
     }
 
     /// Takes a turn of the run, of which this replica may have a part only.
@@ -134,6 +156,36 @@ impl TurnLimit {
 }
 
 impl Run {
+    /// Gives the turn back that was counted for this request, which a layer further in refuses.
+    /// `number` is the turn's number, if no call node holds it.
+    pub(crate) fn give_turn_back(&self, number: u32) {
+        let call = self.node().turn_of_call();
+        let of_call = call.and_then(|call| Some(&call.payload.call()?.turn));
+        let number = of_call.map_or(number, |turn| turn.swap(0, Ordering::AcqRel));
+        let rare = self.run_state().rare_if_any().filter(|_| number > 0);
+        let Some(rare) = rare else { return };
+        let mut turns = rare.turns.lock();
+        turns.taken = turns.taken.saturating_sub(1);
+        if let Some(shared) = rare.shared() {
+            shared.return_taken(turns.taken);
+        }
+    }
+
+    /// Gives back the turn of the run's owner that this call was counted as, if it was.
+    pub(crate) fn give_owners_turn_back(&self) {
+        let call = self.node().call_node();
+        let is_owners = call.payload.call().map(|call| &call.is_owners_turn);
+        if !is_owners.is_some_and(|is_owners| is_owners.swap(false, Ordering::AcqRel)) {
+            return;
+        }
+        let run = self.nearest();
+        if let (Some(registry), Some(counted)) =
+            (run.payload.registration(), self.instant(call.opened()))
+        {
+            registry.give_turn_back(run, counted);
+        }
+    }
+
     /// Closes the run at a cap that was reached elsewhere, if that waited for the turns which were
     /// under way here.
     pub(crate) fn close_as_deferred(&self) {
@@ -170,6 +222,13 @@ impl Node<NodeState> {
     pub(crate) fn extended_turns(&self, cap: u32) -> u32 {
         let rare = self.run_state().rare_if_any();
         rare.map_or(cap, |rare| rare.turns.lock().most(cap))
+    }
+
+    /// Records that this call is counted as a turn of its run's owner.
+    pub(crate) fn set_owners_turn(&self) {
+        if let Some(call) = self.payload.call() {
+            call.is_owners_turn.store(true, Ordering::Release);
+        }
     }
 
     /// Moves this node's turn number to the node of `call`, which was just opened below this node.

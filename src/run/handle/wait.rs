@@ -94,6 +94,8 @@ impl Run {
     /// Until then a run in a [`RunRegistry`](crate::RunRegistry) admits further requests with its
     /// id; another run refuses new work.
     ///
+    /// A pause that holds the turns of the run ends once none is held, so that the run completes.
+    ///
     /// A later call has no further effect. A registry opens a new run for the next request with the
     /// id of a completed run.
     ///
@@ -116,7 +118,12 @@ impl Run {
         let at = run.at(now);
         if node.check_from_outside(at).is_ok() {
             match node.payload.registration() {
-                Some(registry) if node.is_of_many() => registry.complete(node, now),
+                Some(registry) if node.is_of_many() => {
+                    if node.is_idle() {
+                        node.forget_pauses(at);
+                    }
+                    registry.complete(node, now);
+                }
                 _ => node.close(&TerminalReason::Completed, Duration::MAX, at),
             }
         }

@@ -3,6 +3,7 @@
 mod actions;
 mod error_counts;
 mod extension;
+mod pause_at_cap;
 mod progress_notices;
 mod repetition;
 mod shadow_mode;
@@ -15,6 +16,7 @@ pub use self::{
     actions::{LoopPattern, LoopVerdict},
     error_counts::{ErrorAllowance, ErrorCounts, ErrorKey},
     extension::RunExtension,
+    pause_at_cap::PauseAtCap,
     progress_notices::ProgressNotices,
     shadow_mode::ShadowReport,
     tokens::{Price, TokenCaps, TokensSpent},

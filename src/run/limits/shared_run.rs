@@ -191,6 +191,20 @@ impl SharedRun {
         drop(counts);
     }
 
+    /// A turn that was taken here is given back: of those taken, so many are left.
+    pub(in crate::run) fn return_taken(&self, taken: u32) {
+        let mut counts = self.counts.lock();
+        counts.taken = taken;
+        let turns = counts.wanted();
+        counts.granted = counts.granted.min(turns);
+        counts.number += 1;
+        let number = counts.number;
+        drop(counts);
+        if let Some(link) = &*self.link.lock() {
+            link.gave_back(number, turns);
+        }
+    }
+
     /// Defers the closing of the part at a cap that was reached elsewhere, if a request asks for a turn:
     /// it may have been granted one, and its answer is on the way. Returns whether one does.
     pub(crate) fn defer_closing(&self, reason: &TerminalReason, passed: LimitHit) -> bool {

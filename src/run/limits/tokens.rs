@@ -13,7 +13,7 @@ use crate::{
     lock::Lock,
     run::{
         limit_kind::{TokenLimit, TokenMeasure},
-        limits::{RunExtension, SharedRun},
+        limits::{PauseAtCap, RunExtension, SharedRun},
     },
 };
 
@@ -281,6 +281,8 @@ impl Default for Raised {
 pub(crate) struct RunTokenCaps {
     pub(crate) caps: TokenCaps,
     pub(crate) ask_at: Option<f64>,
+    /// How the run waits at a cap; `None` if it ends there.
+    pub(crate) pause: Option<PauseAtCap>,
 }
 
 impl RunTokenCaps {

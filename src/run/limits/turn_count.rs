@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use super::PauseAtCap;
+
 /// The number of turns that a run has taken, and the state of its last call.
 ///
 /// The run keeps the value behind a lock, so that concurrent calls cannot exceed the cap.
@@ -36,6 +38,8 @@ pub(crate) struct TurnLimit {
     pub(crate) turns: u32,
     /// The time for which the run stays open for its last call; `None` if it may make none.
     pub(crate) finaliser: Option<Duration>,
+    /// How the run waits at its cap; `None` if it ends there.
+    pub(crate) pause: Option<PauseAtCap>,
 }
 
 impl TurnLimit {
@@ -43,6 +47,7 @@ impl TurnLimit {
     pub(crate) const NONE: Self = Self {
         turns: u32::MAX,
         finaliser: None,
+        pause: None,
     };
 }
 

@@ -13,6 +13,7 @@ use futures_core::Stream;
 use tokio::sync::broadcast::{self, error::RecvError};
 
 use super::{
+    paused::RunCap,
     snapshot::{RunSnapshot, millis, optional_millis},
     terminated::Terminated,
     verdict::{Answer, Status},
@@ -135,6 +136,17 @@ pub enum RunNotice {
         /// Whether some of the tokens are an estimate.
         estimated: bool,
     },
+    /// The run is paused: its turns are held until an operator [extends](crate::Run::extend) or
+    /// [resumes](crate::Run::resume) it.
+    Paused {
+        /// The cap at which the run is paused; `None` if an operator has
+        /// [suspended](crate::Run::suspend) it.
+        cap: Option<RunCap>,
+        /// The text of the notice for people, which names the cap and calls the run "it".
+        message: String,
+    },
+    /// The turns of a paused run go on.
+    Resumed,
     /// A step of the run takes long: see [`ProgressNotices`](crate::run::ProgressNotices).
     Working {
         /// The step that takes long.
@@ -173,6 +185,8 @@ impl RunNotice {
             Self::FalsePositive { .. } => "false_positive",
             Self::Loop { .. } => "loop",
             Self::NearTokenCap { .. } => "near_token_cap",
+            Self::Paused { .. } => "paused",
+            Self::Resumed => "resumed",
             Self::Working { .. } => "working",
             Self::Checked { .. } => "checked",
             Self::Asked => "asked",

@@ -104,6 +104,10 @@ impl Node<NodeState> {
         let Some(call) = self.payload.call() else {
             return;
         };
+        if end.reason.is_run_paused() {
+            // The client sends the same turn again, and that one counts.
+            return;
+        }
         let chunks = call.metrics.chunks.get().map(|chunks| ChunkTimes {
             first: since(chunks.first, self),
             rest: Duration::from_nanos(chunks.last.saturating_sub(chunks.first)),

@@ -4,6 +4,7 @@ mod event;
 mod log;
 #[cfg(feature = "metrics")]
 mod metrics;
+mod paused;
 mod snapshot;
 mod span;
 mod summary;
@@ -13,6 +14,7 @@ mod verdict;
 
 pub use self::{
     event::{RunEvent, RunEvents, RunNotice},
+    paused::{RunCap, RunPause, RunPaused},
     snapshot::{Deadlines, RunAction, RunCheck, RunProgress, RunSnapshot},
     summary::{CallSummary, NotCounted},
     terminated::Terminated,
@@ -23,8 +25,9 @@ pub use self::{
 #[cfg(feature = "metrics")]
 pub(crate) use self::metrics::{CallMetrics, StreamChunks};
 pub(crate) use self::{
+    paused::Hold,
     span::{Spans, is_traced},
     summary::{Hooks, OnEnd, ReportedUsage},
 };
 
-pub(in crate::run) use self::span::SpanSlot;
+pub(in crate::run) use self::{paused::AtCap, span::SpanSlot};

@@ -3,7 +3,7 @@ use std::{
     time::Duration,
 };
 
-use super::{terminated::Terminated, verdict::Verdict};
+use super::{paused::RunPause, terminated::Terminated, verdict::Verdict};
 use crate::{
     llm::{cut, dialect::Usage},
     registry::Owner,
@@ -102,6 +102,10 @@ pub struct RunSnapshot {
     /// The caps on the tokens of the run and on their cost; `None` if no layer caps them.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub token_caps: Option<TokenCaps>,
+    /// The pause that holds the run's turns; `None` while they go on. A sub-agent's run is also held
+    /// while a run above it is paused, which that run's snapshot says.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub paused: Option<RunPause>,
     /// The text of the run's last answer that had text, as far as it came, once the node has
     /// ended.
     ///
@@ -266,6 +270,7 @@ impl RunSnapshot {
             usage: node.usage(),
             spent: node.tokens_spent(),
             token_caps: run.token_caps(),
+            paused: run.run_pause(now).filter(|_| end.is_none()),
             text: end.and_then(|_| node.last_text()),
             also: terminated.map_or_else(Vec::new, |terminated| terminated.also.clone()),
             last_check: run.last_check(until),
@@ -279,8 +284,8 @@ impl Deadlines {
     fn of(node: &Node<NodeState>, now: Duration) -> Self {
         let left = |at: Duration| at.saturating_sub(now);
         let next = |clocks: [Clock; 2]| {
-            let set = clocks.into_iter().filter_map(|clock| node.deadline(clock));
-            set.min().map(left)
+            let clocks = clocks.into_iter();
+            clocks.filter_map(|clock| node.left_until(clock, now)).min()
         };
         Self {
             ceiling: next([Clock::Ceiling, Clock::Share]),

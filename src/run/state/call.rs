@@ -34,6 +34,8 @@ pub(crate) struct CallState {
     rare: OnceLock<Box<RareCallState>>,
     /// The number that the call has among the run's turns; 0 if it is no turn.
     pub(in crate::run) turn: AtomicU32,
+    /// Whether the call is counted as a turn of its run's owner.
+    pub(in crate::run) is_owners_turn: AtomicBool,
     /// Whether the list of failed attempts was ever used. If not, no lock is taken to clear it.
     has_failed_attempts: AtomicBool,
     /// The address of the first retry bucket into which the call has made a deposit. 0 for none.

@@ -104,6 +104,9 @@ pub(crate) struct Place {
 
 /// The methods of a registry that the nodes of its runs call.
 pub(crate) trait Registration: Send + Sync + std::fmt::Debug {
+    /// Gives back the turn of the run's owner that was counted at this instant.
+    fn give_turn_back(&self, run: &Node<NodeState>, counted: Instant);
+
     /// Moves an ended run out of the live runs, and sends its end to the registry's observers.
     ///
     /// Does nothing if the registry has forgotten the run, or has sent the end before. `own` is the

@@ -6,6 +6,7 @@
 mod attempts;
 mod call;
 mod identity;
+mod pauses;
 mod rare_state;
 mod run;
 
@@ -13,9 +14,12 @@ pub(crate) use self::{
     attempts::CallAttempts,
     call::{AttemptTarget, CallState, FailedAttemptList, FailedAttempts, TargetState},
     identity::{Admission, Identity, Place, Registration, RunGuard},
+    pauses::HeldBy,
     rare_state::{EVENTS, EventChannel, HEARTBEAT, RareRunState},
     run::RunState,
 };
+
+pub(in crate::run) use self::pauses::PausedAtCap;
 
 use std::{
     sync::{

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::sync::broadcast;
 
-use super::identity::RunGuard;
+use super::{identity::RunGuard, pauses::TurnPauses};
 use crate::{
     llm::Partial,
     lock::Lock,
@@ -40,6 +40,8 @@ pub(crate) struct RareRunState {
     /// `HEARTBEAT` does not count; 0 if no layer set another.
     pub(in crate::run) heartbeat: AtomicU64,
     pub(in crate::run) turns: Lock<TurnCount>,
+    /// The pauses that hold the run's turns.
+    pub(in crate::run) pauses: TurnPauses,
     /// The count of the run's tokens; unset until the count begins.
     tokens: OnceLock<Arc<TokenLedger>>,
     /// This replica's part of the run; unset unless a store was asked about the run.

@@ -99,7 +99,8 @@ impl<P: EndHook> Node<P> {
     /// The reason and the limit of the clock of this node that has passed. `None` if none has.
     ///
     /// The precedence is ceiling, an attempt's share, step window, then the earliest of the timeout
-    /// and the caller's limits, and last the drain clock of a closing node.
+    /// and the caller's limits, the limit of a pause at a cap, and last the drain clock of a closing
+    /// node.
     fn passed(&self, now: Duration, task: TaskId) -> Option<(TerminalReason, Option<LimitHit>)> {
         let absolute = |clock| self.clocks.get(clock).filter(|at| *at <= now);
         let set = |at: Duration, measure| LimitHit {
@@ -123,6 +124,12 @@ impl<P: EndHook> Node<P> {
         let earliest = callers.into_iter().flatten().min_by_key(|(at, _)| *at);
         if let Some((_, passed)) = earliest {
             return Some((TerminalReason::CallerDeadline, Some(passed)));
+        }
+        if absolute(Clock::Pause).is_some() {
+            // Without a pause the clock was taken back meanwhile.
+            if let Some((reason, passed)) = self.payload.pause() {
+                return Some((reason, Some(passed)));
+            }
         }
         // The drain clock only bounds the wait for running work, so it ranks below all others.
         absolute(Clock::Drain).and_then(|_| self.end_at_drain())
@@ -168,6 +175,13 @@ impl<P: EndHook> Node<P> {
     /// The earliest deadline of this clock on the path from the root to this node.
     pub(crate) fn deadline(&self, clock: Clock) -> Option<Duration> {
         self.path().filter_map(|node| node.clocks.get(clock)).min()
+    }
+
+    /// The time left until the earliest deadline of this clock on the path from the root to this
+    /// node. Of a clock that stands still, the time that is left once it runs again.
+    pub(crate) fn left_until(&self, clock: Clock, now: Duration) -> Option<Duration> {
+        let path = self.path();
+        path.filter_map(|node| node.clocks.left(clock, now)).min()
     }
 
     /// Whether an attempt below this node has a running step window of `limit` or longer.

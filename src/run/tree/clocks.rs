@@ -4,7 +4,7 @@
 use std::{
     sync::{
         OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -24,6 +24,8 @@ pub(crate) enum Clock {
     Share,
     /// The earliest deadline that the caller of this call announced and no layer has withdrawn.
     Announced,
+    /// The time at which a run that is paused at a cap ends at the latest.
+    Pause,
     /// The time at which a closing node ends at the latest.
     Drain,
 }
@@ -65,9 +67,47 @@ pub(super) struct RareClocks {
     /// The pauses that began at this node; `pauses` adds those that began below it.
     pub(super) own_pauses: Pauses,
     pub(super) pauses: Pauses,
+    /// The times for which the ceiling and the timeout stood still.
+    standing: Standing,
+    /// The deadline of `Clock::Pause`.
+    paused_until: AtomicU64,
     /// The length of the window of tools at or below the node; zero for no window. `NEVER` if the
     /// nodes above decide.
     tool_window: AtomicU64,
+}
+
+/// The times for which the ceiling and the timeout of one node stood still.
+///
+/// The fields change under the node's lock, and are read without the lock.
+#[derive(Debug, Default)]
+struct Standing {
+    count: AtomicU32,
+    since: AtomicU64,
+    total: AtomicU64,
+}
+
+impl Standing {
+    fn begin(&self, now: Nanos) {
+        if self.count.load(Ordering::Acquire) == 0 {
+            self.since.store(now, Ordering::Release);
+        }
+        self.count.fetch_add(1, Ordering::AcqRel);
+    }
+
+    fn end(&self, now: Nanos) {
+        if self.count.load(Ordering::Acquire) == 1 {
+            let lasted = now.saturating_sub(self.since.load(Ordering::Acquire));
+            // Before the count: no reader finds a deadline that runs again, and is not moved.
+            self.total.fetch_add(lasted, Ordering::AcqRel);
+        }
+        self.count.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// The time since which the clocks stand; `None` while they run.
+    #[inline]
+    fn since(&self) -> Option<Nanos> {
+        (self.count.load(Ordering::Acquire) > 0).then(|| self.since.load(Ordering::Acquire))
+    }
 }
 
 impl Default for RareClocks {
@@ -80,6 +120,8 @@ impl Default for RareClocks {
             announcements: Lock::default(),
             own_pauses: Pauses::default(),
             pauses: Pauses::default(),
+            standing: Standing::default(),
+            paused_until: AtomicU64::new(NEVER),
             tool_window: AtomicU64::new(NEVER),
         }
     }
@@ -141,6 +183,7 @@ impl Clocks {
             Clock::Drain => &self.drain,
             Clock::Timeout => &self.rare().timeout,
             Clock::Announced => &self.rare().announced,
+            Clock::Pause => &self.rare().paused_until,
         };
         let at = nanos(at);
         // The deadline is mostly set already: a load is cheaper than an exchange.
@@ -224,13 +267,46 @@ impl Clocks {
             Clock::Drain => Some(&self.drain),
             Clock::Timeout => rare.map(|rare| &rare.timeout),
             Clock::Announced => rare.map(|rare| &rare.announced),
+            Clock::Pause => rare.map(|rare| &rare.paused_until),
         };
         let at = cell?.load(Ordering::Acquire);
         let extension = match clock {
             Clock::Ceiling | Clock::Timeout => self.extension(),
-            Clock::Share | Clock::Drain | Clock::Announced => 0,
+            Clock::Share | Clock::Drain | Clock::Announced | Clock::Pause => 0,
         };
         duration(at.saturating_add(extension))
+    }
+
+    /// The time that is left until the deadline of `clock`, also while that stands still.
+    pub(super) fn left(&self, clock: Clock, now: Duration) -> Option<Duration> {
+        let rare = self.rare_if_any();
+        let stands = rare.and_then(|rare| Some((rare, rare.standing.since()?)));
+        let (Some((rare, since)), Clock::Ceiling | Clock::Timeout) = (stands, clock) else {
+            return Some(self.get(clock)?.saturating_sub(now));
+        };
+        let cell = match clock {
+            Clock::Ceiling => &self.ceiling,
+            _ => &rare.timeout,
+        };
+        let at = cell.load(Ordering::Acquire);
+        let at = duration(at.saturating_add(rare.moved()))?;
+        Some(at.saturating_sub(Duration::from_nanos(since)))
+    }
+
+    /// Stops the ceiling and the timeout. The caller holds the node's lock.
+    pub(super) fn stand(&self, now: Duration) {
+        self.rare().standing.begin(nanos(now));
+    }
+
+    /// Undoes one [`stand`](Self::stand). The caller holds the node's lock.
+    pub(super) fn go_on(&self, now: Duration) {
+        self.rare().standing.end(nanos(now));
+    }
+
+    /// Sets the deadline of `Clock::Pause`, or takes it back.
+    pub(crate) fn set_pause(&self, until: Option<Duration>) {
+        let until = until.map_or(NEVER, nanos);
+        self.rare().paused_until.store(until, Ordering::Release);
     }
 
     /// The absolute deadlines of the node that are set, in no order.
@@ -240,12 +316,14 @@ impl Clocks {
             Clock::Timeout,
             Clock::Share,
             Clock::Announced,
+            Clock::Pause,
             Clock::Drain,
         ];
         clocks.into_iter().filter_map(|clock| self.get(clock))
     }
 
-    /// The length of time by which the program moved the ceiling and the timeout; 0 before.
+    /// The length of time by which the ceiling and the timeout were moved; `NEVER` while they stand
+    /// still.
     pub(crate) fn extension(&self) -> Nanos {
         self.rare_if_any().map_or(0, RareClocks::extension)
     }
@@ -267,6 +345,7 @@ impl Clocks {
             own = own.min(rare.timeout.load(Ordering::Acquire));
             own = own.saturating_add(rare.extension());
             next = next.min(rare.announced.load(Ordering::Acquire));
+            next = next.min(rare.paused_until.load(Ordering::Acquire));
         }
         next.min(own)
     }
@@ -275,7 +354,17 @@ impl Clocks {
 impl RareClocks {
     #[inline]
     fn extension(&self) -> Nanos {
-        self.extension.load(Ordering::Acquire)
+        match self.standing.since() {
+            Some(_) => NEVER,
+            None => self.moved(),
+        }
+    }
+
+    /// The length of time by which the program and the pauses that are over moved the deadlines.
+    #[inline]
+    fn moved(&self) -> Nanos {
+        let extension = self.extension.load(Ordering::Acquire);
+        extension.saturating_add(self.standing.total.load(Ordering::Acquire))
     }
 
     fn change_announced(&self, change: impl FnOnce(&mut Vec<Nanos>)) {

@@ -21,7 +21,7 @@ use super::{
 };
 use crate::{
     lock::Lock,
-    run::{reason::TerminalReason, step::ResetOn},
+    run::{limit_kind::LimitHit, reason::TerminalReason, step::ResetOn},
 };
 
 /// A node of a run's tree.
@@ -411,6 +411,11 @@ pub(crate) trait EndHook: Sized {
     fn completes_when_idle(&self, node: &Node<Self>) -> bool {
         let _ = node;
         false
+    }
+
+    /// The reason and the cap of a pause that is on; `None` if the node is not paused at a cap.
+    fn pause(&self) -> Option<(TerminalReason, LimitHit)> {
+        None
     }
 
     /// Called when the last work at or below a live node is gone.

@@ -13,16 +13,38 @@ use super::{
 impl<P: EndHook> Node<P> {
     /// Stops the step windows at, above and below this node.
     pub(crate) fn pause(&self, now: Duration) {
-        let now = nanos(now);
-        self.change_pauses(|pauses| pauses.begin(now));
+        self.begin_pause(now);
         self.wake_near();
     }
 
     /// Undoes one [`pause`](Self::pause) of this node.
     pub(crate) fn resume(&self, now: Duration) {
+        self.end_pause(now);
+        self.wake_tree();
+    }
+
+    /// Pauses the node, and wakes nobody.
+    pub(crate) fn begin_pause(&self, now: Duration) {
+        let now = nanos(now);
+        self.change_pauses(|pauses| pauses.begin(now));
+    }
+
+    /// Undoes one [`begin_pause`](Self::begin_pause), and wakes nobody.
+    pub(crate) fn end_pause(&self, now: Duration) {
         let now = nanos(now);
         self.change_pauses(|pauses| pauses.end(now));
-        self.wake_tree();
+    }
+
+    /// Stops the ceiling and the timeout of this node.
+    pub(crate) fn stand(&self, now: Duration) {
+        let _writing = self.lock();
+        self.clocks.stand(now);
+    }
+
+    /// Undoes one [`stand`](Self::stand) of this node; wakes nobody.
+    pub(crate) fn go_on(&self, now: Duration) {
+        let _writing = self.lock();
+        self.clocks.go_on(now);
     }
 
     /// Stops the step windows of the runs above this tool, which has a window of its own.
@@ -112,7 +134,7 @@ impl<P: EndHook> Node<P> {
     ///
     /// The pause that has ended had stopped the windows of the nodes above, too. Tasks that poll
     /// other nodes may wait in these windows.
-    fn wake_tree(&self) {
+    pub(crate) fn wake_tree(&self) {
         self.ancestors().last().unwrap_or(self).wake_near();
     }
 
