@@ -10,7 +10,7 @@ use super::{
     document::Removed,
     error::{Mistakes, error},
     presets::{FLOOR, RATIO, absent},
-    tables::{AgentTable, AttemptTable, File, Profile, RetryTable, RunTable},
+    tables::{AgentTable, AtCap, AttemptTable, File, Profile, RetryTable, RunTable},
     values::{Amount, BoundedCount, Time, limits_anything},
 };
 use crate::registry::RunRegistry;
@@ -66,6 +66,9 @@ impl AgentLimits {
         }
         clear(&mut self.run.observe, all.run.observe);
         clear(&mut self.run.ask_at, all.run.ask_at);
+        clear(&mut self.run.at_cap, all.run.at_cap);
+        clear(&mut self.run.pause_wait, all.run.pause_wait);
+        clear(&mut self.run.pause_limit, all.run.pause_limit);
         clear(&mut self.run.count_cached_input, all.run.count_cached_input);
         clear(&mut self.run.idle_fails_over, all.run.idle_fails_over);
         self
@@ -318,6 +321,24 @@ fn check_run(table: &[&str], set: RunTable, whole: RunTable, errors: &mut Mistak
     let caps_cost = whole.max_cost.and_then(Amount::limit).is_some();
     if set.ask_at.is_some_and(|it| it.0 > 0.0) && !caps_tokens && !caps_cost {
         wrong("ask_at", "is of no use without a cap on tokens or cost");
+    }
+    let caps_anything = caps_tokens || caps_cost || is_on(whole.max_turns);
+    if set.at_cap == Some(AtCap::Pause) && !caps_anything {
+        wrong(
+            "at_cap",
+            "is of no use without a cap on turns, tokens or cost",
+        );
+    }
+    for (key, time) in [
+        ("pause_wait", set.pause_wait),
+        ("pause_limit", set.pause_limit),
+    ] {
+        if time.is_some() && whole.at_cap != Some(AtCap::Pause) {
+            wrong(key, "is of no use without at_cap = \"pause\"");
+        }
+    }
+    if set.pause_limit.is_some_and(|limit| limit.limit().is_none()) {
+        wrong("pause_limit", "must be longer than zero");
     }
     if set.count_cached_input == Some(true) && !caps_total {
         let message = "is of no use without max_total_tokens";

@@ -6,7 +6,7 @@ use super::{
     AgentConfig, ConfigError,
     candidates::with,
     limits::AgentLimits,
-    tables::{AttemptTable, LoopsTable, Profile, RetryTable, RunTable},
+    tables::{AtCap, AttemptTable, LoopsTable, Profile, RetryTable, RunTable},
     values::{Amount, BoundedCount, BoundedNumber, Time},
 };
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
     },
     llm::failure::FailureClass,
     registry::RunRegistry,
-    run::{ProgressNotices, TokenCaps},
+    run::{PauseAtCap, ProgressNotices, TokenCaps},
     stack::{AgentStack, Server},
 };
 
@@ -86,15 +86,18 @@ impl AgentConfig {
         let retry = RetryBudgetLayer::new(budget(shared, &of.retry, idle));
         let retry = with(retry, limit(self.attempt.hold), RetryBudgetLayer::hold);
         let retry = retry.classifier(self.classifier());
+        let turns = TurnCapLayer::optional(run.max_turns.and_then(BoundedCount::limit));
         stack
             .responses(|layer| self.notices(layer, of.notify_after))
             .runs(runs)
             .ceiling(ceiling)
             .run_step(step)
-            .max_turns(TurnCapLayer::optional(
-                run.max_turns.and_then(BoundedCount::limit),
+            .max_turns(with(turns, pause_at_cap(run), TurnCapLayer::pause))
+            .token_caps(with(
+                token_caps(run),
+                pause_at_cap(run),
+                TokenCapLayer::pause,
             ))
-            .token_caps(token_caps(run))
             .retry(retry)
     }
 
@@ -172,6 +175,13 @@ impl TryFrom<&AgentConfig> for AgentStack<Server> {
 
 fn limit(time: Option<Time>) -> Option<Duration> {
     time.and_then(Time::limit)
+}
+
+fn pause_at_cap(run: &RunTable) -> Option<PauseAtCap> {
+    let pauses = run.at_cap == Some(AtCap::Pause);
+    let pause = pauses.then(PauseAtCap::new)?;
+    let pause = with(pause, run.pause_wait.map(Time::get), PauseAtCap::wait);
+    Some(with(pause, limit(run.pause_limit), PauseAtCap::limit))
 }
 
 fn token_caps(run: &RunTable) -> TokenCapLayer {

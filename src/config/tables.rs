@@ -132,6 +132,9 @@ limits! {
         max_cost: Amount,
         count_cached_input: bool,
         ask_at: BoundedNumber<1>,
+        at_cap: AtCap,
+        pause_wait: Time,
+        pause_limit: Time,
         idle: Time,
         idle_breaker: BoundedCount<0, 1000>,
         idle_fails_over: bool,
@@ -149,6 +152,14 @@ limits! {
         max_delay: Time,
         max_retry_after: Time,
     }
+}
+
+/// What a run does at one of its caps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum AtCap {
+    End,
+    Pause,
 }
 
 /// `retryBudget` of an agent; an empty one already turns repeats on.

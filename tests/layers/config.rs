@@ -6,10 +6,10 @@ use std::{collections::BTreeMap, time::Duration};
 use tower_agent::{
     AgentStack, Candidate, CandidateDialect, Cooldowns, HardCeilingLayer, IdleBreaker,
     LoopGuardLayer, ModelFallbackLayer, ProgressNotices, RetryBudget, RetryBudgetLayer,
-    RunRegistry, StepTimeoutLayer, TerminalResponseLayer, TokenCapLayer, TokenCaps,
+    RunRegistry, StepTimeoutLayer, TerminalResponseLayer, TokenCapLayer, TokenCaps, TurnCapLayer,
     config::{AgentConfig, ConfigError},
     llm::failure::{Classifier, FailureClass, Signal},
-    run::Price,
+    run::{PauseAtCap, Price},
     stack::Server,
 };
 
@@ -268,7 +268,7 @@ type Set = fn(AgentStack<Server>) -> AgentStack<Server>;
 /// Each key of the stack, and the setting that it stands for.
 #[test]
 fn each_key_is_a_setting_of_the_stack() {
-    let keys: [(&str, Set); 44] = [
+    let keys: [(&str, Set); 46] = [
         ("[run]\nstep_timeout = 7", |stack| stack.run_step(secs(7))),
         ("[run]\nmax_turn_time = 7", |stack| {
             let half = Duration::from_millis(3_500);
@@ -287,6 +287,22 @@ fn each_key_is_a_setting_of_the_stack() {
                 .run_step(StepTimeoutLayer::optional(None).observe())
         }),
         ("[run]\nmax_turns = 7", |stack| stack.max_turns(7)),
+        ("[run]\nmax_turns = 7\nat_cap = \"pause\"", |stack| {
+            let pause = PauseAtCap::new();
+            let tokens = TokenCapLayer::new(TokenCaps::new()).pause(pause);
+            let turns = TurnCapLayer::new(7).pause(pause);
+            stack.max_turns(turns).token_caps(tokens)
+        }),
+        (
+            "[run]\nmax_output_tokens = 7\nat_cap = \"pause\"\npause_wait = 0\npause_limit = 9",
+            |stack| {
+                let pause = PauseAtCap::new().wait(secs(0)).limit(secs(9));
+                let caps = TokenCaps::new().max_output_tokens(7);
+                let turns = TurnCapLayer::optional(None).pause(pause);
+                let tokens = TokenCapLayer::new(caps).pause(pause);
+                stack.max_turns(turns).token_caps(tokens)
+            },
+        ),
         ("[run]\nmax_output_tokens = 7", |stack| {
             stack.token_caps(TokenCaps::new().max_output_tokens(7))
         }),
