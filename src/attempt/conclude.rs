@@ -141,6 +141,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         let failing = attempt.errors().failing();
         let counted = failing.and_then(|failing| failing.counted);
         let every = self.policy.settings().budget.settings().count == Count::Every;
+        let every = every && !failure.is_put_off();
         counted.or_else(|| every.then(|| self.own.errors().count_attempt(self.policy.key(failure))))
     }
 
@@ -239,11 +240,13 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             crate::metrics::repeat_denied(budget);
         }
         let key = self.policy.key(&failure);
+        // What an operator elsewhere puts off is no error.
+        let unasked = failure.is_put_off();
         let failing = |reason: &TerminalReason| Failing {
             key,
             reason: Some(reason.clone()),
             counted,
-            unasked: false,
+            unasked,
         };
         let class = TerminalReason::Failed(failure.class);
         if attempt.errors().failing().is_none() {

@@ -17,7 +17,7 @@ use super::{
     evidence::Evidence,
     judgement::{self, Circumstances, Easing, Judgement, Rest, Suspicion},
     prose, retry_after,
-    signals::Signal,
+    signals::{PUT_OFF, Signal},
     stop_reasons,
 };
 use crate::{dialect::StreamFailure, error::chain, is_broken_json, is_plain};
@@ -444,6 +444,14 @@ impl Failure {
         self.judgement
             .as_ref()
             .map_or("", |judgement| &judgement.signal)
+    }
+
+    /// Whether another server of these layers puts the request off: its operator has paused the run or
+    /// admits no new one, or it has lost its peers. Nothing has failed then.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn is_put_off(&self) -> bool {
+        self.class == FailureClass::Caller && PUT_OFF.contains(&self.signal())
     }
 
     /// What the failure concerns.

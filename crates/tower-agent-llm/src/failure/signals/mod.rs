@@ -13,7 +13,7 @@ use super::{
     prose,
 };
 
-pub(super) use self::table::{BROAD, DETAILS, EXACT, PHRASES, SHARED};
+pub(super) use self::table::{BROAD, DETAILS, EXACT, PHRASES, PUT_OFF, SHARED};
 
 /// Where in an answer a signal stands.
 #[non_exhaustive]

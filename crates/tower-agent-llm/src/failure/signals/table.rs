@@ -87,7 +87,15 @@ pub(crate) static EXACT: &[Row<'static>] = &[
     name("previous_response_not_found", SessionExpired, "OpenAI"),
     name("session_expired", SessionExpired, "proxies"),
     name("session_not_found", SessionExpired, "proxies"),
+    // The operator of another server with these layers has paused the run, or admits no new one, or the
+    // server has lost its peers: another try elsewhere would evade that, and no model has failed.
+    name("run_paused", Caller, "tower-agent").under(&[503]),
+    name("frozen", Caller, "tower-agent").under(&[503]),
+    name("peers_lost", Caller, "tower-agent").under(&[503]),
 ];
+
+/// The names of [`EXACT`] with which a server of these layers puts a request off.
+pub(crate) const PUT_OFF: [&str; 3] = ["run_paused", "frozen", "peers_lost"];
 
 /// Fields that some providers use in place of a name.
 pub(crate) static DETAILS: &[Row<'static>] = &[
