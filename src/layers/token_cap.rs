@@ -179,6 +179,7 @@ impl TokenCapLayer {
                 caps,
                 ask_at: None,
                 pause: None,
+                near_at: None,
             },
             without_caps: WithoutCaps::Inert,
         }
@@ -225,6 +226,19 @@ impl TokenCapLayer {
 }
 
 impl TokenCapLayer {
+    /// Sends a [`NearCap`](crate::RunNotice::NearCap) when a run has used this part of a cap, such as 0.8.
+    /// Unlike [`ask_at`](Self::ask_at) it asks nobody.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `part` is not a number above 0 and up to 1.
+    #[must_use]
+    pub const fn near_at(mut self, part: f64) -> Self {
+        assert!(part > 0.0 && part <= 1.0, "a part of a cap is from 0 to 1");
+        self.of_run.near_at = Some(part);
+        self
+    }
+
     /// Pauses a run that has used up a cap, in place of its end: see [the module](self#pauses).
     #[must_use]
     pub const fn pause(mut self, pause: PauseAtCap) -> Self {

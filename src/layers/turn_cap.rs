@@ -156,6 +156,7 @@ pub struct TurnCapLayer {
     turns: Option<u32>,
     finaliser: Option<Duration>,
     pause: Option<PauseAtCap>,
+    near_at: Option<f64>,
     counts: Option<TurnsSource<bool>>,
     per_agent: Option<TurnsSource<Option<u32>>>,
     always_counts: bool,
@@ -189,6 +190,7 @@ impl TurnCapLayer {
             turns,
             finaliser: None,
             pause: None,
+            near_at: None,
             counts: None,
             per_agent: None,
             always_counts: false,
@@ -235,6 +237,19 @@ impl TurnCapLayer {
         self
     }
 
+    /// Sends a [`NearCap`](crate::RunNotice::NearCap) when a run has taken this part of its turns, such as
+    /// 0.8.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `part` is not a number above 0 and up to 1.
+    #[must_use]
+    pub const fn near_at(mut self, part: f64) -> Self {
+        assert!(part > 0.0 && part <= 1.0, "a part of a cap is from 0 to 1");
+        self.near_at = Some(part);
+        self
+    }
+
     /// Lets a run that has used up its turns make one more call, within `limit`.
     ///
     /// The program makes that call with [`Run::finaliser`]. Until the run ends, no other call or
@@ -265,6 +280,7 @@ impl fmt::Debug for TurnCapLayer {
             .field("turns", &self.turns)
             .field("finaliser", &self.finaliser)
             .field("pause", &self.pause)
+            .field("near_at", &self.near_at)
             .field("counts", &self.counts.is_some())
             .field("per_agent", &self.per_agent.is_some())
             .field("always_counts", &self.always_counts)
@@ -321,12 +337,13 @@ impl TurnCapLayer {
 
     /// The limit of a turn with this cap; `None` if the request is no turn, or is not counted.
     fn limit(&self, turn: Option<Option<u32>>) -> Option<TurnLimit> {
-        let (finaliser, pause) = (self.finaliser, self.pause);
+        let (finaliser, pause, near_at) = (self.finaliser, self.pause, self.near_at);
         match turn? {
             Some(turns) => Some(TurnLimit {
                 turns,
                 finaliser,
                 pause,
+                near_at,
             }),
             None => self.always_counts.then_some(TurnLimit::NONE),
         }

@@ -83,8 +83,8 @@ pub(crate) use self::{
     idle_timer::IdleTimer,
     limit_kind::{CapWindow, LimitHit, LimitKind, TokenLimit},
     limits::{
-        LoopLimits, PartLink, Raised, RunTokenCaps, SharedRun, Spending, TokenAccount,
-        TokenMeter, ToolArguments, TurnLimit, TurnNeeded, TurnUnderWay, WorkingNotices,
+        LoopLimits, PartLink, Raised, RunTokenCaps, SharedRun, Spending, TokenAccount, TokenMeter,
+        ToolArguments, TurnLimit, TurnNeeded, TurnUnderWay, WorkingNotices,
     },
     poll_scope::{PollScope, Role, TaskGuard},
     report::{OnEnd, is_traced},

@@ -4,7 +4,9 @@
 
 mod by_hand;
 mod clocks;
+mod elsewhere;
 mod held;
+mod near;
 mod refused;
 mod sub_agents;
 mod tokens;

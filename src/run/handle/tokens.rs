@@ -10,7 +10,7 @@ use crate::run::{
         TokenCaps, TokenLedger, TokenMeter, TokensSpent,
     },
     reason::TerminalReason,
-    report::{Hold, RunNotice},
+    report::{Hold, RunCap, RunNotice},
     state::{HeldBy, NodeState},
     tree::{Node, NodeKind},
 };
@@ -148,6 +148,9 @@ impl<'a> RunTokens<'a> {
     /// [extension](Run::extend).
     pub(crate) fn ask_at_cap(self, caps: &RunTokenCaps) {
         for (run, ledger, caps) in self.capped(caps) {
+            if caps.near_at.is_some() {
+                run.tell_near_caps(ledger, caps);
+            }
             let near = caps.near(&run.spent_by_all(ledger), &ledger.raised());
             let near = near.filter(|_| !run.is_over());
             if let Some(limit) = near.filter(|_| ledger.claim_notice()) {
@@ -230,6 +233,18 @@ impl Node<NodeState> {
     pub(super) fn extend_tokens(&self, by: &RunExtension) {
         let ledger = self.run_state().rare().tokens();
         ledger.extend(by, &self.spent_by_all(ledger));
+    }
+
+    /// Sends a notice about each cap that this run is near, once for each.
+    fn tell_near_caps(&self, ledger: &TokenLedger, caps: &RunTokenCaps) {
+        let spent = self.spent_by_all(ledger);
+        for limit in caps.all_near(&spent, &ledger.raised()) {
+            if let Some(cap) = RunCap::of(limit_hit(limit)).filter(|_| ledger.claim_near(limit.of))
+            {
+                let message = near_message(limit);
+                self.publish(&RunNotice::NearCap { cap, message }, false);
+            }
+        }
     }
 
     /// Lets this run go on that is paused at a cap on tokens, if it is below its caps now.

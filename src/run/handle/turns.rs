@@ -13,7 +13,7 @@ use crate::run::{
     limit_kind::{LimitHit, LimitKind},
     limits::{LastCall, SharedRun, TurnLimit, TurnUnderWay},
     reason::TerminalReason,
-    report::Hold,
+    report::{Hold, RunCap, RunNotice},
     state::{HeldBy, NodeState, RareRunState},
     tree::{Node, NodeKind},
 };
@@ -70,6 +70,9 @@ impl TurnLimit {
         let Err(cap) = self.take(rare, number, asked) else {
             if rare.pauses.any() {
                 found.nearest().go_on_with_turns();
+            }
+            if let Some(part) = self.near_at {
+                found.nearest().tell_near_turns(self.turns, part);
             }
             return Ok(());
         };
@@ -209,6 +212,22 @@ impl Node<NodeState> {
             let elsewhere = rare.shared().map_or(0, |shared| shared.turns_elsewhere());
             rare.turns.lock().taken.saturating_add(elsewhere)
         })
+    }
+
+    /// Sends a notice if this run has taken this part of its `cap`, once for each cap.
+    fn tell_near_turns(&self, cap: u32, part: f64) {
+        let rare = self.run_state().rare();
+        let elsewhere = rare.shared().map_or(0, |shared| shared.turns_elsewhere());
+        let near = {
+            let mut turns = rare.turns.lock();
+            let (taken, cap) = (turns.taken.saturating_add(elsewhere), turns.most(cap));
+            turns.claim_near(cap, part, taken).then_some((taken, cap))
+        };
+        if let Some((taken, cap)) = near {
+            let message = format!("it has taken {taken} of its {cap} turns");
+            let cap = RunCap::Turns;
+            self.publish(&RunNotice::NearCap { cap, message }, false);
+        }
     }
 
     /// The cap on the run's turns; `None` if no layer caps them, or none has counted one.

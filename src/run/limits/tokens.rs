@@ -195,6 +195,16 @@ impl TokenCaps {
         by: &Raised,
         is_over: impl Fn(f64, f64) -> bool,
     ) -> Option<TokenLimit> {
+        self.find_all(spent, by, is_over).next()
+    }
+
+    fn find_all(
+        &self,
+        spent: &Spending,
+        by: &Raised,
+        is_over: impl Fn(f64, f64) -> bool,
+    ) -> impl Iterator<Item = TokenLimit> {
+        let spent = *spent;
         let (output, total) = (spent.output, spent.total(self.counts_cached));
         let tokens = |cap: Option<u32>, more| cap.map(|cap| by.tokens(cap, more) as f64);
         let cost = self.cost.map(|cost| by.cost(cost));
@@ -205,7 +215,7 @@ impl TokenCaps {
             (total_cap, total as f64, TokenMeasure::Total),
             (cost, spent.cost(), TokenMeasure::Cost),
         ];
-        caps.into_iter().find_map(|(cap, used, of)| {
+        caps.into_iter().filter_map(move |(cap, used, of)| {
             let cap = cap.filter(|cap| is_over(used, *cap))?;
             Some(TokenLimit::new(cap, of, spent.is_estimated(of)))
         })
@@ -283,12 +293,28 @@ pub(crate) struct RunTokenCaps {
     pub(crate) ask_at: Option<f64>,
     /// How the run waits at a cap; `None` if it ends there.
     pub(crate) pause: Option<PauseAtCap>,
+    /// The part of a cap at which to send a notice that asks nobody.
+    pub(crate) near_at: Option<f64>,
 }
 
 impl RunTokenCaps {
     /// The first cap, raised by so much, that a run is near that has `spent` so much.
     pub(crate) fn near(&self, spent: &Spending, by: &Raised) -> Option<TokenLimit> {
         self.caps.reached(spent, by, self.ask_at?)
+    }
+
+    /// All caps, raised by so much, of which a run that has `spent` so much has used the part at which
+    /// to send a notice.
+    pub(crate) fn all_near(
+        &self,
+        spent: &Spending,
+        by: &Raised,
+    ) -> impl Iterator<Item = TokenLimit> {
+        let part = self.near_at.into_iter();
+        part.flat_map(move |part| {
+            self.caps
+                .find_all(spent, by, move |used, cap| used >= part * cap)
+        })
     }
 }
 
@@ -450,9 +476,11 @@ pub(crate) struct TokenLedger {
     /// By how much the program has raised the caps, and the number of times that it did.
     raised: Lock<Raised>,
     extensions: AtomicU32,
-    /// One more than `extensions` was when a notice about a near cap was last claimed; 0 before the
+    /// One more than `extensions` was when a question about a near cap was last claimed; 0 before the
     /// first.
     claimed: AtomicU32,
+    /// The same of the notices that ask nobody, by the cap's measure.
+    near: [AtomicU32; 3],
     /// The token account of the run's owner.
     account: OnceLock<Arc<dyn TokenAccount>>,
 }
@@ -521,11 +549,19 @@ impl TokenLedger {
         self.claimed.load(Ordering::Acquire) > self.extensions.load(Ordering::Acquire)
     }
 
-    /// Claims the notice that a cap is near, for the caps that hold now; true for the first caller.
+    /// Claims the question about a near cap, for the caps that hold now; true for the first caller.
     pub(crate) fn claim_notice(&self) -> bool {
+        self.claim(&self.claimed)
+    }
+
+    /// Claims the notice that this cap is near, likewise.
+    pub(crate) fn claim_near(&self, of: TokenMeasure) -> bool {
+        self.claim(&self.near[of as usize])
+    }
+
+    fn claim(&self, claimed: &AtomicU32) -> bool {
         let now = self.extensions.load(Ordering::Acquire).saturating_add(1);
-        self.claimed.load(Ordering::Acquire) < now
-            && self.claimed.fetch_max(now, Ordering::AcqRel) < now
+        claimed.load(Ordering::Acquire) < now && claimed.fetch_max(now, Ordering::AcqRel) < now
     }
 }
 

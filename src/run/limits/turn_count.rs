@@ -16,6 +16,8 @@ pub(crate) struct TurnCount {
     pub(in crate::run) last: LastCall,
     /// The cap of the layer that counted last; 0 if no layer caps them.
     pub(in crate::run) cap: u32,
+    /// The cap of which a notice said that the run is near it; 0 before the first.
+    near: u32,
     /// How many turns the program has added to any cap.
     pub(in crate::run) added: u32,
 }
@@ -40,6 +42,8 @@ pub(crate) struct TurnLimit {
     pub(crate) finaliser: Option<Duration>,
     /// How the run waits at its cap; `None` if it ends there.
     pub(crate) pause: Option<PauseAtCap>,
+    /// The part of the cap at which to send a notice.
+    pub(crate) near_at: Option<f64>,
 }
 
 impl TurnLimit {
@@ -48,6 +52,7 @@ impl TurnLimit {
         turns: u32::MAX,
         finaliser: None,
         pause: None,
+        near_at: None,
     };
 }
 
@@ -64,6 +69,17 @@ impl TurnCount {
         } else {
             most
         }
+    }
+
+    /// Whether a run that has taken `taken` in all has reached this part of its `cap`, and no notice
+    /// said so of that cap.
+    pub(in crate::run) fn claim_near(&mut self, cap: u32, part: f64, taken: u32) -> bool {
+        let is_near = f64::from(taken) >= part * f64::from(cap);
+        let is_new = is_near && self.near != cap;
+        if is_new {
+            self.near = cap;
+        }
+        is_new
     }
 
     /// Adds `turns` to the cap, for a run that has taken `taken` in all. A run that has reached its cap

@@ -136,6 +136,16 @@ pub enum RunNotice {
         /// Whether some of the tokens are an estimate.
         estimated: bool,
     },
+    /// The run has used a set part of a cap: see
+    /// [`TurnCapLayer::near_at`](crate::TurnCapLayer::near_at) and
+    /// [`TokenCapLayer::near_at`](crate::TokenCapLayer::near_at). The notice is sent once for each cap, and
+    /// once more after an [extension](crate::Run::extend).
+    NearCap {
+        /// The cap.
+        cap: RunCap,
+        /// The text of the notice for people, which names the cap and calls the run "it".
+        message: String,
+    },
     /// The run is paused: its turns are held until an operator [extends](crate::Run::extend) or
     /// [resumes](crate::Run::resume) it.
     Paused {
@@ -185,6 +195,7 @@ impl RunNotice {
             Self::FalsePositive { .. } => "false_positive",
             Self::Loop { .. } => "loop",
             Self::NearTokenCap { .. } => "near_token_cap",
+            Self::NearCap { .. } => "near_cap",
             Self::Paused { .. } => "paused",
             Self::Resumed => "resumed",
             Self::Working { .. } => "working",

@@ -236,6 +236,7 @@ impl Model {
             Clock::Share => &mut spec.share,
             Clock::Announced => &mut spec.announced,
             Clock::Drain => &mut spec.drain,
+            Clock::Pause => unreachable!("no layer tightens the limit of a pause"),
         };
         *deadline = Some(deadline.map_or(at, |stored| stored.min(at)));
     }
