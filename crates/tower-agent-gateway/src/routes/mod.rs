@@ -3,6 +3,7 @@
 //! The forwarded operations go to the stacks. What needs no model is answered here: runs, cooldowns,
 //! events, metrics, the list of models, and the errors for unknown paths.
 
+mod adjust;
 mod bulk;
 mod candidates;
 mod cooldowns;
@@ -212,6 +213,9 @@ fn operator_table(watched: Watched) -> Vec<(&'static str, MethodRouter)> {
         ("/runs/{id}/wait", get(runs::wait)),
         ("/runs/{id}/abort", post(runs::abort)),
         ("/runs/{id}/complete", post(runs::complete)),
+        ("/runs/{id}/pause", post(adjust::pause)),
+        ("/runs/{id}/resume", post(adjust::resume)),
+        ("/runs/{id}/extend", post(adjust::extend)),
         ("/sessions/{id}/abort", post(runs::abort_session)),
         ("/abort", post(bulk::abort)),
         (

@@ -444,7 +444,7 @@ fn unknown(id: &RunId) -> Refusal {
 }
 
 /// The refusal for a run that no gateway knows, as far as they were reached.
-fn unknown_to_operator(id: &RunId, reached: &Reached) -> Refusal {
+pub(super) fn unknown_to_operator(id: &RunId, reached: &Reached) -> Refusal {
     let (status, Json(mut answer)) = unknown_to_caller(id, reached);
     reached.tell_operator(&mut answer);
     (status, Json(answer))
@@ -462,7 +462,7 @@ fn unknown_to_caller(id: &RunId, reached: &Reached) -> Refusal {
     (status, Json(answer))
 }
 
-fn parse(id: &str) -> Result<RunId, Refusal> {
+pub(super) fn parse(id: &str) -> Result<RunId, Refusal> {
     id.parse().map_err(bad)
 }
 

@@ -8,7 +8,7 @@ use reqwest::Method;
 use serde_json::{Value, json};
 
 /// Every route of the operator's.
-const ROUTES: [(Method, &str); 19] = [
+const ROUTES: [(Method, &str); 22] = [
     (Method::GET, "/runs"),
     (Method::GET, "/runs/r-1"),
     (Method::GET, "/runs/r-1/wait"),
@@ -19,6 +19,9 @@ const ROUTES: [(Method, &str); 19] = [
     (Method::GET, "/metrics"),
     (Method::GET, "/cooldowns"),
     (Method::POST, "/cooldowns/m/clear"),
+    (Method::POST, "/runs/r-1/pause"),
+    (Method::POST, "/runs/r-1/resume"),
+    (Method::POST, "/runs/r-1/extend"),
     (Method::POST, "/abort"),
     (Method::GET, "/freeze"),
     (Method::PUT, "/freeze"),

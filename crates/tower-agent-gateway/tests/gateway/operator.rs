@@ -479,3 +479,86 @@ fn the_command_line_says_how_many_before_it_ends_them_and_keeps_new_ones_out() {
         drop(open);
     });
 }
+
+/// A run that has used up its turns waits for the operator, and goes on in the same run.
+/// covers: H12
+#[test]
+fn a_run_at_its_cap_is_extended_while_its_turn_waits() {
+    run(async {
+        let settings =
+            format!("{KEYS}[run]\nmax_turns = 2\nat_cap = \"pause\"\npause_wait = \"30s\"");
+        let (upstream, gateway) = start(&settings, &["m"]).await;
+        let ask = || {
+            let request = gateway.post(CHAT, chat("ok")).bearer_auth("sk-one");
+            request.header("x-run-id", "r").ask()
+        };
+        for _ in 0..2 {
+            assert_eq!(ask().await.status, 200);
+        }
+        let held = ask();
+        let operate = async {
+            eventually(async || {
+                let shown = gateway.json("/runs/r").await;
+                (shown["paused"]["held"] == 1).then_some(())
+            })
+            .await;
+            assert_eq!(upstream.count(), 2);
+            let said = send(&gateway, Method::POST, "/runs/r/extend", "{\"turns\":1}").await;
+            assert_eq!(said.json(), json!({"extended": true}));
+        };
+        let (answer, ()) = futures_util::future::join(held, operate).await;
+        assert_eq!(answer.status, 200);
+        let shown = gateway.json("/runs/r").await;
+        assert_eq!(
+            (&shown["turns"], &shown["max_turns"]),
+            (&json!(3), &json!(3))
+        );
+        assert_eq!(shown["reason"], Value::Null);
+
+        for (body, why) in [
+            ("{}", "name what to add"),
+            ("{\"turns\":0}", "name what to add"),
+            ("{\"cost\":-1}", "cost: not a number above 0"),
+            ("{\"time\":\"soon\"}", "time: not a duration"),
+            ("{\"turn\":1}", "unknown field `turn`"),
+        ] {
+            let answer = send(&gateway, Method::POST, "/runs/r/extend", body).await;
+            assert_eq!(answer.status, 400, "{body}");
+            assert!(answer.text().contains(why), "{body}: {answer:?}");
+        }
+        let nobody = send(&gateway, Method::POST, "/runs/x/extend", "{\"turns\":1}").await;
+        assert_eq!(nobody.status, 404);
+    });
+}
+
+/// covers: H12
+#[test]
+fn a_run_that_is_paused_by_hand_refuses_turns_until_it_is_resumed() {
+    run(async {
+        let settings =
+            format!("{KEYS}[run]\nmax_turns = 9\nat_cap = \"pause\"\npause_wait = \"100ms\"");
+        let (upstream, gateway) = start(&settings, &["m"]).await;
+        let ask = || {
+            let request = gateway.post(CHAT, chat("ok")).bearer_auth("sk-one");
+            request.header("x-run-id", "r").ask()
+        };
+        assert_eq!(ask().await.status, 200);
+        let paused = send(&gateway, Method::POST, "/runs/r/pause", "").await;
+        assert_eq!(paused.json(), json!({"paused": true}));
+        let refused = ask().await;
+        assert_eq!(refused.status, 503, "{refused:?}");
+        assert_eq!(refused.headers["retry-after"], "30");
+        assert_eq!(refused.headers["x-should-retry"], "true");
+        assert_eq!(refused.reason(), None);
+        assert_eq!(refused.json()["error"]["code"], "run_paused");
+        assert_eq!(upstream.count(), 1);
+        let resumed = send(&gateway, Method::POST, "/runs/r/resume", "").await;
+        assert_eq!(resumed.json(), json!({"resumed": true}));
+        assert_eq!(ask().await.status, 200);
+        assert_eq!(
+            gateway.json("/runs/r").await["turns"],
+            2,
+            "the refused one is none"
+        );
+    });
+}

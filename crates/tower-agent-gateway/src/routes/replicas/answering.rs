@@ -72,6 +72,11 @@ impl Answering {
                 let ended = carry_out(&self.registry, &wanted, dry_run);
                 ControlAnswer::Aborted(ended.iter().map(raw).collect())
             }
+            ControlQuestion::Adjust { run, by } => {
+                let runs = self.find(&run, None)?;
+                let adjusted = by.carry_out(runs.iter());
+                ControlAnswer::Adjusted(adjusted)
+            }
             ControlQuestion::Show { run, owner } => {
                 let runs = self.find(&run, owner)?;
                 let runs = runs.iter().map(|run| FoundRun {

@@ -10,7 +10,11 @@ use super::question::{
     CompletionAnswer, ControlAnswer, ControlQuestion, FoundRun, OwnerDigest, read, write,
 };
 use crate::{
-    routes::{health::LOST, selection::Selection},
+    routes::{
+        adjust::{Adjusted, Adjustment},
+        health::LOST,
+        selection::Selection,
+    },
     runs::SharedStore,
 };
 
@@ -173,6 +177,25 @@ impl OtherGateways {
             })
         });
         (runs.collect(), asked.reached)
+    }
+
+    /// Changes the runs of this id at other gateways.
+    pub(crate) async fn adjust(&self, id: &RunId, by: Adjustment) -> (Adjusted, Reached) {
+        let question = ControlQuestion::Adjust {
+            run: id.to_string(),
+            by,
+        };
+        let is_it = |answer| match answer {
+            ControlAnswer::Adjusted(adjusted) => Some(adjusted),
+            _ => None,
+        };
+        let asked = self.ask(&question, is_it).await;
+        let mut all = Adjusted::default();
+        for answer in asked.answers {
+            all.runs += answer.answer.runs;
+            all.changed += answer.answer.changed;
+        }
+        (all, asked.reached)
     }
 
     /// Completes the runs of this id at other gateways, of all owners or of one.

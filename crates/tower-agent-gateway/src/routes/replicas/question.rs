@@ -7,7 +7,10 @@ use serde_json::value::RawValue;
 use tower_agent::Owner;
 
 use super::Positions;
-use crate::routes::selection::{RowKey, RunOrder, Selection};
+use crate::routes::{
+    adjust::{Adjusted, Adjustment},
+    selection::{RowKey, RunOrder, Selection},
+};
 
 /// The version of questions and answers. One of another version is not read.
 const VERSION: u32 = 1;
@@ -36,6 +39,8 @@ pub(crate) enum ControlQuestion {
     },
     /// Ends the open runs that are wanted; with `dry_run` only says which.
     Abort { wanted: Selection, dry_run: bool },
+    /// Changes the runs of this id that go on.
+    Adjust { run: String, by: Adjustment },
     /// The runs of this id.
     Show {
         run: String,
@@ -63,6 +68,7 @@ pub(crate) enum ControlAnswer {
     Runs(Vec<FoundRun>),
     Completion(CompletionAnswer),
     Events(EventsAnswer),
+    Adjusted(Adjusted),
     /// The runs that an abort ended, or would end.
     Aborted(Vec<Box<RawValue>>),
     /// The gateway does not know the operation, or cannot read the question.
@@ -211,6 +217,15 @@ mod tests {
                 after: after.clone(),
                 wanted: Selection::default(),
                 sort: RunOrder::Spent,
+            },
+            ControlQuestion::Adjust {
+                run: run.clone(),
+                by: Adjustment::Extend {
+                    turns: Some(10),
+                    tokens: None,
+                    cost: Some(0.5),
+                    time_ms: None,
+                },
             },
             ControlQuestion::Abort {
                 wanted: Selection {
