@@ -8,6 +8,7 @@ mod cooldowns;
 mod loss;
 mod restarts;
 mod settings;
+mod store_restarts;
 
 use futures_util::future::join_all;
 use reqwest::RequestBuilder;
@@ -41,17 +42,20 @@ struct Cluster {
 impl Cluster {
     /// `keys` are those of `[replicas]` beside the variables. `None` without a `redis-server`.
     async fn start(settings: &str, keys: &str) -> Option<Self> {
-        let store = RedisServer::start().await?;
+        Some(Self::on(RedisServer::start().await?, settings, keys).await)
+    }
+
+    async fn on(store: RedisServer, settings: &str, keys: &str) -> Self {
         let simulator = Gateway::embedded().await;
         let config = shared(settings, keys)
             .candidates(&["sim-healthy", "sim-slow"], simulator.simulated_upstream())
             .env("STORE_URL", &store.url())
             .env("STORE_SECRET", SECRET);
-        Some(Self {
+        Self {
             store,
             simulator,
             config,
-        })
+        }
     }
 
     async fn gateway(&self) -> Gateway {

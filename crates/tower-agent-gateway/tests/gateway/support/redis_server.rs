@@ -1,8 +1,8 @@
 use std::{
     fs,
-    io::{Read, Write},
+    io::{self, BufRead, BufReader, Read, Write},
     net::{TcpListener, TcpStream},
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     time::Duration,
 };
@@ -15,57 +15,97 @@ pub(crate) struct RedisServer {
     process: Child,
     folder: PathBuf,
     port: u16,
+    command: Vec<String>,
 }
 
 impl RedisServer {
     /// Starts one. `None`, and a loud line, if there is no `redis-server` here.
     pub(crate) async fn start() -> Option<Self> {
+        Self::start_with(&[]).await
+    }
+
+    /// Starts one with these arguments.
+    pub(crate) async fn start_with(args: &[&str]) -> Option<Self> {
+        let command = [&["redis-server", "--save", ""], args].concat();
+        Self::start_as(&command).await
+    }
+
+    async fn start_as(command: &[&str]) -> Option<Self> {
         // Another program may take the port first, and the server then ends.
         eventually(async || {
-            let Some(mut server) = Self::spawn() else {
+            let port = free_port();
+            let name = format!("gateway-redis-{}-{port}", std::process::id());
+            let folder = std::env::temp_dir().join(name);
+            fs::create_dir_all(&folder).unwrap();
+            let command: Vec<_> = command.iter().map(|&word| word.to_owned()).collect();
+            let Ok(process) = spawn(&command, port, &folder) else {
+                let _gone = fs::remove_dir_all(&folder);
+                eprintln!(
+                    "LEFT OUT: {} is not installed, and this test needs it",
+                    command[0]
+                );
                 return Some(None);
             };
-            let answers = eventually(async || {
-                let has_ended = server.process.try_wait().unwrap().is_some();
-                (has_ended || server.answers()).then_some(!has_ended)
-            });
-            answers.await.then_some(Some(server))
+            let mut server = Self {
+                process,
+                folder,
+                port,
+                command,
+            };
+            server.begins().await.then_some(Some(server))
         })
         .await
     }
 
-    fn spawn() -> Option<Self> {
-        let port = TcpListener::bind("127.0.0.1:0").unwrap();
-        let port = port.local_addr().unwrap().port();
-        let name = format!("gateway-redis-{}-{port}", std::process::id());
-        let folder = std::env::temp_dir().join(name);
-        fs::create_dir_all(&folder).unwrap();
-        let mut command = Command::new("redis-server");
-        command.args(["--save", "", "--port", &port.to_string(), "--dir"]);
-        command.arg(&folder);
-        command.stdout(Stdio::null()).stderr(Stdio::null());
-        let Ok(process) = command.spawn() else {
-            let _gone = fs::remove_dir_all(&folder);
-            eprintln!("LEFT OUT: redis-server is not installed, and this test needs it");
-            return None;
-        };
-        Some(Self {
-            process,
-            folder,
-            port,
+    /// Waits until the server answers; `false` if it has ended.
+    async fn begins(&mut self) -> bool {
+        eventually(async || {
+            let has_ended = self.process.try_wait().unwrap().is_some();
+            let answers = matches!(self.ask("PING").as_deref(), Ok("PONG"));
+            (has_ended || answers).then_some(!has_ended)
         })
+        .await
     }
 
-    fn answers(&self) -> bool {
-        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.port)) else {
-            return false;
+    /// Kills the server by SIGKILL.
+    pub(crate) fn kill(&mut self) {
+        let _gone = self.process.kill();
+        let _status = self.process.wait();
+    }
+
+    /// Starts the server again on its port and in its folder, after it was killed.
+    pub(crate) async fn start_again(&mut self) {
+        eventually(async || {
+            self.process = spawn(&self.command, self.port, &self.folder).unwrap();
+            self.begins().await.then_some(())
+        })
+        .await;
+    }
+
+    /// The answer to a command: a line or a text.
+    pub(crate) fn ask(&self, command: &str) -> io::Result<String> {
+        let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(format!("{command}\r\n").as_bytes())?;
+        let (mut stream, mut line) = (BufReader::new(stream), String::new());
+        stream.read_line(&mut line)?;
+        let line = line.trim_end();
+        let Some(length) = line.strip_prefix('$') else {
+            return Ok(line.trim_start_matches(['+', ':']).to_owned());
         };
-        let mut answer = [0; 7];
-        stream
-            .set_read_timeout(Some(Duration::from_secs(1)))
-            .unwrap();
-        let asked = stream.write_all(b"PING\r\n");
-        asked.and_then(|()| stream.read_exact(&mut answer)).is_ok() && answer == *b"+PONG\r\n"
+        let mut text = vec![0; length.parse().unwrap_or(0)];
+        stream.read_exact(&mut text)?;
+        Ok(String::from_utf8_lossy(&text).into_owned())
+    }
+
+    /// Waits until a section of `INFO` says this.
+    pub(crate) async fn until_info(&self, section: &str, says: &str) {
+        let asked = format!("INFO {section}");
+        eventually(async || {
+            let info = self.ask(&asked);
+            info.is_ok_and(|info| info.contains(says)).then_some(())
+        })
+        .await;
     }
 
     pub(crate) fn url(&self) -> String {
@@ -82,10 +122,22 @@ impl RedisServer {
     }
 }
 
+fn free_port() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.local_addr().unwrap().port()
+}
+
+fn spawn(command: &[String], port: u16, folder: &Path) -> io::Result<Child> {
+    let mut process = Command::new(&command[0]);
+    process.args(&command[1..]);
+    process.arg("--port").arg(port.to_string());
+    process.arg("--dir").arg(folder);
+    process.stdout(Stdio::null()).stderr(Stdio::null()).spawn()
+}
+
 impl Drop for RedisServer {
     fn drop(&mut self) {
-        let _gone = self.process.kill();
-        let _status = self.process.wait();
+        self.kill();
         let _gone = fs::remove_dir_all(&self.folder);
     }
 }
