@@ -66,7 +66,7 @@ async fn a_stream_that_was_read_is_told_once_with_all_that_is_known() {
     assert_eq!(
         serde_json::to_value(told.one()).unwrap(),
         serde_json::json!({
-            "run": "r-1", "session": "s-1", "reason": "completed", "elapsed_ms": 3000,
+            "run": "r-1", "session": "s-1", "owner": "anonymous", "reason": "completed", "elapsed_ms": 3000,
             "attempts": 0, "candidate": null, "stop_reason": "stop",
             "usage": {"input_tokens": 7, "output_tokens": 2},
         })
