@@ -12,16 +12,11 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Cluster, metric, of, outcome, post, request, turn, until_health};
+use super::{Cluster, metric, of, outcome, post, raise, request, turn, until_health};
 use crate::{
     net::{Ask, CHAT, asks, run, run_alone},
     support::Gateway,
 };
-
-fn raise(longest: &Mutex<Duration>, to: Duration) {
-    let mut longest = longest.lock().unwrap();
-    *longest = to.max(*longest);
-}
 
 /// covers: H4
 #[test]

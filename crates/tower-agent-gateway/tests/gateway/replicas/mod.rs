@@ -5,10 +5,13 @@
 mod aborts;
 mod caps;
 mod cooldowns;
+mod failover;
 mod loss;
 mod restarts;
 mod settings;
 mod store_restarts;
+
+use std::{sync::Mutex, time::Duration};
 
 use futures_util::future::join_all;
 use reqwest::RequestBuilder;
@@ -46,11 +49,7 @@ impl Cluster {
     }
 
     async fn on(store: RedisServer, settings: &str, keys: &str) -> Self {
-        let simulator = Gateway::embedded().await;
-        let config = shared(settings, keys)
-            .candidates(&["sim-healthy", "sim-slow"], simulator.simulated_upstream())
-            .env("STORE_URL", &store.url())
-            .env("STORE_SECRET", SECRET);
+        let (simulator, config) = simulated(settings, keys, &store.url()).await;
         Self {
             store,
             simulator,
@@ -66,6 +65,16 @@ impl Cluster {
         let started = join_all((0..N).map(|_| self.gateway())).await;
         started.try_into().unwrap_or_else(|_| unreachable!())
     }
+}
+
+/// The simulated upstream, and the gateways in front of it that share the store at this URL.
+async fn simulated(settings: &str, keys: &str, store: &str) -> (Gateway, Config) {
+    let simulator = Gateway::embedded().await;
+    let config = shared(settings, keys)
+        .candidates(&["sim-healthy", "sim-slow"], simulator.simulated_upstream())
+        .env("STORE_URL", store)
+        .env("STORE_SECRET", SECRET);
+    (simulator, config)
 }
 
 /// The settings, and then `[replicas]`.
@@ -127,4 +136,10 @@ async fn until_refused(gateway: &Gateway, run: &str, reason: &str) -> Answer {
         (answer.reason() == Some(reason)).then_some(answer)
     })
     .await
+}
+
+/// Raises the longest time to this one.
+fn raise(longest: &Mutex<Duration>, to: Duration) {
+    let mut longest = longest.lock().unwrap();
+    *longest = to.max(*longest);
 }

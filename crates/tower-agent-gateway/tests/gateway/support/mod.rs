@@ -22,9 +22,11 @@
 mod config;
 mod gateway;
 mod redis_server;
+mod sentinels;
 
 pub(crate) use self::{
     config::{Config, File},
     gateway::Gateway,
     redis_server::RedisServer,
+    sentinels::Sentinels,
 };

@@ -27,17 +27,27 @@ impl RedisServer {
     /// Starts one with these arguments.
     pub(crate) async fn start_with(args: &[&str]) -> Option<Self> {
         let command = [&["redis-server", "--save", ""], args].concat();
-        Self::start_as(&command).await
+        Self::start_as(&command, None).await
     }
 
-    async fn start_as(command: &[&str]) -> Option<Self> {
+    /// Starts a `redis-sentinel` with these lines in its configuration.
+    pub(super) async fn sentinel(conf: &str) -> Option<Self> {
+        Self::start_as(&["redis-sentinel"], Some(conf)).await
+    }
+
+    async fn start_as(command: &[&str], conf: Option<&str>) -> Option<Self> {
         // Another program may take the port first, and the server then ends.
         eventually(async || {
             let port = free_port();
             let name = format!("gateway-redis-{}-{port}", std::process::id());
             let folder = std::env::temp_dir().join(name);
             fs::create_dir_all(&folder).unwrap();
-            let command: Vec<_> = command.iter().map(|&word| word.to_owned()).collect();
+            let mut command: Vec<_> = command.iter().map(|&word| word.to_owned()).collect();
+            if let Some(conf) = conf {
+                let file = folder.join("sentinel.conf");
+                fs::write(&file, conf).unwrap();
+                command.push(file.to_str().unwrap().to_owned());
+            }
             let Ok(process) = spawn(&command, port, &folder) else {
                 let _gone = fs::remove_dir_all(&folder);
                 eprintln!(
@@ -106,6 +116,10 @@ impl RedisServer {
             info.is_ok_and(|info| info.contains(says)).then_some(())
         })
         .await;
+    }
+
+    pub(crate) const fn port(&self) -> u16 {
+        self.port
     }
 
     pub(crate) fn url(&self) -> String {
