@@ -7,6 +7,8 @@ mod caps;
 mod cooldowns;
 mod failover;
 mod loss;
+mod partitions;
+mod proxy;
 mod restarts;
 mod settings;
 mod store_restarts;
