@@ -21,8 +21,10 @@ if not incarnation then
   end
   incarnation = ARGV[2]
 end
--- The end of another incarnation ends a fresh one: a store that had lost the run has opened it anew.
-if ARGV[1] ~= '' and ARGV[1] ~= incarnation and not known[5] then return {0, incarnation, ''} end
+-- A store that had lost the run may have opened it anew: the end that a replica tells of its own run then
+-- ends the fresh one. What an index lists of another incarnation is over.
+local is_anew = known[5] and ARGV[3] ~= '1'
+if ARGV[1] ~= '' and ARGV[1] ~= incarnation and not is_anew then return {0, incarnation, ''} end
 if known[2] then return {0, incarnation, ''} end
 -- What the parts have is of no use any more.
 redis.call('DEL', run)

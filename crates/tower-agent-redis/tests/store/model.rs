@@ -154,7 +154,8 @@ impl Model {
         };
         // An incarnation that no answer has told yet is a random one.
         let is_other = incarnation.is_some() && incarnation != known.incarnation;
-        if (is_other && !known.is_fresh) || known.end.is_some() {
+        let is_anew = known.is_fresh && !if_known;
+        if (is_other && !is_anew) || known.end.is_some() {
             return;
         }
         known.end = Some(end.clone());
