@@ -299,8 +299,10 @@ impl AdmitsHeld for HeldRequest {
             Some(caps) => found.tokens().admit(caps, Some(ticket)),
             None => {
                 found.check()?;
-                let hold = found.holds_turn(HeldBy::TokenCap, Some(ticket));
-                hold.map_or(Ok(()), |hold| Err(TurnRefused::Held(hold)))
+                match found.holds_turn(HeldBy::TokenCap, Some(ticket)) {
+                    Some(hold) => Err(TurnRefused::Held(hold)),
+                    None => Ok(()),
+                }
             }
         }
     }

@@ -122,24 +122,20 @@ impl RunRegistry {
     }
 
     fn set_frozen(&self, whose: Option<Owner>, is_frozen: bool) -> bool {
-        let (is_news, version) = self.state.freezes.change(|state| {
-            let is_news = state.frozen.set(whose, is_frozen);
-            (is_news, state.version)
-        });
+        let is_news = self
+            .state
+            .freezes
+            .change(|state| state.frozen.set(whose, is_frozen));
         if let Some(store) = self.store().filter(|_| is_news) {
-            store.tell(RunNews::Frozen {
-                whose,
-                is_frozen,
-                version,
-            });
+            store.tell(RunNews::Frozen { whose, is_frozen });
         }
         is_news
     }
 
     /// Does what an operator told at a replica, which may be this one.
-    pub(super) fn hear_frozen(&self, whose: Option<Owner>, is_frozen: bool, version: u64) {
+    pub(super) fn hear_frozen(&self, whose: Option<Owner>, is_frozen: bool, epoch: u64) {
         self.state.freezes.change(|state| {
-            state.version = state.version.max(version);
+            state.epoch.get_or_insert(epoch);
             state.frozen.set(whose, is_frozen);
         });
     }
@@ -150,26 +146,23 @@ impl RunRegistry {
             return;
         };
         let lost = self.state.freezes.change(|state| {
-            if stored.version >= state.version {
+            if state.epoch.is_none() || state.epoch == stored.epoch {
                 *state = stored;
                 return None;
             }
-            let known = state.clone();
+            // The store is another one than before, and may have heard of others since.
+            let known = state.frozen.clone();
+            state.epoch = stored.epoch;
             state.frozen.all |= stored.frozen.all;
             state.frozen.owners.extend(stored.frozen.owners);
             Some(known)
         });
-        let Some(StoredFreezes { frozen, version }) = lost else {
-            return;
-        };
+        let Some(frozen) = lost else { return };
         let all = frozen.all.then_some(None);
         let owners = frozen.owners.into_iter().map(Some);
         for whose in all.into_iter().chain(owners) {
-            store.tell(RunNews::Frozen {
-                whose,
-                is_frozen: true,
-                version,
-            });
+            let is_frozen = true;
+            store.tell(RunNews::Frozen { whose, is_frozen });
         }
     }
 

@@ -20,8 +20,8 @@ use crate::{
 /// The field of the freeze of all owners.
 const ALL: &str = "all";
 
-/// The field of the version.
-const VERSION: &str = "version";
+/// The field of the epoch.
+const EPOCH: &str = "epoch";
 
 /// Reads an entry of a log that is about a freeze. `Ok(None)` for any other.
 ///
@@ -44,7 +44,7 @@ pub(crate) fn heard(fields: &HashMap<String, Value>) -> Result<Option<Heard>, Da
     Ok(Some(Heard::Frozen {
         whose: whose(&text("o")?).ok_or(Damaged)?,
         is_frozen,
-        version: text("v")?.parse().map_err(|_| Damaged)?,
+        epoch: text("e")?.parse().map_err(|_| Damaged)?,
     }))
 }
 
@@ -57,20 +57,15 @@ fn whose(field: &str) -> Option<Option<Owner>> {
 }
 
 impl Commands {
-    /// Tells a freeze; `None` for other news.
-    pub(crate) fn tell_frozen(&self, news: &RunNews) -> Option<Cmd> {
-        let RunNews::Frozen {
-            whose,
-            is_frozen,
-            version,
-        } = news
-        else {
+    /// Tells a freeze; `None` for other news. The epoch is `fresh` if the store has none.
+    pub(crate) fn tell_frozen(&self, news: &RunNews, fresh: u64) -> Option<Cmd> {
+        let RunNews::Frozen { whose, is_frozen } = news else {
             return None;
         };
         let mut cmd = scripts::run(&SCRIPTS.frozen, &[&self.keys.frozen(), &self.keys.log(0)]);
         cmd.arg(whose.map_or_else(|| ALL.to_owned(), hex))
             .arg(u8::from(*is_frozen))
-            .arg(version.to_string())
+            .arg(fresh.to_string())
             .arg(&self.replica);
         Some(cmd)
     }
@@ -99,10 +94,10 @@ impl Shared {
         let fields = from_redis_value::<Vec<(String, String)>>(fields);
         let mut stored = StoredFreezes::default();
         for (field, value) in fields.unwrap_or_default() {
-            if field == VERSION {
-                match value.parse() {
-                    Ok(version) => stored.version = version,
-                    Err(_) => self.log_damage(&key, "its field \"version\""),
+            if field == EPOCH {
+                stored.epoch = value.parse().ok();
+                if stored.epoch.is_none() {
+                    self.log_damage(&key, "its field \"epoch\"");
                 }
             } else if let Some(whose) = whose(&field) {
                 stored.frozen.set(whose, true);

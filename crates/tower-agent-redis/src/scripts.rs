@@ -349,7 +349,7 @@ impl Commands {
                 cmd.arg(item.fresh).arg(self.ttl_ms.to_string());
                 cmd
             }
-            RunNews::Frozen { .. } => return self.tell_frozen(&item.news),
+            RunNews::Frozen { .. } => return self.tell_frozen(&item.news, item.fresh),
             news => return self.tell_of_candidates(news),
         })
     }

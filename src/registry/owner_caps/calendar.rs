@@ -190,6 +190,11 @@ impl Periods {
         self.capped.fetch_or(bit, Ordering::Relaxed);
     }
 
+    /// The present time by the calendar.
+    pub(super) fn now(&self) -> SystemTime {
+        self.state.lock().calendar.now()
+    }
+
     /// The periods that count now.
     pub(super) fn present(&self) -> PresentPeriods {
         let capped = self.capped.load(Ordering::Relaxed);

@@ -223,7 +223,7 @@ impl Owners {
     /// Gives back a turn of this owner that was counted then, and in the periods that had begun.
     pub(super) fn give_turn_back(&self, owner: Owner, counted: Instant) {
         let minute = counted.saturating_duration_since(self.epoch).as_secs() / 60;
-        let counted = SystemTime::now().checked_sub(counted.elapsed());
+        let counted = self.periods.now().checked_sub(counted.elapsed());
         self.with_telling(owner.0, |account, now| {
             let Some(turns) = account.minutes.get_mut(&minute) else {
                 return ((), false);

@@ -90,8 +90,8 @@ impl RunRegistry {
                     Heard::Frozen {
                         whose,
                         is_frozen,
-                        version,
-                    } => registry.hear_frozen(whose, is_frozen, version),
+                        epoch,
+                    } => registry.hear_frozen(whose, is_frozen, epoch),
                     Heard::Hole => {
                         candidates.read(&store).await;
                         registry.read_frozen(&store).await;

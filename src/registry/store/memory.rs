@@ -541,18 +541,14 @@ impl StoredRuns {
                 let ended = self.candidates.clear(&candidate, &keys, at);
                 return self.tell_all(ended);
             }
-            RunNews::Frozen {
-                whose,
-                is_frozen,
-                version,
-            } => {
+            RunNews::Frozen { whose, is_frozen } => {
                 let kept = &mut self.freezes;
-                kept.version = kept.version.max(version) + 1;
+                let epoch = *kept.epoch.get_or_insert_with(|| fastrand::u64(..));
                 kept.frozen.set(whose, is_frozen);
                 let heard = Heard::Frozen {
                     whose,
                     is_frozen,
-                    version: kept.version,
+                    epoch,
                 };
                 return self.tell_all([heard]);
             }

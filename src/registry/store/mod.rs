@@ -439,8 +439,6 @@ pub enum RunNews {
         whose: Option<Owner>,
         /// Whether they are refused from now on.
         is_frozen: bool,
-        /// The highest [version](StoredFreezes::version) that this replica knows. The next is higher.
-        version: u64,
     },
     /// A session has another candidate than before. A store that cannot be reached need not keep
     /// these news.
@@ -520,8 +518,8 @@ pub enum Heard {
         whose: Option<Owner>,
         /// Whether they are refused.
         is_frozen: bool,
-        /// The version of the freezes since then.
-        version: u64,
+        /// The [epoch](StoredFreezes::epoch) of the store.
+        epoch: u64,
     },
     /// A session has this candidate.
     SessionServed(StickyCandidate),
@@ -553,9 +551,9 @@ pub enum Heard {
 pub struct StoredFreezes {
     /// Whose.
     pub frozen: Frozen,
-    /// Goes up with each change. A store that has lost what it had begins at 0, by which a replica knows
-    /// to tell it again.
-    pub version: u64,
+    /// A random number, from the first freeze or thaw that the store has heard on: a store that has lost
+    /// what it had gets another one, by which a replica knows to tell it again. `None` before the first.
+    pub epoch: Option<u64>,
 }
 
 /// The error of a store that does not answer.

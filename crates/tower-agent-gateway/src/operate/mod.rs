@@ -33,6 +33,12 @@ pub enum OperatorCommand {
     },
     /// Ends a run by its id, or with --yes all open runs that fit every flag.
     Abort(Abort),
+    /// Raises the caps of a run; one that waits at its cap goes on.
+    Extend(Extend),
+    /// Holds the turns of a run; calls in flight go on.
+    Pause(Named),
+    /// Lets the turns of a run go on that a pause holds.
+    Resume(Named),
     /// Refuses new runs: of everybody, or of one owner.
     Freeze(Whose),
     /// Admits new runs again.
@@ -121,6 +127,40 @@ pub struct Abort {
     yes: bool,
 }
 
+/// What to add to the caps of a run.
+#[derive(Debug, clap::Args)]
+#[command(group(clap::ArgGroup::new("more").required(true).multiple(true).args(["turns", "tokens", "cost", "time"])))]
+pub struct Extend {
+    /// The id of the run.
+    id: String,
+    /// So many more turns.
+    #[arg(long)]
+    turns: Option<u32>,
+    /// So many more tokens, under each of the caps on tokens.
+    #[arg(long)]
+    tokens: Option<u64>,
+    /// So much more cost.
+    #[arg(long)]
+    cost: Option<f64>,
+    /// So much more time, such as 10m.
+    #[arg(long, value_name = "DURATION")]
+    time: Option<String>,
+    /// Why, for the gateway's log.
+    #[arg(long)]
+    why: Option<String>,
+    #[command(flatten)]
+    gateway: GatewayArgs,
+}
+
+/// A run.
+#[derive(Debug, clap::Args)]
+pub struct Named {
+    /// The id of the run.
+    id: String,
+    #[command(flatten)]
+    gateway: GatewayArgs,
+}
+
 /// Whose new runs are meant.
 #[derive(Debug, clap::Args)]
 pub struct Whose {
@@ -147,6 +187,9 @@ impl OperatorCommand {
                 gateway.print(&run, |out, run| table::detail(out, run))
             }
             Self::Abort(abort) => abort.run().await,
+            Self::Extend(extend) => extend.run().await,
+            Self::Pause(run) => run.post("pause", "paused").await,
+            Self::Resume(run) => run.post("resume", "resumed").await,
             Self::Freeze(whose) => whose.set("PUT").await,
             Self::Thaw(whose) => whose.set("DELETE").await,
             Self::Candidates { gateway } => {
@@ -272,6 +315,47 @@ impl Abort {
             table::missing(out, answer)
         })
     }
+}
+
+impl Extend {
+    async fn run(&self) -> Result<(), BoxError> {
+        let mut body = json!({});
+        let numbers = [
+            ("turns", self.turns.map(|it| json!(it))),
+            ("tokens", self.tokens.map(|it| json!(it))),
+            ("cost", self.cost.map(|it| json!(it))),
+            ("time", self.time.as_ref().map(|it| json!(it))),
+            ("why", self.why.as_ref().map(|it| json!(it))),
+        ];
+        for (key, value) in numbers {
+            if let Some(value) = value {
+                body[key] = value;
+            }
+        }
+        let path = format!("/runs/{}/extend", encoded(&self.id));
+        let answer = self.gateway.client()?;
+        let answer = answer.send("POST", &path, Some(&body)).await?;
+        changed(&self.gateway, &answer, "extended")
+    }
+}
+
+impl Named {
+    async fn post(&self, action: &str, done: &'static str) -> Result<(), BoxError> {
+        let path = format!("/runs/{}/{action}", encoded(&self.id));
+        let answer = self.gateway.client()?.send("POST", &path, None).await?;
+        changed(&self.gateway, &answer, done)
+    }
+}
+
+/// Prints whether a run was changed.
+fn changed(gateway: &GatewayArgs, answer: &Value, done: &str) -> Result<(), BoxError> {
+    gateway.print(answer, |out, answer| {
+        match answer[done] == true {
+            true => writeln!(out, "{done}"),
+            false => writeln!(out, "not {done}: it is over, or that changes nothing"),
+        }?;
+        table::missing(out, answer)
+    })
 }
 
 impl Whose {

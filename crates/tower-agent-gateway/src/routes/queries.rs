@@ -209,7 +209,7 @@ mod tests {
             ("after=x", "after: \"x\" is not a cursor"),
             (
                 "limt=5",
-                "unknown field `limt`, expected one of `limit`, `after`, `replicas`",
+                "unknown field `limt`, expected one of `state`, `owner`, `session`, `candidate`, `reason`, `sort`, `limit`, `after`, `replicas`",
             ),
             ("after=a-1~x", "after: \"a-1~x\" is not a cursor"),
             (

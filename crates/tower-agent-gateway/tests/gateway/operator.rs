@@ -503,8 +503,8 @@ fn a_run_at_its_cap_is_extended_while_its_turn_waits() {
             })
             .await;
             assert_eq!(upstream.count(), 2);
-            let said = send(&gateway, Method::POST, "/runs/r/extend", "{\"turns\":1}").await;
-            assert_eq!(said.json(), json!({"extended": true}));
+            let said = command(&gateway, "extend r --turns 1 --why nearly-done").await;
+            assert_eq!(said, "extended\n");
         };
         let (answer, ()) = futures_util::future::join(held, operate).await;
         assert_eq!(answer.status, 200);

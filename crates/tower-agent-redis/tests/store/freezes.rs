@@ -74,7 +74,7 @@ async fn what_no_replica_wrote_freezes_nobody() {
     let key = "ta1:{00}:frozen";
     for damage in [
         vec!["SET", key, "text"],
-        vec!["HSET", key, "version", "many"],
+        vec!["HSET", key, "epoch", "many"],
         vec!["HSET", key, "everybody", "1"],
         vec!["HSET", key, "0123", "1"],
     ] {
