@@ -16,7 +16,7 @@ use crate::{
 /// program by its id. To find or end the runs of a server without keys, the program names that
 /// owner.
 ///
-/// The digest has a random key in each process, or that of a [`SharedSecret`](super::SharedSecret), and is never
+/// The digest has a random key in each process, or that of a [`SharedSecret`](crate::registry::SharedSecret), and is never
 /// printed. Records and logs show `program`, `anonymous`, or `owner-` and 16 hexadecimal digits that
 /// are derived from the digest with another key; these texts only distinguish owners.
 ///
@@ -71,7 +71,7 @@ impl Owner {
         found.map_or_else(Self::anonymous, |value| Self::of(key_in(value)))
     }
 
-    /// The keyed digest; with a shared [`SharedSecret`](super::SharedSecret) it is the same in each process.
+    /// The keyed digest; with a shared [`SharedSecret`](crate::registry::SharedSecret) it is the same in each process.
     /// Never print it.
     ///
     /// The digest of the program itself is 0.
