@@ -33,14 +33,16 @@ impl Run {
     /// A layer that repeats attempts inside of another one's has attempts of its own. Work of [child](Self::child) runs is left out.
     ///
     /// ```
-    /// use tower_agent::{NodeKind, Owner, RunRegistry};
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use tower_agent::{NodeKind, Run};
     ///
-    /// let registry = RunRegistry::new();
-    /// let run = registry.open(Owner::default(), "nightly".parse()?);
-    /// let _search = run.tool("search");
-    /// let work = run.work();
+    /// let run = Run::open();
+    /// let search = run.tool("search").watch(async { run.work() });
+    ///
+    /// let work = search.await.unwrap();
     /// assert_eq!((work.len(), work[0].kind), (1, NodeKind::Tool));
-    /// # Ok::<_, tower_agent::InvalidRunId>(())
+    /// assert!(run.work().is_empty());
+    /// # }
     /// ```
     #[must_use]
     pub fn work(&self) -> Vec<RunSnapshot> {
