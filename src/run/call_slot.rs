@@ -28,6 +28,7 @@ struct SlotState {
     call: Lock<Option<Run>>,
     writes: AtomicU64,
     wants_body: AtomicBool,
+    is_held: AtomicBool,
     /// The body of the request, which a layer further in has buffered.
     body: Lock<Option<ReplayBody>>,
 }
@@ -88,6 +89,18 @@ impl CallSlot {
     /// The body of the request, once it is buffered; see [`want_body`](Self::want_body).
     pub(crate) fn body(&self) -> Option<ReplayBody> {
         self.0.body.lock().clone()
+    }
+
+    /// Records whether a layer holds the call of a request, if there is a slot.
+    pub(crate) fn set_held(request: &Extensions, is_held: bool) {
+        if let Some(Self(slot)) = request.get() {
+            slot.is_held.store(is_held, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a layer holds the call, which waits for its run to go on.
+    pub(crate) fn is_held(&self) -> bool {
+        self.0.is_held.load(Ordering::Relaxed)
     }
 
     /// Frees the body, which then nobody wants.

@@ -19,7 +19,7 @@ use super::{body::SupervisedBody, future::SupervisedFuture};
 use crate::{
     error::BoxError,
     lazy_sleep::LazySleep,
-    run::{HeldBy, Run, RunPaused, TurnRefused},
+    run::{CallSlot, HeldBy, Run, RunPaused, TurnRefused},
 };
 
 /// The service of a layer that may hold a call.
@@ -94,7 +94,7 @@ struct HeldUntil(Option<Instant>);
 
 /// The part of a held call that does not depend on its service.
 #[derive(Debug)]
-struct Place {
+struct HeldPlace {
     found: Run,
     held_by: HeldBy,
     ticket: u64,
@@ -104,7 +104,7 @@ struct Place {
     timer: LazySleep,
 }
 
-impl Place {
+impl HeldPlace {
     fn poll_admitted(
         &mut self,
         extensions: &mut Extensions,
@@ -127,7 +127,8 @@ impl Place {
         Poll::Pending
     }
 
-    fn leave(&mut self) {
+    fn leave(&mut self, extensions: &Extensions) {
+        CallSlot::set_held(extensions, false);
         if let Some(key) = self.waiter.take() {
             self.found.nearest().unwait(key);
         }
@@ -141,7 +142,7 @@ struct HeldCall<S, B> {
     /// The request, until the call is made.
     request: Option<Request<B>>,
     /// The place among the held calls; `None` once the call is admitted, and waits for the service.
-    place: Option<Place>,
+    place: Option<HeldPlace>,
 }
 
 impl<S, B> HeldCall<S, B>
@@ -153,7 +154,7 @@ where
             let extensions = request.extensions_mut();
             ready!(place.poll_admitted(extensions, cx))?;
             extensions.insert(HeldUntil(place.until));
-            place.leave();
+            place.leave(extensions);
             self.place = None;
         }
         if let Err(error) = ready!(self.service.poll_ready(cx)) {
@@ -171,7 +172,7 @@ impl<S, B> Drop for HeldCall<S, B> {
         if let (Some(mut place), Some(request)) = (self.place.take(), &self.request) {
             place.admits.give_up(&place.found, request.extensions());
             place.found.give_owners_turn_back();
-            place.leave();
+            place.leave(request.extensions());
         }
     }
 }
@@ -229,7 +230,8 @@ where
             None => Instant::now().checked_add(wait),
         };
         let ticket = found.queue_turn(held_by);
-        let place = Place {
+        CallSlot::set_held(request.extensions(), true);
+        let place = HeldPlace {
             found,
             held_by,
             ticket,

@@ -4,6 +4,7 @@
 
 mod by_hand;
 mod clocks;
+mod early_head;
 mod elsewhere;
 mod held;
 mod near;

@@ -20,8 +20,8 @@ use crate::{
 /// head alone helps little: a proxy limits the time between any two reads.
 const AFTER_HEAD: Duration = Duration::from_secs(15);
 
-/// The time after which the layer looks again for a request that was not read when its early head
-/// was due.
+/// The time after which the layer looks again for a request that was not read, or was held, when its
+/// early head was due.
 const NEXT_LOOK: Duration = Duration::from_secs(1);
 
 /// The settings of the layer for a caller that waits; all are off by default.
@@ -233,8 +233,14 @@ impl KeepAlive {
     /// Decides whether a head that is due at `now` may be sent: only to a caller that asked for a
     /// stream.
     ///
-    /// If the request is not read yet, the decision is put off.
+    /// If the request is not read yet, the decision is put off. So it is while the run's pause holds
+    /// the call: the call may yet be refused, and clients send again after a 503, but not after an
+    /// error within a stream.
     fn decide_on_head(&mut self, now: Duration) {
+        if self.slot.is_held() {
+            self.head_at = Some(now.saturating_add(NEXT_LOOK));
+            return;
+        }
         let StreamWish::Unread { accepts } = self.wish else {
             return;
         };
