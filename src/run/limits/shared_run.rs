@@ -78,14 +78,20 @@ struct SharedTurns {
     deferred: Option<(TerminalReason, LimitHit)>,
 }
 
-/// What a request asks the store about turns: see
-/// [`TurnsAsked`](crate::registry::store::TurnsAsked).
+/// What a request asks the store about turns.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TurnNeeded {
     pub(crate) number: u64,
     pub(crate) taken: u32,
     pub(crate) want: u32,
     pub(crate) cap: u32,
+}
+
+/// What the store is told when turns are given back: how many the part keeps.
+#[derive(Clone, Copy, Debug)]
+struct TurnsKept {
+    number: u64,
+    turns: u32,
 }
 
 impl SharedTurns {
@@ -103,6 +109,17 @@ impl SharedTurns {
             taken: self.taken,
             want: self.wanted(),
             cap,
+        }
+    }
+
+    /// Gives back what was granted beyond the turns that are wanted.
+    fn give_back(&mut self) -> TurnsKept {
+        let turns = self.wanted();
+        self.granted = self.granted.min(turns);
+        self.number += 1;
+        TurnsKept {
+            number: self.number,
+            turns,
         }
     }
 }
@@ -195,14 +212,9 @@ impl SharedRun {
     pub(in crate::run) fn return_taken(&self, taken: u32) {
         let mut counts = self.counts.lock();
         counts.taken = taken;
-        let turns = counts.wanted();
-        counts.granted = counts.granted.min(turns);
-        counts.number += 1;
-        let number = counts.number;
+        let news = counts.give_back();
         drop(counts);
-        if let Some(link) = &*self.link.lock() {
-            link.gave_back(number, turns);
-        }
+        self.tell_given_back(news);
     }
 
     /// Defers the closing of the part at a cap that was reached elsewhere, if a request asks for a turn:
@@ -247,14 +259,15 @@ impl SharedRun {
     fn give_back_turn(&self) {
         let mut counts = self.counts.lock();
         counts.asking -= 1;
-        let turns = counts.wanted();
-        if counts.asked == counts.answered && counts.granted <= turns {
+        if counts.asked == counts.answered && counts.granted <= counts.wanted() {
             return;
         }
-        counts.granted = counts.granted.min(turns);
-        counts.number += 1;
-        let number = counts.number;
+        let news = counts.give_back();
         drop(counts);
+        self.tell_given_back(news);
+    }
+
+    fn tell_given_back(&self, TurnsKept { number, turns }: TurnsKept) {
         if let Some(link) = &*self.link.lock() {
             link.gave_back(number, turns);
         }
