@@ -187,6 +187,27 @@ fn a_cap_that_is_no_number_is_named() {
 }
 
 #[test]
+fn the_manuals_caps_for_a_team_are_read() {
+    let manual = include_str!("../../../../../docs/gateway.md");
+    let (_, section) = manual.split_once("### Caps for a team\n").unwrap();
+    let (_, block) = section
+        .split_once("[auth]\nkeys_env = \"AGENT_KEYS\"")
+        .unwrap();
+    let (text, _) = block.split_once("```").unwrap();
+
+    let config = with_prices("coder:1,nightly:2,ana:3", text).unwrap();
+
+    let auth = config.auth.unwrap();
+    let cost = |cost: f64| TokenCaps::new().max_cost(cost);
+    let of_all = OwnerCaps::new().max_open_runs(8);
+    let of_all = of_all.tokens_per_month(cost(200.0));
+    assert_eq!(auth.caps, of_all.tokens_per_day(cost(20.0)));
+    let of_nightly = of_all.tokens_per_day(cost(60.0)).turns_per_hour(600);
+    assert_eq!(auth.caps_of["nightly"], of_nightly);
+    assert!(auth.uses_calendar);
+}
+
+#[test]
 fn caps_of_days_weeks_and_months_are_read_and_an_agent_may_have_its_own() {
     let text = "output_tokens_per_day = 1\ntotal_tokens_per_week = 2\ncost_per_month = 3\n\
                 turns_per_hour = 4\ntimezone = \"Europe/Berlin\"\n\
