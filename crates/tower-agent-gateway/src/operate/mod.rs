@@ -65,14 +65,9 @@ pub struct GatewayArgs {
     json: bool,
 }
 
-/// Which runs to list.
+/// Whose runs are meant.
 #[derive(Debug, clap::Args)]
-pub struct Listed {
-    #[command(flatten)]
-    gateway: GatewayArgs,
-    /// The state of the runs.
-    #[arg(long, value_parser = ["open", "ended", "all"], default_value = "open")]
-    state: String,
+struct Selected {
     /// Those of the NAME of a key, or of an owner as the log prints it.
     #[arg(long)]
     owner: Option<String>,
@@ -82,6 +77,28 @@ pub struct Listed {
     /// Those that ask a candidate now.
     #[arg(long)]
     candidate: Option<String>,
+}
+
+impl Selected {
+    const fn keys(&self) -> [(&'static str, Option<&String>); 3] {
+        [
+            ("owner", self.owner.as_ref()),
+            ("session", self.session.as_ref()),
+            ("candidate", self.candidate.as_ref()),
+        ]
+    }
+}
+
+/// Which runs to list.
+#[derive(Debug, clap::Args)]
+pub struct Listed {
+    #[command(flatten)]
+    gateway: GatewayArgs,
+    /// The state of the runs.
+    #[arg(long, value_parser = ["open", "ended", "all"], default_value = "open")]
+    state: String,
+    #[command(flatten)]
+    selected: Selected,
     /// Those that ended for a reason; with --state ended or all.
     #[arg(long)]
     reason: Option<String>,
@@ -107,15 +124,8 @@ pub struct Abort {
     /// The id of a run.
     #[arg(conflicts_with_all = ["owner", "session", "candidate", "older_than", "all"])]
     id: Option<String>,
-    /// Runs of the NAME of a key, or of an owner as the log prints it.
-    #[arg(long)]
-    owner: Option<String>,
-    /// Runs of a session.
-    #[arg(long)]
-    session: Option<String>,
-    /// Runs that ask a candidate now.
-    #[arg(long)]
-    candidate: Option<String>,
+    #[command(flatten)]
+    selected: Selected,
     /// Runs that are older, such as 1h.
     #[arg(long, value_name = "DURATION")]
     older_than: Option<String>,
@@ -249,16 +259,9 @@ impl Listed {
 
     fn path(&self) -> String {
         let state = Some(&self.state).filter(|state| *state != "all");
-        let parameters = [
-            ("state", state),
-            ("owner", self.owner.as_ref()),
-            ("session", self.session.as_ref()),
-            ("candidate", self.candidate.as_ref()),
-            ("reason", self.reason.as_ref()),
-        ];
-        let given = parameters
-            .into_iter()
-            .filter_map(|(key, value)| Some((key, value?)));
+        let own = [("state", state), ("reason", self.reason.as_ref())];
+        let parameters = own.into_iter().chain(self.selected.keys());
+        let given = parameters.filter_map(|(key, value)| Some((key, value?)));
         let given: String = given
             .map(|(key, value)| format!("&{key}={}", encoded(value)))
             .collect();
@@ -286,13 +289,8 @@ impl Abort {
             });
         }
         let mut body = json!({ "dry_run": !self.yes });
-        let texts = [
-            ("owner", &self.owner),
-            ("session", &self.session),
-            ("candidate", &self.candidate),
-            ("older_than", &self.older_than),
-        ];
-        for (key, value) in texts {
+        let older_than = [("older_than", self.older_than.as_ref())];
+        for (key, value) in older_than.into_iter().chain(self.selected.keys()) {
             if let Some(value) = value {
                 body[key] = json!(value);
             }

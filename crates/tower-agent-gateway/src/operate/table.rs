@@ -19,8 +19,9 @@ impl Table {
         Self { rows: vec![head] }
     }
 
-    fn push<const N: usize>(&mut self, row: [String; N]) {
-        self.rows.push(row.map(|text| plain(&text)).to_vec());
+    fn push(&mut self, row: impl IntoIterator<Item = String>) {
+        let row = row.into_iter().map(|text| plain(&text));
+        self.rows.push(row.collect());
     }
 
     pub(super) fn write(&self, out: &mut dyn Write) -> io::Result<()> {
@@ -125,10 +126,9 @@ pub(super) fn runs(runs: &[Value]) -> Table {
         "LEFT",
     ];
     let is_of_many = runs.iter().any(|run| !run["replica"].is_null());
-    let mut table = Table::new(if is_of_many { &[] } else { &head });
-    if is_of_many {
-        table = Table::new(&[&head[..], &["GATEWAY"]].concat());
-    }
+    let gateway = is_of_many.then_some("GATEWAY");
+    let head: Vec<_> = head.into_iter().chain(gateway).collect();
+    let mut table = Table::new(&head);
     for run in runs {
         let row = [
             text(&run["run"]),
@@ -142,13 +142,8 @@ pub(super) fn runs(runs: &[Value]) -> Table {
             time(&run["elapsed_ms"]),
             time(&run["time_left_ms"]),
         ];
-        match is_of_many {
-            false => table.push(row),
-            true => {
-                let [a, b, c, d, e, f, g, h, i, j] = row;
-                table.push([a, b, c, d, e, f, g, h, i, j, text(&run["replica"])]);
-            }
-        }
+        let gateway = is_of_many.then(|| text(&run["replica"]));
+        table.push(row.into_iter().chain(gateway));
     }
     table
 }

@@ -480,18 +480,25 @@ fn the_command_line_says_how_many_before_it_ends_them_and_keeps_new_ones_out() {
     });
 }
 
+/// A gateway whose runs pause after so many turns, which wait for so long.
+async fn pausing(turns: u32, wait: &str) -> (Upstream, Gateway) {
+    let run = format!("max_turns = {turns}\nat_cap = \"pause\"\npause_wait = \"{wait}\"");
+    start(&format!("{KEYS}[run]\n{run}"), &["m"]).await
+}
+
+/// A turn of the run `r`.
+async fn ask_in_r(gateway: &Gateway) -> Answer {
+    let request = gateway.post(CHAT, chat("ok")).bearer_auth("sk-one");
+    request.header("x-run-id", "r").ask().await
+}
+
 /// A run that has used up its turns waits for the operator, and goes on in the same run.
 /// covers: H12
 #[test]
 fn a_run_at_its_cap_is_extended_while_its_turn_waits() {
     run(async {
-        let settings =
-            format!("{KEYS}[run]\nmax_turns = 2\nat_cap = \"pause\"\npause_wait = \"30s\"");
-        let (upstream, gateway) = start(&settings, &["m"]).await;
-        let ask = || {
-            let request = gateway.post(CHAT, chat("ok")).bearer_auth("sk-one");
-            request.header("x-run-id", "r").ask()
-        };
+        let (upstream, gateway) = pausing(2, "30s").await;
+        let ask = || ask_in_r(&gateway);
         for _ in 0..2 {
             assert_eq!(ask().await.status, 200);
         }
@@ -535,13 +542,8 @@ fn a_run_at_its_cap_is_extended_while_its_turn_waits() {
 #[test]
 fn a_run_that_is_paused_by_hand_refuses_turns_until_it_is_resumed() {
     run(async {
-        let settings =
-            format!("{KEYS}[run]\nmax_turns = 9\nat_cap = \"pause\"\npause_wait = \"100ms\"");
-        let (upstream, gateway) = start(&settings, &["m"]).await;
-        let ask = || {
-            let request = gateway.post(CHAT, chat("ok")).bearer_auth("sk-one");
-            request.header("x-run-id", "r").ask()
-        };
+        let (upstream, gateway) = pausing(9, "100ms").await;
+        let ask = || ask_in_r(&gateway);
         assert_eq!(ask().await.status, 200);
         let paused = send(&gateway, Method::POST, "/runs/r/pause", "").await;
         assert_eq!(paused.json(), json!({"paused": true}));
