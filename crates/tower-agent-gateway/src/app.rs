@@ -15,7 +15,7 @@ use tower_agent::{BoxError, Watchdog};
 
 use crate::{
     config::{Config, ServerLimits},
-    routes::{self, Answering, Watched},
+    routes::{self, AnsweringTask, Watched},
     runs::Runs,
     stacks::{Gateway, Stacks, watchdog_client},
 };
@@ -97,7 +97,7 @@ impl App {
         }
         let mut watched = Watched::new(config, runs);
         let answers = routes::answers(&watched);
-        watched.answering = answers.map(|answers| Answering::new(spawn_background(answers)));
+        watched.answering = answers.map(|answers| AnsweringTask::new(spawn_background(answers)));
         let gateway = Gateway::new(stacks(config, &watched)?, &watched.registry);
         let watchdog = watchdog_client::watchdog(config, &watched.registry)?.map(watch);
         let router = routes::routes(gateway.clone(), watched.clone(), config);

@@ -6,7 +6,7 @@ use super::Run;
 use crate::run::{
     limit_kind::{LimitHit, LimitKind},
     reason::TerminalReason,
-    report::{AtCap, Hold, RunCap, RunNotice, RunPause, Terminated},
+    report::{CapWords, Hold, RunCap, RunNotice, RunPause, Terminated},
     state::{HeldBy, NodeState, PausedAtCap},
     tree::{Node, NodeKind},
 };
@@ -200,7 +200,7 @@ impl Node<NodeState> {
         });
         if is_new {
             self.wake_near();
-            let message = format!("it is paused {}", AtCap(passed));
+            let message = format!("it is paused {}", CapWords(passed));
             let cap = RunCap::of(passed);
             self.publish(&RunNotice::Paused { cap, message }, false);
             self.forget_pauses_if_over(now);

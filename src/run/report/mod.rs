@@ -30,4 +30,4 @@ pub(crate) use self::{
     summary::{Hooks, OnEnd, ReportedUsage},
 };
 
-pub(in crate::run) use self::{paused::AtCap, span::SpanSlot};
+pub(in crate::run) use self::{paused::CapWords, span::SpanSlot};

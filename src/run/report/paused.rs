@@ -104,7 +104,7 @@ impl fmt::Display for RunPaused {
             "the run is paused"
         })?;
         match self.hold.limit {
-            Some(limit) => write!(f, " {}; its operator was asked", AtCap(limit)),
+            Some(limit) => write!(f, " {}; its operator was asked", CapWords(limit)),
             None => f.write_str(" by its operator"),
         }
     }
@@ -113,9 +113,9 @@ impl fmt::Display for RunPaused {
 impl Error for RunPaused {}
 
 /// Writes the cap behind the words "the run is paused".
-pub(in crate::run) struct AtCap(pub(in crate::run) LimitHit);
+pub(in crate::run) struct CapWords(pub(in crate::run) LimitHit);
 
-impl fmt::Display for AtCap {
+impl fmt::Display for CapWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0.measure {
             LimitKind::Turns(1) => f.write_str("at its cap of 1 turn"),

@@ -6,7 +6,7 @@ use tower_agent::{
     config::{Amount, BoundedCount, ConfigError, KeyPart},
 };
 
-type Runs = Option<BoundedCount<0, 1_000_000>>;
+type RunCount = Option<BoundedCount<0, 1_000_000>>;
 type Turns = Option<BoundedCount<0, 1_000_000_000>>;
 type Tokens = Option<BoundedCount<0, { u32::MAX }>>;
 
@@ -17,7 +17,7 @@ macro_rules! caps_table {
         #[derive(Clone, Debug, Default, Deserialize)]
         #[serde(deny_unknown_fields, default, expecting = "a table")]
         pub(super) struct CapsTable {
-            max_open_runs: Runs,
+            max_open_runs: RunCount,
             $($turns: Turns, $output: Tokens, $total: Tokens, $cost: Option<Amount>,)*
             count_cached_input: Option<bool>,
         }
@@ -28,7 +28,7 @@ macro_rules! caps_table {
         pub(super) struct AuthTable {
             pub(super) keys_env: String,
             pub(super) timezone: Option<String>,
-            max_open_runs: Runs,
+            max_open_runs: RunCount,
             $($turns: Turns, $output: Tokens, $total: Tokens, $cost: Option<Amount>,)*
             count_cached_input: Option<bool>,
         }
@@ -71,8 +71,8 @@ macro_rules! caps_table {
                 }
             }
 
-            fn windows(&self) -> [(Window, Caps); 4] {
-                [$((Window::$of, Caps {
+            fn windows(&self) -> [(BudgetWindow, Caps); 4] {
+                [$((BudgetWindow::$of, Caps {
                     turns: self.$turns,
                     output: self.$output,
                     total: self.$total,
@@ -92,7 +92,7 @@ caps_table! {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Window {
+enum BudgetWindow {
     Hour,
     Day,
     Week,
@@ -130,7 +130,7 @@ impl CapsTable {
         let caps = self.over(all);
         let counts_cached = caps.count_cached_input == Some(true);
         let has_total =
-            |(_, caps): (Window, Caps)| caps.total.and_then(BoundedCount::limit).is_some();
+            |(_, caps): (BudgetWindow, Caps)| caps.total.and_then(BoundedCount::limit).is_some();
         if self.count_cached_input == Some(true) && !caps.windows().into_iter().any(has_total) {
             wrong(
                 "count_cached_input",
@@ -148,19 +148,19 @@ impl CapsTable {
                 .max_cost(caps.cost.and_then(Amount::limit))
                 .count_cached_input(counts_cached);
             resolved = match window {
-                Window::Hour => resolved.tokens_per_hour(tokens),
-                Window::Day => resolved.tokens_per_day(tokens),
-                Window::Week => resolved.tokens_per_week(tokens),
-                Window::Month => resolved.tokens_per_month(tokens),
+                BudgetWindow::Hour => resolved.tokens_per_hour(tokens),
+                BudgetWindow::Day => resolved.tokens_per_day(tokens),
+                BudgetWindow::Week => resolved.tokens_per_week(tokens),
+                BudgetWindow::Month => resolved.tokens_per_month(tokens),
             };
             let Some(turns) = caps.turns.and_then(BoundedCount::limit) else {
                 continue;
             };
             resolved = match window {
-                Window::Hour => resolved.turns_per_hour(turns),
-                Window::Day => resolved.turns_per_day(turns),
-                Window::Week => resolved.turns_per_week(turns),
-                Window::Month => resolved.turns_per_month(turns),
+                BudgetWindow::Hour => resolved.turns_per_hour(turns),
+                BudgetWindow::Day => resolved.turns_per_day(turns),
+                BudgetWindow::Week => resolved.turns_per_week(turns),
+                BudgetWindow::Month => resolved.turns_per_month(turns),
             };
         }
         resolved
@@ -177,6 +177,6 @@ impl CapsTable {
                     .any(|cap| cap.and_then(BoundedCount::limit).is_some())
         };
         let mut windows = self.windows().into_iter();
-        windows.any(|(window, caps)| window != Window::Hour && is_set(&caps))
+        windows.any(|(window, caps)| window != BudgetWindow::Hour && is_set(&caps))
     }
 }

@@ -18,11 +18,11 @@ const OF_RUN: usize = 32;
 const RUNS: usize = RunRegistry::ENDED;
 
 #[derive(Debug, Default)]
-pub(super) struct AttemptsOfLate(Mutex<Runs>);
+pub(super) struct AttemptsOfLate(Mutex<AttemptsByRun>);
 
 #[derive(Debug, Default)]
-struct Runs {
-    by_run: HashMap<Key, VecDeque<Attempt>>,
+struct AttemptsByRun {
+    by_run: HashMap<Key, VecDeque<RunAttempt>>,
     /// The runs in the order of their first attempts.
     order: VecDeque<Key>,
 }
@@ -30,7 +30,7 @@ struct Runs {
 type Key = (Option<Owner>, RunId);
 
 #[derive(Debug)]
-struct Attempt {
+struct RunAttempt {
     tried: Tried,
     ended: SystemTime,
 }
@@ -38,7 +38,7 @@ struct Attempt {
 impl AttemptsOfLate {
     pub(super) fn note(&self, tried: &Tried, now: SystemTime) {
         let key = (tried.owner, tried.run.clone());
-        let attempt = Attempt {
+        let attempt = RunAttempt {
             tried: tried.clone(),
             ended: now,
         };
@@ -61,11 +61,11 @@ impl AttemptsOfLate {
     pub(super) fn of(&self, owner: Owner, run: &RunId) -> Vec<Value> {
         let runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let attempts = runs.by_run.get(&(Some(owner), run.clone()));
-        attempts.map_or_else(Vec::new, |all| all.iter().map(Attempt::shown).collect())
+        attempts.map_or_else(Vec::new, |all| all.iter().map(RunAttempt::shown).collect())
     }
 }
 
-impl Attempt {
+impl RunAttempt {
     /// The attempt as JSON. The upstream's message is for the operator: it may name hosts.
     fn shown(&self) -> Value {
         let tried = &self.tried;

@@ -16,10 +16,10 @@ const LATE: Duration = Duration::from_secs(300);
 const MOST: usize = 4096;
 
 #[derive(Debug, Default)]
-pub(super) struct Candidates(Mutex<HashMap<Arc<str>, VecDeque<Attempt>>>);
+pub(super) struct Candidates(Mutex<HashMap<Arc<str>, VecDeque<CandidateAttempt>>>);
 
 #[derive(Debug)]
-struct Attempt {
+struct CandidateAttempt {
     at: SystemTime,
     served_after: Option<Duration>,
     class: Option<&'static str>,
@@ -40,7 +40,7 @@ impl Candidates {
         let Some(candidate) = &tried.candidate else {
             return;
         };
-        let attempt = Attempt {
+        let attempt = CandidateAttempt {
             at: now,
             served_after: tried.served_after,
             class: tried.class.map(|class| class.as_str()),
@@ -56,9 +56,10 @@ impl Candidates {
 
     pub(super) fn of_late(&self, now: SystemTime) -> Vec<(Arc<str>, CandidateOfLate)> {
         let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_one = |(name, attempts): (&Arc<str>, &mut VecDeque<Attempt>)| {
-            let is_old =
-                |attempt: &Attempt| now.duration_since(attempt.at).is_ok_and(|ago| ago > LATE);
+        let of_one = |(name, attempts): (&Arc<str>, &mut VecDeque<CandidateAttempt>)| {
+            let is_old = |attempt: &CandidateAttempt| {
+                now.duration_since(attempt.at).is_ok_and(|ago| ago > LATE)
+            };
             while attempts.front().is_some_and(is_old) {
                 attempts.pop_front();
             }
@@ -71,7 +72,7 @@ impl Candidates {
 }
 
 impl CandidateOfLate {
-    fn of(attempts: &VecDeque<Attempt>) -> Self {
+    fn of(attempts: &VecDeque<CandidateAttempt>) -> Self {
         let mut times: Vec<_> = attempts.iter().filter_map(|it| it.served_after).collect();
         times.sort_unstable();
         let median = times.get(times.len() / 2);

@@ -26,10 +26,10 @@ use self::{
 
 /// The journal of a gateway; clones are the same.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Journal(Arc<Entries>);
+pub(crate) struct Journal(Arc<JournalState>);
 
 #[derive(Debug, Default)]
-struct Entries {
+struct JournalState {
     attempts: AttemptsOfLate,
     candidates: Candidates,
     ends: Ends,

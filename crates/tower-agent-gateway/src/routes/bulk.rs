@@ -16,7 +16,7 @@ use super::{
     Watched,
     replicas::Reached,
     runs::{Refusal, bad},
-    selection::{RunState, Selection},
+    selection::{RunPhase, Selection},
 };
 
 /// The body. A key that is unknown, and a body without a key, are errors: a typo never means all.
@@ -95,7 +95,7 @@ impl AbortRequest {
             .map_err(|error| format!("older_than: not a duration such as \"1h\": {error}"))?;
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         Ok(Selection {
-            state: Some(RunState::Open),
+            state: Some(RunPhase::Open),
             owner: self
                 .owner
                 .as_deref()

@@ -70,12 +70,12 @@ pub(crate) struct Watched {
     /// The candidates of the configuration.
     candidates: Arc<[String]>,
     /// The task that answers those.
-    pub(crate) answering: Option<Answering>,
+    pub(crate) answering: Option<AnsweringTask>,
 }
 
 /// A task that ends with the last clone of this.
 #[derive(Clone, Debug)]
-pub(crate) struct Answering {
+pub(crate) struct AnsweringTask {
     _task: Arc<AbortOnDrop>,
 }
 
@@ -88,7 +88,7 @@ impl Drop for AbortOnDrop {
     }
 }
 
-impl Answering {
+impl AnsweringTask {
     pub(crate) fn new(task: JoinHandle<()>) -> Self {
         let _task = Arc::new(AbortOnDrop(task));
         Self { _task }

@@ -11,7 +11,7 @@ use tower_agent::{RunRegistry, registry::RunCursor};
 use super::{
     names::OwnerNames,
     replicas::Positions,
-    selection::{RunOrder, RunState, Selection},
+    selection::{RunOrder, RunPhase, Selection},
 };
 
 /// The default number of runs on a page.
@@ -27,7 +27,7 @@ const MAX_WAIT: Duration = Duration::from_secs(600);
 #[derive(Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct PageQuery {
-    pub(super) state: Option<RunState>,
+    pub(super) state: Option<RunPhase>,
     /// The name of a key, or what the library prints of an owner.
     pub(super) owner: Option<String>,
     pub(super) session: Option<String>,
@@ -38,7 +38,7 @@ pub(super) struct PageQuery {
     pub(super) limit: usize,
     #[serde(deserialize_with = "cursor")]
     pub(super) after: Option<PageStart>,
-    pub(super) replicas: Option<Replicas>,
+    pub(super) replicas: Option<AnswerScope>,
 }
 
 impl PageQuery {
@@ -68,13 +68,13 @@ pub(super) enum PageStart {
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct EventsQuery {
-    pub(super) replicas: Option<Replicas>,
+    pub(super) replicas: Option<AnswerScope>,
 }
 
 /// The gateways that an answer covers, if not this one alone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum Replicas {
+pub(super) enum AnswerScope {
     All,
 }
 
@@ -159,7 +159,7 @@ mod tests {
     fn a_page_is_read() {
         let after = || Some(PageStart::Own("17".parse().unwrap()));
         let of_all = || Some(PageStart::All("a-1~17~b-2~0".parse().unwrap()));
-        let all = Some(Replicas::All);
+        let all = Some(AnswerScope::All);
         for (query, limit, after, replicas) in [
             ("", 100, None, None),
             ("limit=1", 1, None, None),
@@ -183,7 +183,7 @@ mod tests {
         let page = read::<PageQuery>(query).unwrap();
         assert_eq!(page.sort, RunOrder::Silent);
         let wanted = Selection {
-            state: Some(RunState::Open),
+            state: Some(RunPhase::Open),
             owner: Some("coder".to_owned()),
             session: Some("s".to_owned()),
             candidate: Some("m".to_owned()),

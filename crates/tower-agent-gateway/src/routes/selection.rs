@@ -9,7 +9,7 @@ use tower_agent::RunSnapshot;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Selection {
-    pub(crate) state: Option<RunState>,
+    pub(crate) state: Option<RunPhase>,
     /// The owner as the library prints it, which is the same at all gateways.
     pub(crate) owner: Option<String>,
     pub(crate) session: Option<String>,
@@ -21,7 +21,7 @@ pub(crate) struct Selection {
 /// Whether a run is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(crate) enum RunState {
+pub(crate) enum RunPhase {
     Open,
     Ended,
 }
@@ -29,8 +29,8 @@ pub(crate) enum RunState {
 impl Selection {
     pub(crate) fn fits(&self, run: &RunSnapshot) -> bool {
         let state = match run.reason {
-            None => RunState::Open,
-            Some(_) => RunState::Ended,
+            None => RunPhase::Open,
+            Some(_) => RunPhase::Ended,
         };
         let is = |wanted: &Option<String>, given: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| given == Some(wanted))

@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{EventFeed, name_of, number};
 use crate::routes::replicas::{
-    Asked, ControlAnswer, ControlQuestion, EventsAnswer, OtherGateways, Positions, Reached,
-    at_replica,
+    ControlAnswer, ControlQuestion, EventsAnswer, OtherGateways, Positions, Reached,
+    ReplicaAnswers, at_replica,
 };
 
 /// How often the others are asked.
@@ -32,7 +32,7 @@ pub(super) struct Relayed {
 }
 
 /// What one of the streams has for the other's positions.
-enum Item {
+enum StreamStep {
     /// An event of the gateway of this id, with its number.
     Event {
         gateway: String,
@@ -63,8 +63,8 @@ pub(super) async fn stream(
     relay.ask().await;
 
     let name = relay.own.clone();
-    let begins = Item::Begins(gateway.clone(), from);
-    let own = own.map(move |event| Item::Event {
+    let begins = StreamStep::Begins(gateway.clone(), from);
+    let own = own.map(move |event| StreamStep::Event {
         gateway: gateway.clone(),
         number: number(&event),
         name: name_of(&event).to_owned(),
@@ -83,18 +83,18 @@ pub(super) async fn stream(
     items.filter_map(move |item| ready(relayed(item, &mut positions)))
 }
 
-fn relayed(item: Item, positions: &mut Positions) -> Option<Relayed> {
+fn relayed(item: StreamStep, positions: &mut Positions) -> Option<Relayed> {
     match item {
-        Item::Begins(gateway, position) => {
+        StreamStep::Begins(gateway, position) => {
             positions.set(&gateway, position);
             None
         }
-        Item::Covers(data) => Some(Relayed {
+        StreamStep::Covers(data) => Some(Relayed {
             id: None,
             name: "replicas".into(),
             data,
         }),
-        Item::Event {
+        StreamStep::Event {
             gateway,
             number,
             name,
@@ -121,7 +121,7 @@ struct Relay {
     asked: Instant,
     /// Whether some gateway has more events.
     has_more: bool,
-    items: VecDeque<Item>,
+    items: VecDeque<StreamStep>,
     covers: Option<Reached>,
 }
 
@@ -140,7 +140,7 @@ impl Relay {
         }
     }
 
-    async fn next(&mut self) -> Item {
+    async fn next(&mut self) -> StreamStep {
         loop {
             if let Some(item) = self.items.pop_front() {
                 return item;
@@ -169,12 +169,12 @@ impl Relay {
         self.hear(asked);
     }
 
-    fn hear(&mut self, asked: Asked<EventsAnswer>) {
+    fn hear(&mut self, asked: ReplicaAnswers<EventsAnswer>) {
         self.own = asked.own;
         if self.covers.as_ref() != Some(&asked.reached) {
             let mut covers = json!({ "event": "replicas" });
             asked.reached.tell_operator(&mut covers);
-            self.items.push_back(Item::Covers(covers));
+            self.items.push_back(StreamStep::Covers(covers));
             self.covers = Some(asked.reached);
         }
         self.has_more = false;
@@ -190,13 +190,14 @@ impl Relay {
                     .first()
                     .map_or(events.position, |it| it.number - 1);
                 let begins = first.saturating_sub(events.lost);
-                self.items.push_back(Item::Begins(gateway.clone(), begins));
+                self.items
+                    .push_back(StreamStep::Begins(gateway.clone(), begins));
             }
             self.positions.set(&gateway, events.position);
             self.has_more |= events.more;
             if events.lost > 0 {
                 let lost = json!({ "event": "lost", "events": events.lost });
-                self.items.push_back(Item::Event {
+                self.items.push_back(StreamStep::Event {
                     gateway: gateway.clone(),
                     number: None,
                     name: "lost".into(),
@@ -205,7 +206,7 @@ impl Relay {
             }
             for event in events.events {
                 let data = |data: &RawValue| serde_json::from_str(data.get()).unwrap_or_default();
-                self.items.push_back(Item::Event {
+                self.items.push_back(StreamStep::Event {
                     gateway: gateway.clone(),
                     number: Some(event.number),
                     name: event.name,

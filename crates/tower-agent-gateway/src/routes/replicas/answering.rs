@@ -1,6 +1,6 @@
 //! What this gateway answers others, from its own runs.
 
-use std::sync::Arc;
+use std::{iter, sync::Arc};
 
 use axum::http::StatusCode;
 use serde::Serialize;
@@ -8,7 +8,11 @@ use serde_json::{
     Value, json,
     value::{RawValue, to_raw_value},
 };
-use tower_agent::{Run, RunId, RunRegistry, RunSnapshot, registry::RunCursor, run::RunCompletion};
+use tower_agent::{
+    Run, RunId, RunRegistry, RunSnapshot,
+    registry::{RunCursor, RunPlace},
+    run::RunCompletion,
+};
 
 use super::question::{
     CompletionAnswer, ControlAnswer, ControlQuestion, FoundRun, OwnerDigest, PageAnswer, PageRow,
@@ -27,7 +31,7 @@ const MAX_BYTES: usize = 3 * 1024 * 1024;
 
 /// What the answers come from.
 #[derive(Debug)]
-struct Answering {
+struct Answerer {
     registry: RunRegistry,
     events: EventFeed,
     /// The id of this gateway in the store.
@@ -38,7 +42,7 @@ struct Answering {
 /// `[replicas]`.
 pub(crate) fn answers(watched: &Watched) -> Option<impl Future<Output = ()> + Send + 'static> {
     let store = &watched.peers.as_ref()?.store;
-    let answering = Arc::new(Answering {
+    let answering = Arc::new(Answerer {
         registry: watched.registry.clone(),
         events: watched.events.clone(),
         id: store.replica_id().to_owned(),
@@ -49,7 +53,7 @@ pub(crate) fn answers(watched: &Watched) -> Option<impl Future<Output = ()> + Se
     }))
 }
 
-impl Answering {
+impl Answerer {
     fn answer(&self, question: &str) -> String {
         let answer = read(question).and_then(|question| self.carry_out(question));
         write(answer.unwrap_or(ControlAnswer::Unknown))
@@ -119,57 +123,65 @@ pub(crate) fn page_of(
 ) -> PageAnswer {
     let limit = limit.clamp(1, MAX_PAGE);
     let is_sorted = sort != RunOrder::Started;
-    let number = |cursor: RunCursor| cursor.to_string().parse().unwrap_or(0);
-    let mut after: Option<RunCursor> = after.and_then(|after| after.to_string().parse().ok());
-    let (mut start, mut rows, mut bytes, mut more) = (None, Vec::new(), 0, false);
-    let least = if is_sorted || *wanted != Selection::default() {
-        MAX_PAGE
-    } else {
-        limit
+    let size = match !is_sorted && *wanted == Selection::default() {
+        // One run more than the page holds shows whether more follow.
+        true => limit + 1,
+        false => MAX_PAGE,
     };
-    'pages: loop {
-        let page = registry.page(after, least);
+    let number = |cursor: RunCursor| cursor.to_string().parse().unwrap_or(0);
+    let after = after.and_then(|after| after.to_string().parse().ok());
+    let (mut start, mut next) = (None, Some(after));
+    let pages = iter::from_fn(|| {
+        let page = registry.page(next.take()?, size);
         start.get_or_insert(page.start);
-        for (run, place) in page.runs.iter().zip(&page.places) {
-            if !wanted.fits(run) {
-                continue;
-            }
-            if !is_sorted && rows.len() == limit {
-                more = true;
-                break 'pages;
-            }
-            let row = PageRow {
-                position: number(place.cursor),
-                age_us: u64::try_from(place.age.as_micros()).unwrap_or(u64::MAX),
-                key: sort.key(run),
-                run: show(run),
-            };
-            bytes += row.run.get().len();
-            if !is_sorted && bytes > MAX_BYTES && !rows.is_empty() {
-                more = true;
-                break 'pages;
-            }
-            rows.push(row);
+        next = page.next.map(Some);
+        Some(page)
+    });
+    let found = pages.flat_map(|page| page.runs.into_iter().zip(page.places));
+    let found = found.filter(|(run, _)| wanted.fits(run));
+    let row = |(run, place): (RunSnapshot, RunPlace)| PageRow {
+        position: number(place.cursor),
+        age_us: u64::try_from(place.age.as_micros()).unwrap_or(u64::MAX),
+        key: sort.key(&run),
+        run: show(&run),
+    };
+    let (rows, more) = match is_sorted {
+        false => newest(found.map(row), limit),
+        true => {
+            let first = first(found, sort, limit);
+            (first.into_iter().map(row).collect(), false)
         }
-        let is_full = !is_sorted && rows.len() == limit && *wanted == Selection::default();
-        match page.next {
-            Some(_) if is_full => {
-                more = true;
-                break;
-            }
-            Some(next) => after = Some(next),
-            None => break,
-        }
-    }
-    if is_sorted {
-        rows.sort_by(|one, other| one.key.before(&other.key));
-        rows.truncate(limit);
-    }
+    };
     PageAnswer {
         more,
         start: start.map_or(0, number),
         rows,
     }
+}
+
+/// The first rows of all that fit on a page, and whether more follow.
+fn newest(all: impl Iterator<Item = PageRow>, limit: usize) -> (Vec<PageRow>, bool) {
+    let (mut rows, mut bytes) = (Vec::new(), 0);
+    for row in all {
+        bytes += row.run.get().len();
+        if rows.len() == limit || (bytes > MAX_BYTES && !rows.is_empty()) {
+            return (rows, true);
+        }
+        rows.push(row);
+    }
+    (rows, false)
+}
+
+/// The first `limit` runs in this order.
+fn first(
+    all: impl Iterator<Item = (RunSnapshot, RunPlace)>,
+    sort: RunOrder,
+    limit: usize,
+) -> Vec<(RunSnapshot, RunPlace)> {
+    let mut keyed: Vec<_> = all.map(|it| (sort.key(&it.0), it)).collect();
+    keyed.sort_by(|(one, _), (other, _)| one.before(other));
+    keyed.truncate(limit);
+    keyed.into_iter().map(|(_, it)| it).collect()
 }
 
 /// A run as other gateways get it: without what was said in it, which never goes into the store.

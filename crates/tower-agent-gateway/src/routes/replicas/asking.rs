@@ -41,16 +41,16 @@ pub(crate) enum Reached {
 
 /// The answers of the others that answered.
 #[derive(Debug)]
-pub(crate) struct Asked<A> {
+pub(crate) struct ReplicaAnswers<A> {
     /// The name of this gateway among them.
     pub(crate) own: String,
-    pub(crate) answers: Vec<Answer<A>>,
+    pub(crate) answers: Vec<ReplicaAnswer<A>>,
     pub(crate) reached: Reached,
 }
 
 /// The answer of a gateway.
 #[derive(Debug)]
-pub(crate) struct Answer<A> {
+pub(crate) struct ReplicaAnswer<A> {
     /// The name of the gateway.
     pub(crate) replica: String,
     /// Its id in the store.
@@ -85,10 +85,10 @@ impl OtherGateways {
         &self,
         question: &ControlQuestion,
         is_it: impl Fn(ControlAnswer) -> Option<A>,
-    ) -> Asked<A> {
+    ) -> ReplicaAnswers<A> {
         let asked = self.0.store.ask_replicas(&write(question), WAIT).await;
         let Ok(asked) = asked else {
-            return Asked {
+            return ReplicaAnswers {
                 own: self.0.store.replica().to_owned(),
                 answers: Vec::new(),
                 reached: Reached::Lost,
@@ -98,7 +98,7 @@ impl OtherGateways {
         for answer in asked.answers {
             let (replica, id) = (answer.replica, answer.id);
             match answer.text.and_then(|text| read(&text)).and_then(&is_it) {
-                Some(answer) => answers.push(Answer {
+                Some(answer) => answers.push(ReplicaAnswer {
                     replica,
                     id,
                     answer,
@@ -107,7 +107,7 @@ impl OtherGateways {
             }
         }
         missing.sort_unstable();
-        Asked {
+        ReplicaAnswers {
             own: asked.asked_by,
             reached: Reached::Gateways {
                 replicas: 1 + answers.len(),
@@ -130,7 +130,7 @@ impl OtherGateways {
         };
         let asked = self.ask(&question, is_it).await;
         let mut of_owners: BTreeMap<OwnerDigest, (String, FoundRun)> = BTreeMap::new();
-        for Answer {
+        for ReplicaAnswer {
             replica, answer, ..
         } in asked.answers
         {

@@ -14,7 +14,7 @@ mod question;
 pub(crate) use self::answering::answers;
 pub(super) use self::{
     answering::{Completion, completion, page_of, raw, without_texts},
-    asking::{Asked, OtherGateways, Reached, at_replica},
+    asking::{OtherGateways, Reached, ReplicaAnswers, at_replica},
     pages::{Page, merge, merge_sorted},
     positions::Positions,
     question::{ControlAnswer, ControlQuestion, EventsAnswer, RelayedEvent},

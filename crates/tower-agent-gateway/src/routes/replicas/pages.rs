@@ -30,12 +30,12 @@ pub(crate) fn merge(
     limit: usize,
 ) -> (Vec<Value>, Option<Positions>) {
     let mut next = after.clone();
-    let mut sources: Vec<_> = pages.into_iter().map(Source::new).collect();
+    let mut sources: Vec<_> = pages.into_iter().map(PageSource::new).collect();
     for source in &sources {
         next.set(&source.id, source.start);
     }
     let mut merged = Vec::new();
-    while merged.len() < limit && !sources.iter().any(Source::is_cut) {
+    while merged.len() < limit && !sources.iter().any(PageSource::is_cut) {
         let heads = sources.iter().enumerate();
         let heads =
             heads.filter_map(|(at, source)| Some((source.rows.as_slice().first()?.age_us, at)));
@@ -52,7 +52,7 @@ pub(crate) fn merge(
         // What is opened there from now on is on no page of this list.
         next.set(&source.id, END);
     }
-    let has_more = !sources.iter().all(Source::is_done);
+    let has_more = !sources.iter().all(PageSource::is_done);
     (merged, has_more.then_some(next))
 }
 
@@ -79,7 +79,7 @@ pub(crate) fn merge_sorted(pages: Vec<Page>, limit: usize) -> Vec<Value> {
 const END: u64 = 0;
 
 /// A page that is being merged.
-struct Source {
+struct PageSource {
     replica: String,
     id: String,
     start: u64,
@@ -87,7 +87,7 @@ struct Source {
     rows: std::vec::IntoIter<PageRow>,
 }
 
-impl Source {
+impl PageSource {
     fn new(page: Page) -> Self {
         let Page { replica, id, page } = page;
         Self {
