@@ -4,6 +4,7 @@
     python3 benches/load.py                  # builds, then 5 pairs of 4 s for each mode
     python3 benches/load.py --pairs 3 --seconds 2 --mode unary
     python3 benches/load.py --peers          # beside two other gateways: see `peers.py`
+    python3 benches/load.py --store          # with turns that a store counts, beside the same without
     python3 benches/load.py --strace         # system calls per request instead of times
 
 All of it runs on this machine, over loopback: an upstream that answers at once, the servers,
@@ -12,6 +13,10 @@ its records go to pipes that are read. For each mode (`unary`: a JSON answer of 
 `stream`: 50 chat events, each written alone) the script prints requests per second, the median
 latency, and the server's processor time per request (`utime` and `stime` of /proc/PID/stat).
 Before, each server must return the upstream's answer; a peer that does not is left out.
+
+With `--store` each request is a turn of one of 1,000 runs under a cap, so that it pays the one question that a
+request asks: `store` is a gateway with `[replicas]` on a `redis-server` of this machine, `gateway` the same
+without it. These figures are only printed.
 
 Ratios are medians over the pairs. On a machine with other work compare the processor times;
 requests per second then measure that work as well. `cost.py` reads the figures from
@@ -45,6 +50,26 @@ CONFIG = """preset = "recommended"
 [[candidates]]
 model = "m"
 base_url = "http://{upstream}/v1"
+"""
+
+CAPPED = """
+[run]
+max_turns = 1000000
+"""
+
+REPLICAS = """
+[replicas]
+url_env = "LOAD_REDIS_URL"
+secret_env = "LOAD_REPLICA_SECRET"
+"""
+
+# A request of the next of 1,000 runs.
+OF_RUNS = """local sent = 0
+function request()
+  sent = sent + 1
+  wrk.headers["x-run-id"] = "load-" .. sent % 1000
+  return wrk.format()
+end
 """
 
 BODY = '{"model":"m","stream":%s,"messages":[{"role":"user","content":"What does the fox jump over? Answer in one sentence."}]}'
@@ -249,6 +274,22 @@ def add_peers(servers, target, folder):
             servers.pop(peer.name).stop()
 
 
+def add_store(servers, config, program, folder):
+    """Starts a `redis-server`, and a gateway of this configuration on it."""
+    port = free_port()
+    servers["redis"] = Server(["redis-server", "--port", str(port), "--save", "", "--dir", str(folder)],
+                              f"127.0.0.1:{port}")
+    path = folder / "store.toml"
+    path.write_text(config + REPLICAS)
+    env = {"LOAD_REDIS_URL": f"redis://127.0.0.1:{port}", "LOAD_REPLICA_SECRET": os.urandom(16).hex()}
+    for _ in range(50):
+        ready = subprocess.run(["redis-cli", "-p", str(port), "ping"], capture_output=True)
+        if ready.stdout.strip() == b"PONG":
+            break
+        time.sleep(0.1)
+    servers["store"] = Server([*program, "--config", str(path)], env=env)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--mode", choices=MODES, action="append")
@@ -256,10 +297,12 @@ def main():
     parser.add_argument("--seconds", type=int, default=4)
     parser.add_argument("--connections", type=int, default=32)
     parser.add_argument("--peers", action="store_true", help="measure other gateways as well")
+    parser.add_argument("--store", action="store_true",
+                        help="measure a gateway whose turns a store counts as well")
     parser.add_argument("--strace", action="store_true", help="count system calls instead")
     parser.add_argument("--no-build", action="store_true", help="use what is built already")
     args = parser.parse_args()
-    for tool in ["wrk"] + ["strace"] * args.strace:
+    for tool in ["wrk"] + ["strace"] * args.strace + ["redis-server", "redis-cli"] * args.store:
         if not shutil.which(tool):
             sys.exit(f"{tool} is missing: apt-get install {tool}")
     if not args.no_build:
@@ -274,19 +317,22 @@ def main():
             ours = str(built / "examples/load")
             servers["upstream"] = upstream = Server([ours, "upstream"])
             servers["passthrough"] = Server([ours, "passthrough", upstream.address])
+            text = CONFIG.format(upstream=upstream.address) + CAPPED * args.store
             config = folder / "gateway.toml"
-            config.write_text(CONFIG.format(upstream=upstream.address))
-            servers["gateway"] = Server([str(built / "tower-agent-gateway"), "--config",
-                                         str(config), "--listen", "127.0.0.1:0"])
-            for name in ("passthrough", "gateway"):
+            config.write_text(text)
+            program = [str(built / "tower-agent-gateway"), "--listen", "127.0.0.1:0"]
+            servers["gateway"] = Server([*program, "--config", str(config)])
+            if args.store:
+                add_store(servers, text, program, folder)
+            for name in servers.keys() - {"upstream", "redis"}:
                 if why := check(servers[name], upstream):
                     sys.exit(f"the {name} fails its check: {why}")
             if args.peers:
                 add_peers(servers, target, folder)
-            names = [name for name in servers if name != "upstream"]
+            names = [name for name in servers if name not in ("upstream", "redis")]
             for mode in args.mode or MODES:
                 script = folder / f"{mode}.lua"
-                script.write_text(SCRIPT % (BODY % MODES[mode]))
+                script.write_text(SCRIPT % (BODY % MODES[mode]) + OF_RUNS * args.store)
                 for name in names:
                     load(servers[name], script, 1, args.connections)
                 if args.strace:
@@ -303,7 +349,8 @@ def main():
                           for name in order}
                     rounds.append({name: of[name] for name in names})
                 report(mode, rounds)
-                write(target / "cost/load.json", mode, rounds)
+                if not args.store:
+                    write(target / "cost/load.json", mode, rounds)
         finally:
             for server in servers.values():
                 server.stop()
