@@ -104,6 +104,9 @@ async fn turns_that_were_taken_without_the_store_count_as_soon_as_it_is_back() {
     assert_eq!(statuses, [200, 422]);
 }
 
+/// A counter that the store had lost was made anew from the lower count of whichever process came first.
+///
+/// `BerriAI/litellm#34238`
 #[tokio::test]
 async fn an_empty_store_gives_no_turn_that_another_replica_was_heard_to_have_taken() {
     let Some((server, proxy, one, two)) = pair(Settings::turns(5), healthy()).await else {
@@ -126,6 +129,9 @@ async fn an_empty_store_gives_no_turn_that_another_replica_was_heard_to_have_tak
     assert_eq!(one.ask("r").await.status, 422);
 }
 
+/// Each of several processes added what it knew to a counter that the store had lost.
+///
+/// `BerriAI/litellm#28247`
 #[tokio::test]
 async fn what_each_part_tells_an_empty_store_counts_once() {
     let Some((server, proxy, one, two)) = pair(Settings::turns(9), healthy()).await else {
@@ -150,6 +156,9 @@ async fn what_each_part_tells_an_empty_store_counts_once() {
     assert_eq!(served, 4);
 }
 
+/// A reader that came back began with what was new, and never got what was sent while it was away.
+///
+/// `Azure/azure-functions-redis-extension#126`
 #[tokio::test]
 async fn an_abort_reaches_a_run_that_only_a_replica_without_the_store_knows() {
     let Some((_server, proxy, one, two)) = pair(Settings::default(), endless()).await else {

@@ -20,7 +20,8 @@ impl Sentinels {
         if !has("redis-sentinel") {
             return None;
         }
-        let master = Server::start(&[])?;
+        // By default a master waits 5 s for other replicas before it sends what it has.
+        let master = Server::start(&["--repl-diskless-sync-delay", "0"])?;
         let port = master.port.to_string();
         let second = Server::start(&["--replicaof", "127.0.0.1", &port])?;
         replicates(&second).await;
