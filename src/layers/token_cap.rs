@@ -136,6 +136,8 @@
 //! let layer = TokenCapLayer::new(TokenCaps::new().max_cost(2.0)).ask_at(0.8);
 //! ```
 
+use std::task::{Context, Poll};
+
 use bytes::Bytes;
 use http::{Extensions, Request};
 use tower_layer::Layer;
@@ -294,17 +296,17 @@ impl LayerHooks for Capping {
 struct HeldRequest(Option<RunTokenCaps>);
 
 impl AdmitsHeld for HeldRequest {
-    fn admit(&self, found: &Run, _: &mut Extensions, ticket: u64) -> Result<(), TurnRefused> {
-        match &self.0 {
+    fn poll_admit(
+        &mut self,
+        found: &Run,
+        _: &mut Extensions,
+        ticket: u64,
+        _: &mut Context<'_>,
+    ) -> Poll<Result<(), TurnRefused>> {
+        Poll::Ready(match &self.0 {
             Some(caps) => found.tokens().admit(caps, Some(ticket)),
-            None => {
-                found.check()?;
-                match found.holds_turn(HeldBy::TokenCap, Some(ticket)) {
-                    Some(hold) => Err(TurnRefused::Held(hold)),
-                    None => Ok(()),
-                }
-            }
-        }
+            None => found.still_held(HeldBy::TokenCap, ticket),
+        })
     }
 
     fn give_up(&self, found: &Run, extensions: &Extensions) {

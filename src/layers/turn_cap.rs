@@ -131,6 +131,7 @@
 use std::{
     fmt,
     sync::{Arc, atomic::AtomicU32},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -141,7 +142,7 @@ use tower_service::Service;
 use crate::{
     attempt::generates,
     registry::AskedRun,
-    run::{HeldBy, PauseAtCap, Run, TurnLimit, TurnRefused},
+    run::{HeldBy, PauseAtCap, Run, TurnLimit, TurnQuestion, TurnRefused, TurnUnderWay},
     supervise::{
         AdmitsHeld, Claim, HeldFuture, HoldingService, HoldsCalls, LayerHooks, LayerSettings,
         SupervisedBody, SupervisedFuture,
@@ -364,12 +365,14 @@ fn admit(
     cap: TurnLimit,
     extensions: &mut Extensions,
     ticket: Option<u64>,
+    asked: Option<TurnUnderWay>,
 ) -> Result<(), TurnRefused> {
     let run = found.run().node().number();
     let number = AtomicU32::new(known_number(extensions, run));
     let is_shared = found.node().shared().is_some();
-    let asked = is_shared.then(|| extensions.remove::<AskedRun>());
-    let asked = asked.flatten().and_then(|asked| asked.take_turn());
+    let of_request = is_shared.then(|| extensions.remove::<AskedRun>());
+    let of_request = of_request.flatten();
+    let asked = asked.or_else(|| of_request?.take_turn());
     let taken = cap.take_turn(found, &number, asked, ticket);
     if is_shared {
         found.close_as_deferred();
@@ -398,17 +401,33 @@ pub(super) fn give_turn_back(found: &Run, extensions: &Extensions) {
 }
 
 /// Admits a held turn under its cap.
+///
+/// What the turn asked for was given back while it waits, so a store is asked again before it goes on.
 #[derive(Debug)]
-struct HeldTurn(TurnLimit);
+struct HeldTurn {
+    cap: TurnLimit,
+    question: Option<TurnQuestion>,
+}
 
 impl AdmitsHeld for HeldTurn {
-    fn admit(
-        &self,
+    fn poll_admit(
+        &mut self,
         found: &Run,
         extensions: &mut Extensions,
         ticket: u64,
-    ) -> Result<(), TurnRefused> {
-        admit(found, self.0, extensions, Some(ticket))
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TurnRefused>> {
+        if self.question.is_none() && found.node().shared().is_some() {
+            if let Err(refused) = found.still_held(HeldBy::TurnCap, ticket) {
+                return Poll::Ready(Err(refused));
+            }
+            self.question = found.ask_for_turn(self.cap);
+        }
+        if let Some(question) = &mut self.question {
+            ready!(question.poll(cx));
+        }
+        let asked = self.question.take().map(TurnQuestion::into_turn);
+        Poll::Ready(admit(found, self.cap, extensions, Some(ticket), asked))
     }
 }
 
@@ -427,7 +446,7 @@ impl HoldsCalls for Arc<TurnCapLayer> {
         };
         let entry = Claim::of(&mut request);
         let found = entry.run.clone();
-        let admitted = admit(&found, cap, request.extensions_mut(), None);
+        let admitted = admit(&found, cap, request.extensions_mut(), None, None);
         let is_held = matches!(admitted, Err(TurnRefused::Held(_)));
         if let Err(TurnRefused::Ended(end)) = admitted {
             if !found.node().is_over() {
@@ -447,7 +466,10 @@ impl HoldsCalls for Arc<TurnCapLayer> {
         SupervisedFuture::new(entry, settings, request, |request| {
             if is_held {
                 let wait = cap.pause.unwrap_or_default().wait;
-                let admits = HeldTurn(cap);
+                let admits = HeldTurn {
+                    cap,
+                    question: None,
+                };
                 return HeldFuture::held(service, request, found, HeldBy::TurnCap, admits, wait);
             }
             HeldFuture::called(service.call(request))

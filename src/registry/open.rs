@@ -172,6 +172,10 @@ impl RunRegistry {
         });
         if let Some(asked) = asked {
             run.run_state().rare().share(&asked.part);
+            run.node().adjust_to(&asked.adjusted);
+            if asked.adjusted.suspended && enrolled.is_some() {
+                run.suspend_as_told();
+            }
         }
         if let (Some(_), Finder::Program) = (enrolled, finder) {
             run.spans().trace_run(None);

@@ -64,7 +64,7 @@ pub use self::{
     limit_kind::TokenMeasure,
     limits::{
         ErrorAllowance, ErrorCounts, ErrorKey, LoopPattern, LoopVerdict, PauseAtCap, Price,
-        ProgressNotices, RunExtension, ShadowReport, TokenCaps, TokensSpent,
+        ProgressNotices, RunAdjustments, RunExtension, ShadowReport, TokenCaps, TokensSpent,
     },
     reason::{CustomReason, ReasonClass, TerminalReason, UnknownReason},
     report::{
@@ -84,7 +84,8 @@ pub(crate) use self::{
     limit_kind::{CapWindow, LimitHit, LimitKind, TokenLimit},
     limits::{
         LoopLimits, PartLink, Raised, RunTokenCaps, SharedRun, Spending, TokenAccount, TokenMeter,
-        ToolArguments, TurnLimit, TurnNeeded, TurnUnderWay, WorkingNotices,
+        ToolArguments, TurnLimit, TurnNeeded, TurnQuestion, TurnUnderWay, TurnsAnswered,
+        TurnsFuture, WorkingNotices,
     },
     poll_scope::{PollScope, Role, TaskGuard},
     report::{OnEnd, is_traced},

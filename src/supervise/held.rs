@@ -72,17 +72,15 @@ where
 
 /// What admits a held call.
 pub(crate) trait AdmitsHeld: Debug + Send + Sync {
-    /// Admits the call of the node `found`, if nothing holds it any more. `ticket` is its place.
-    #[allow(
-        clippy::result_large_err,
-        reason = "the cold path, and the type of every layer"
-    )]
-    fn admit(
-        &self,
+    /// Admits the call of the node `found`, if nothing holds it any more. `ticket` is its place. Pending
+    /// while a store is asked.
+    fn poll_admit(
+        &mut self,
         found: &Run,
         extensions: &mut Extensions,
         ticket: u64,
-    ) -> Result<(), TurnRefused>;
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<(), TurnRefused>>;
 
     /// Gives back what the call has taken, because it is refused or dropped.
     fn give_up(&self, _found: &Run, _extensions: &Extensions) {}
@@ -114,7 +112,8 @@ impl HeldPlace {
         // wake the task.
         let run = self.found.nearest();
         run.wait(&mut self.waiter, cx.waker(), false);
-        let hold = match self.admits.admit(&self.found, extensions, self.ticket) {
+        let admits = &mut self.admits;
+        let hold = match ready!(admits.poll_admit(&self.found, extensions, self.ticket, cx)) {
             Ok(()) => return Poll::Ready(Ok(())),
             Err(TurnRefused::Ended(end)) => return Poll::Ready(Err(end.into())),
             Err(TurnRefused::Held(hold)) => hold,

@@ -100,7 +100,7 @@ impl Between {
                 "2 nothing after the end",
                 // While its service is busy, no layer inside sees the request.
                 "2 no more turns than the cap",
-                "2 nothing of either request after the end of the run",
+                "2 nothing of any request after the end of the run",
                 // A pump reads on what the worker has still to call.
                 "2 nothing starts after the reader left",
                 // It calls for an attempt that is over, when the next one has begun.
@@ -112,7 +112,7 @@ impl Between {
                 "1 it is over before anybody knows it",
                 "1 it is the earliest cause",
                 "2 no upstream call starts under what is over",
-                "2 nothing of either request after the end of the run",
+                "2 nothing of any request after the end of the run",
                 "2 nothing after the end",
                 "3 upstream is dropped at once",
                 "5 no failure is served while a candidate is left",
@@ -172,7 +172,7 @@ impl Between {
                 "2 no more turns than the cap",
                 "2 no upstream call starts at the end of its time",
                 "2 nothing after the end",
-                "2 nothing of either request after the end of the run",
+                "2 nothing of any request after the end of the run",
                 // It repeats in the drain of a pump, too.
                 "2 nothing starts after the reader left",
                 "3 upstream is dropped at once",

@@ -13,6 +13,7 @@ use tower_agent::{
     RetryBudget, RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer, StopPhraseLayer,
     TerminalResponseLayer, TokenCapLayer, TokenCaps, TurnCapLayer,
     attempt::{Count, Jitter},
+    run::PauseAtCap,
 };
 
 use crate::tests::stacks::{
@@ -120,6 +121,18 @@ pub(crate) fn stack(
         true => boxed(layer.layer(stack)),
         false => stack,
     }
+}
+
+/// The first of these layers that caps turns.
+pub(crate) fn turn_cap(kinds: &[Kind]) -> Option<TurnCapLayer> {
+    kinds.iter().find_map(|kind| match *kind {
+        Kind::TurnCap(turns) => Some(TurnCapLayer::new(turns)),
+        Kind::PausingTurnCap { turns, wait, limit } => {
+            let pause = PauseAtCap::new().wait(ticks(wait)).limit(ticks(limit));
+            Some(TurnCapLayer::new(turns).pause(pause))
+        }
+        _ => None,
+    })
 }
 
 fn writing(asked: KeepAlive) -> TerminalResponseLayer {
@@ -241,7 +254,10 @@ fn supervising(
         }
         Kind::Disconnect(scope) => boxed(ClientDisconnectLayer::new().scope(scope).layer(inner)),
         Kind::Pump(drain) => boxed(PumpLayer::new().drain(drain.map(ticks)).layer(inner)),
-        Kind::TurnCap(turns) => boxed(TurnCapLayer::new(turns).layer(inner)),
+        Kind::TurnCap(_) | Kind::PausingTurnCap { .. } => {
+            let layer = turn_cap(std::slice::from_ref(kind));
+            boxed(layer.unwrap().layer(inner))
+        }
         Kind::TokenCap(tokens) => {
             let caps = TokenCaps::new().max_output_tokens(tokens);
             boxed(TokenCapLayer::new(caps).layer(inner))

@@ -311,6 +311,7 @@ pub(crate) fn plans() -> impl Strategy<Value = Plan> {
                     pause,
                     tool: None,
                     check: None,
+                    visits: None,
                     actions,
                     heals,
                     announces,

@@ -26,10 +26,10 @@ use crate::tests::stacks::{
 };
 
 pub(crate) const HALF: Duration = Duration::from_millis(500);
-const QUARTER: Duration = Duration::from_millis(250);
+pub(crate) const QUARTER: Duration = Duration::from_millis(250);
 
 /// The longest that any reader waits for a frame.
-const FOR_EVER: Duration = Duration::from_millis(PATIENCE * 1000 + 250);
+pub(crate) const FOR_EVER: Duration = Duration::from_millis(PATIENCE * 1000 + 250);
 
 pub(crate) const fn ticks(ticks: u64) -> Duration {
     Duration::from_secs(ticks)
@@ -55,10 +55,14 @@ pub(crate) fn two(plan: &Plan) -> Story {
         let service = stack(plan, &trace, &registry, &budget);
         let run = Run::open();
         trace.know(run.clone());
-        let leaves = plan.reader.leaves.map(|leave| leave.patience.unwrap_or(0));
-        let patience = leaves.map_or(FOR_EVER, |ticks_| ticks(ticks_) + QUARTER);
-        let first = read_all(plan, &trace, &service, &run, patience);
-        let second = read_all(plan, &trace, &service, &run, FOR_EVER);
+        let patience = first_patience(plan);
+        let asked = || {
+            let mut request = request(plan);
+            request.extensions_mut().insert(run.clone());
+            request
+        };
+        let first = read_all(&trace, &service, asked(), patience);
+        let second = read_all(&trace, &service, asked(), FOR_EVER);
         let ends = async {
             if let Some((at, _)) = plan.action {
                 sleep(ticks(at) + HALF).await;
@@ -79,14 +83,24 @@ pub(crate) fn two(plan: &Plan) -> Story {
             observed: false,
             summaries: trace.take_summaries(),
             turns: vec![],
+            elsewhere: vec![],
         }
     })
 }
 
+/// How long the first of several readers waits for its answer.
+pub(crate) fn first_patience(plan: &Plan) -> Duration {
+    let leaves = plan.reader.leaves.map(|leave| leave.patience.unwrap_or(0));
+    leaves.map_or(FOR_EVER, |patience| ticks(patience) + QUARTER)
+}
+
 /// A request of the run, and all that its reader gets.
-async fn read_all(plan: &Plan, trace: &Trace, service: &Boxed, run: &Run, patience: Duration) {
-    let mut request = request(plan);
-    request.extensions_mut().insert(run.clone());
+pub(crate) async fn read_all(
+    trace: &Trace,
+    service: &Boxed,
+    request: Request<ReplayBody>,
+    patience: Duration,
+) {
     let reads = timeout(patience, async {
         let answer = match service.clone().oneshot(request).await {
             Ok(answer) => answer,
@@ -111,7 +125,7 @@ async fn read_all(plan: &Plan, trace: &Trace, service: &Boxed, run: &Run, patien
     }
 }
 
-fn runtime() -> tokio::runtime::Runtime {
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
     // The waits before repeats are drawn from it.
     fastrand::seed(0);
     tokio::runtime::Builder::new_current_thread()
@@ -300,6 +314,7 @@ async fn play(plan: &Plan, reader: &Reader) -> Story {
         observed,
         summaries: trace.take_summaries(),
         turns: vec![],
+        elsewhere: vec![],
     };
     // A reader who left at once may have reached no layer that knows the run.
     let named = registry.find(&"r".parse().unwrap());
@@ -313,7 +328,7 @@ async fn play(plan: &Plan, reader: &Reader) -> Story {
     story
 }
 
-fn request(plan: &Plan) -> Request<ReplayBody> {
+pub(crate) fn request(plan: &Plan) -> Request<ReplayBody> {
     let body = script::ask(plan, &model(plan.model));
     let mut request = Request::post("/v1/chat/completions");
     if plan.named {
@@ -328,14 +343,14 @@ fn request(plan: &Plan) -> Request<ReplayBody> {
     request.body(body.into()).unwrap()
 }
 
-async fn settle_at_once() {
+pub(crate) async fn settle_at_once() {
     for _ in 0..8 {
         tokio::task::yield_now().await;
     }
 }
 
 /// Whatever goes on without its reader has the time for it.
-async fn settle(plan: &Plan, trace: &Trace) {
+pub(crate) async fn settle(plan: &Plan, trace: &Trace) {
     settle_at_once().await;
     if plan.drains() > 0 {
         sleep(ticks(plan.drains())).await;

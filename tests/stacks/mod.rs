@@ -27,6 +27,7 @@ mod script;
 mod sights;
 mod trace;
 mod upstream;
+mod visits;
 
 use std::{collections::BTreeMap, panic::AssertUnwindSafe};
 
@@ -126,7 +127,7 @@ fn random_stacks_with_two_requests_of_a_run_in_one_task_keep_every_promise() {
         plans: || cases::plans_with_between(0..3),
         play: drive::two,
         sights: |_, _| vec![],
-        judge: oracles::of_two,
+        judge: |plan, story| oracles::of_several(plan, &story.entries),
         name: "random_stacks_with_two",
         outcomes: "two",
     };
@@ -147,6 +148,26 @@ fn random_stacks_with_caps_on_tokens_and_owners_keep_every_promise() {
     let ends = suite.check(cases).ends;
     let capped = ends.get("token_cap_reached").copied().unwrap_or_default();
     assert!(cases < 1000 || capped > 10, "{ends:?}");
+}
+
+#[test]
+fn random_stacks_with_an_operator_and_a_second_replica_keep_every_promise() {
+    let suite = Suite {
+        plans: visits::plans,
+        play: visits::play,
+        judge: visits::judge,
+        sights: visits::sights,
+        name: "random_stacks_with_an_operator",
+        outcomes: "visits",
+    };
+    let cases = number("STACKS_CASES", 2_500);
+    let sights = suite.check(cases).sights;
+    for sight in visits::SIGHTS.iter().filter(|_| cases >= 1000) {
+        assert!(
+            sights.contains_key(sight),
+            "nowhere was {sight}: {sights:?}"
+        );
+    }
 }
 
 #[test]

@@ -6,6 +6,7 @@ use tower_agent::{ResetOn, Scope};
 use crate::tests::stacks::{
     between::Between,
     outside::{Check, Tool},
+    visits::Visits,
 };
 
 /// How many ticks, and a quarter, the most patient reader waits for a frame.
@@ -37,6 +38,8 @@ pub(crate) struct Plan {
     pub(crate) pause: Option<(u64, u64)>,
     pub(crate) tool: Option<Tool>,
     pub(crate) check: Option<Check>,
+    /// Several requests of the run at once, in place of one.
+    pub(crate) visits: Option<Visits>,
     /// How often the history of the request shows the same action.
     pub(crate) actions: u32,
     /// Until when the upstream refuses connections.
@@ -110,6 +113,12 @@ pub(crate) enum Kind {
     /// How long it reads on alone.
     Pump(Option<u64>),
     TurnCap(u32),
+    /// A run waits at its cap in place of its end: each turn for some ticks, the run for more.
+    PausingTurnCap {
+        turns: u32,
+        wait: u64,
+        limit: u64,
+    },
     /// Output tokens of a run.
     TokenCap(u32),
     OwnerCap {

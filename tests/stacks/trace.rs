@@ -51,6 +51,10 @@ pub(crate) enum Event {
     Spread,
     /// The tool is over: by itself, or by the end of this node.
     ToolOver(Option<NodeKind>),
+    /// A call is of the request with this number, of several.
+    Visited(usize),
+    /// The operation with this number succeeded; the run has had so many turns.
+    Operated(usize, u32),
     /// An observer saw the end of the run, or of the call.
     Noticed(Node, TerminalReason),
     /// Everything is gone: what is in flight, in the run and in the registry,
@@ -255,6 +259,8 @@ pub(crate) struct Story {
     pub(crate) summaries: Vec<Summarised>,
     /// The requests of the same run that followed.
     pub(crate) turns: Vec<Turn>,
+    /// What happened at the other replica.
+    pub(crate) elsewhere: Vec<Entry>,
 }
 
 /// One more request of the run.
@@ -339,7 +345,7 @@ impl Story {
                 digest = (digest ^ u32::from(byte)).wrapping_mul(0x0100_0193);
             }
         };
-        for Entry { at, event, reasons } in &self.entries {
+        for Entry { at, event, reasons } in self.entries.iter().chain(&self.elsewhere) {
             if !matches!(event, Event::Asked | Event::Pending(_) | Event::Busy) {
                 add(format!("{at:?} {event:?} {reasons:?}"));
             }
@@ -369,6 +375,10 @@ impl fmt::Display for Story {
         }
         for turn in &self.turns {
             writeln!(f, "then {turn:?}")?;
+        }
+        for Entry { at, event, reasons } in &self.elsewhere {
+            let at = at.as_secs_f64();
+            writeln!(f, "elsewhere {at:6.2} {event:?} {reasons:?}")?;
         }
         Ok(())
     }

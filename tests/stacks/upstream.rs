@@ -20,6 +20,7 @@ use crate::tests::stacks::{
     plan::{Head, Plan},
     script::{self, Step, steps},
     trace::{Asked, Event, Given, Trace},
+    visits::VISIT,
 };
 
 /// Where all calls of a plan arrive.
@@ -88,6 +89,10 @@ impl Service<Request<ReplayBody>> for PlannedUpstream {
         if let Some(run) = request.extensions().get::<Run>() {
             let asked = asked(&self.plan, &self.trace, &request, run);
             play.call = self.trace.start(asked, run.clone());
+            if let Some(visit) = request.headers().get(VISIT) {
+                let visit = visit.to_str().unwrap().parse().unwrap();
+                self.trace.push(Event::Visited(visit));
+            }
         }
         let (status, again) = match self.plan.behaviour(call).head_is {
             Head::Status(status, again) => (status, again),

@@ -74,7 +74,7 @@
 //!
 //! | key below `ta1:{00}` to `ta1:{15}` | type | what |
 //! |---|---|---|
-//! | `:run:<owner>:<id>` | hash | the run: its incarnation, opening, session, parent, end, and the turns of each part |
+//! | `:run:<owner>:<id>` | hash | the run: its incarnation, opening, session, parent, end, what was added to its limits, whether it is suspended, and the turns of each part |
 //! | `:ses:<owner>:<session>` | sorted set | the live runs of a session |
 //! | `:id:<id>`, `:sid:<session>` | set | the owners that have runs of an id, or in a session |
 //! | `:cand:<owner>:<session>` | hash | the candidates of a session, for as long as a live run is kept |

@@ -37,6 +37,7 @@ impl QueuedNews {
     fn run(&self) -> Option<&RunKey> {
         match &self.news {
             RunNews::Ended { run, .. }
+            | RunNews::Adjusted { run, .. }
             | RunNews::GaveBack { run, .. }
             | RunNews::Left { run, .. }
             | RunNews::Reopened { run } => Some(run),

@@ -14,7 +14,7 @@ use crate::{
     options::RedisOptions,
     questions::{OtherReplicas, UNNAMED},
     queue::QueuedNews,
-    wire::{encode_end, encode_spent},
+    wire::{encode_added, encode_end, encode_spent},
 };
 
 pub(crate) struct Scripts {
@@ -23,6 +23,7 @@ pub(crate) struct Scripts {
     ask: (Script, &'static str),
     ended: (Script, &'static str),
     spent: (Script, &'static str),
+    adjusted: (Script, &'static str),
     owner: (Script, &'static str),
     gave_back: (Script, &'static str),
     left: (Script, &'static str),
@@ -42,6 +43,7 @@ pub(crate) static SCRIPTS: LazyLock<Scripts> = LazyLock::new(|| {
         ask: script(include_str!("scripts/ask.lua")),
         ended: script(include_str!("scripts/ended.lua")),
         spent: script(include_str!("scripts/spent.lua")),
+        adjusted: script(include_str!("scripts/adjusted.lua")),
         owner: script(include_str!("scripts/owner.lua")),
         gave_back: script(include_str!("scripts/gave_back.lua")),
         left: script(include_str!("scripts/left.lua")),
@@ -64,6 +66,7 @@ pub(crate) async fn load(connection: &mut MultiplexedConnection) -> RedisResult<
         &all.ask,
         &all.ended,
         &all.spent,
+        &all.adjusted,
         &all.owner,
         &all.gave_back,
         &all.left,
@@ -188,7 +191,8 @@ impl Commands {
             .arg(hex(question.run.owner))
             .arg(of_turns(|turns| turns.number.to_string()))
             .arg(of_turns(|turns| turns.taken.to_string()))
-            .arg(known.map_or(0, |known| known.elsewhere));
+            .arg(known.map_or(0, |known| known.elsewhere))
+            .arg(of_turns(|turns| turns.added.to_string()));
         cmd
     }
 
@@ -308,6 +312,17 @@ impl Commands {
                     .arg(incarnation.map_or_else(String::new, |it| it.to_string()))
                     .arg(encode_spent(spent))
                     .arg(self.ttl_ms.to_string());
+                cmd
+            }
+            RunNews::Adjusted {
+                run: adjusted_run,
+                incarnation,
+                adjusted,
+            } => {
+                let mut cmd = run(&SCRIPTS.adjusted, &[&self.keys.run(adjusted_run)]);
+                cmd.arg(incarnation.map_or_else(String::new, |it| it.to_string()))
+                    .arg(encode_added(adjusted).split(' ').collect::<Vec<_>>())
+                    .arg(u8::from(adjusted.suspended));
                 cmd
             }
             RunNews::Counted(counts) => self.count(counts, [None; 2], [None; 3]),

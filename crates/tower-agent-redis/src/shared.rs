@@ -38,7 +38,7 @@ use crate::{
     queue::{NewsQueue, QueuedNews},
     scripts::{self, Commands},
     unsaid::{Pushed, UnsaidSpending},
-    wire::{decode_end, decode_owner, decode_spent},
+    wire::{decode_added, decode_end, decode_owner, decode_spent},
 };
 
 /// The longest that a question waits whose caller does not limit it.
@@ -299,11 +299,13 @@ impl Shared {
         question: &RunQuestion,
         answer: RedisResult<Value>,
     ) -> Result<(Recalled, Option<RunId>), About> {
-        type Answer = (String, i64, String, i64, i64, String, String, String, u8);
+        type Told = (String, i64, String, i64, i64, String, String, String, u8);
+        type Answer = (Told, String, u8);
         let key = || self.commands.keys.run(&question.run);
         let answer = answer.and_then(|answer| Ok(from_redis_value::<Answer>(answer)?));
         let answer = answer.map_err(|error| About(key(), Trouble::of(&error)))?;
-        let (incarnation, age, end, granted, elsewhere, parent, damage, spent, held) = answer;
+        let (told, added, suspended) = answer;
+        let (incarnation, age, end, granted, elsewhere, parent, damage, spent, held) = told;
         if !damage.is_empty() {
             self.log_damage(&damage, "it is of another type");
         }
@@ -317,6 +319,8 @@ impl Shared {
         if end.is_empty() {
             let spent = decode_spent(&spent).ok_or_else(|| damaged(key(), "s:"))?;
             recalled.spent_elsewhere = spent;
+            recalled.adjusted = decode_added(&added).ok_or_else(|| damaged(key(), "ext"))?;
+            recalled.adjusted.suspended = suspended == 1;
         } else {
             let end = decode_end(&end).ok_or_else(|| damaged(key(), "end"))?;
             recalled.end = Some(end);

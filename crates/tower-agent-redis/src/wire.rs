@@ -11,7 +11,7 @@ use tower_agent::{
         AbortTarget, Heard, OwnerElsewhere, OwnerPeriod, PeriodElsewhere, RunEnd, RunKey,
         TokenCapReached,
     },
-    run::{TokenMeasure, TokensSpent},
+    run::{RunAdjustments, TokenMeasure, TokensSpent},
 };
 
 use crate::keys::{TAGS, owner_of};
@@ -77,6 +77,32 @@ pub(crate) fn decode_spent(text: &str) -> Option<TokensSpent> {
     let cost = texts.next()?.parse().ok();
     spent.cost = cost.filter(|cost: &f64| cost.is_finite() && *cost >= 0.0)?;
     texts.next().is_none().then_some(spent)
+}
+
+/// What was added to the limits of a run: turns, output and total tokens, the cost, and the time in
+/// microseconds, by spaces.
+pub(crate) fn encode_added(adjusted: &RunAdjustments) -> String {
+    let micros = u64::try_from(adjusted.time.as_micros()).unwrap_or(u64::MAX);
+    format!(
+        "{} {} {} {:.12} {micros}",
+        adjusted.turns, adjusted.output_tokens, adjusted.total_tokens, adjusted.cost
+    )
+}
+
+/// What [`encode_added`] or a script wrote; `None` for any other text. An empty one is of nothing.
+pub(crate) fn decode_added(text: &str) -> Option<RunAdjustments> {
+    let mut adjusted = RunAdjustments::default();
+    if text.is_empty() {
+        return Some(adjusted);
+    }
+    let mut texts = text.split(' ');
+    adjusted.turns = texts.next()?.parse().ok()?;
+    adjusted.output_tokens = texts.next()?.parse().ok()?;
+    adjusted.total_tokens = texts.next()?.parse().ok()?;
+    let cost = texts.next()?.parse().ok();
+    adjusted.cost = cost.filter(|cost: &f64| cost.is_finite() && *cost >= 0.0)?;
+    adjusted.time = Duration::from_micros(texts.next()?.parse().ok()?);
+    texts.next().is_none().then_some(adjusted)
 }
 
 /// What the other replicas have counted for an owner, as the script answers.
@@ -289,6 +315,29 @@ mod tests {
             "1 2 3 4 5 6 7",
         ] {
             assert_eq!(decode_spent(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn what_was_added_comes_back_as_it_was() {
+        let mut added = RunAdjustments::default();
+        assert_eq!(decode_added(""), Some(added));
+        assert_eq!(decode_added(&encode_added(&added)), Some(added));
+        added.turns = u32::MAX;
+        added.output_tokens = 3_000_000_000_000;
+        added.total_tokens = 2;
+        added.cost = 0.1;
+        added.time = Duration::from_secs(3600);
+        assert_eq!(decode_added(&encode_added(&added)), Some(added));
+        for text in [
+            "1",
+            "1 2 3 4",
+            "1 2 3 -4 5",
+            "1 2 3 inf 5",
+            "-1 2 3 4 5",
+            "1 2 3 4 5 6",
+        ] {
+            assert_eq!(decode_added(text), None, "{text}");
         }
     }
 

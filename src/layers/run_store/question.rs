@@ -16,7 +16,7 @@ use crate::{
             TurnsAsked,
         },
     },
-    run::{ReasonClass, Run, RunId, SharedRun, TerminalReason, TurnUnderWay},
+    run::{ReasonClass, Run, RunAdjustments, RunId, SharedRun, TerminalReason, TurnUnderWay},
 };
 
 /// The one question of a request.
@@ -124,11 +124,9 @@ impl RunStoreLayer {
             Some(turns) => turns.cap_for(request),
             None => (None, request),
         };
-        let extended = |cap| {
-            held.as_ref()
-                .map_or(cap, |run| run.node().extended_turns(cap))
-        };
-        let cap = cap.map(extended);
+        let held_node = held.as_ref().map(|run| run.node());
+        let added = held_node.map_or(0, |node| node.added_turns());
+        let cap = cap.map(|cap| held_node.map_or(cap, |node| node.extended_turns(cap)));
         let part = registry.part(&run);
         let part = part.filter(|part| {
             // What has ended elsewhere is heard, once the store knows the part.
@@ -145,7 +143,7 @@ impl RunStoreLayer {
         };
         let (turns, turn) = cap
             .map(|cap| {
-                let (needed, turn) = part.begin_turn(cap);
+                let (needed, turn) = part.begin_turn(cap, added);
                 (TurnsAsked::from(needed), turn)
             })
             .unzip();
@@ -191,6 +189,7 @@ impl RunAsk {
         refuses: bool,
     ) -> Result<AskedRun, BoxError> {
         let (mut age, mut was_open) = (Duration::ZERO, false);
+        let mut adjusted = RunAdjustments::default();
         match answer {
             Ok(recalled) => {
                 if let Some(end) = recalled.end {
@@ -208,6 +207,7 @@ impl RunAsk {
                     self.part.learn_turns(turns.number, granted, elsewhere);
                 }
                 self.part.learn_spent(recalled.spent_elsewhere);
+                adjusted = recalled.adjusted;
                 age = recalled.age;
                 was_open = recalled.is_held_elsewhere || !age.is_zero();
             }
@@ -220,7 +220,7 @@ impl RunAsk {
                 }
             }
         }
-        Ok(AskedRun::new(self.part, age, was_open, self.turn))
+        Ok(AskedRun::new(self.part, age, was_open, adjusted, self.turn))
     }
 }
 

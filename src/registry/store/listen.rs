@@ -9,8 +9,8 @@ use super::{
 use crate::{
     registry::{Owner, RunRegistry},
     run::{
-        LimitHit, LimitKind, Node, NodeState, RunId, SharedRun, TerminalReason, TokenLimit,
-        TokensSpent, TurnNeeded,
+        LimitHit, LimitKind, Node, NodeState, RunAdjustments, RunId, SharedRun, TerminalReason,
+        TokenLimit, TokensSpent, TurnNeeded,
     },
 };
 
@@ -276,6 +276,10 @@ impl RunRegistry {
                 part.learn_turns(turns.number, recalled.granted, recalled.turns_elsewhere);
             }
             self.learn_spent(&key, recalled.incarnation, recalled.spent_elsewhere);
+            // A store that had lost the run does not know of it.
+            if recalled.adjusted == RunAdjustments::default() {
+                run.node().tell_adjustments_again();
+            }
         }
     }
 }
@@ -401,6 +405,7 @@ impl From<TurnNeeded> for TurnsAsked {
             taken: needed.taken,
             want: needed.want,
             cap: needed.cap,
+            added: needed.added,
         }
     }
 }

@@ -23,7 +23,7 @@ use super::{
 use crate::{
     lock::Lock,
     registry::RunRegistry,
-    run::{RunId, Spending, TerminalReason, TokensSpent},
+    run::{RunAdjustments, RunId, Spending, TerminalReason, TokensSpent},
 };
 
 /// A store that the registries of one process share, for tests and for several stacks of one
@@ -73,6 +73,7 @@ struct StoredRun {
     parent: Option<RunId>,
     end: Option<RunEnd>,
     ended: Option<Instant>,
+    adjusted: RunAdjustments,
     parts: HashMap<u64, Part>,
 }
 
@@ -348,6 +349,7 @@ impl StoredRuns {
                 parent,
                 end: None,
                 ended: None,
+                adjusted: RunAdjustments::default(),
                 parts: HashMap::new(),
             }
         });
@@ -359,6 +361,7 @@ impl StoredRuns {
                 .unwrap_or(now)
                 .saturating_duration_since(known.opened),
             end: known.end.clone(),
+            adjusted: known.adjusted,
             candidates,
             owner,
             ..Recalled::default()
@@ -371,7 +374,9 @@ impl StoredRuns {
             recalled.is_held_elsewhere = known.others(part).any(|it| !it.has_left);
             let ours = known.parts.entry(part).or_default();
             if let Some(turns) = turns {
-                let left = turns.cap.saturating_sub(recalled.turns_elsewhere);
+                let more = known.adjusted.turns.saturating_sub(turns.added);
+                let cap = turns.cap.saturating_add(more);
+                let left = cap.saturating_sub(recalled.turns_elsewhere);
                 if turns.number > ours.number {
                     ours.number = turns.number;
                     ours.turns = turns.want.min(left).max(turns.taken);
@@ -462,6 +467,18 @@ impl StoredRuns {
                     elsewhere: known.spent_elsewhere(part),
                     run,
                 });
+            }
+            RunNews::Adjusted {
+                run,
+                incarnation,
+                adjusted,
+            } => {
+                if let Some(known) = self.runs.get_mut(&run) {
+                    if incarnation.is_none_or(|ours| ours == known.incarnation) {
+                        known.adjusted = known.adjusted.merged(adjusted);
+                    }
+                }
+                return;
             }
             RunNews::Counted(counts) => {
                 return from.push(Heard::OwnerCounted {
@@ -613,6 +630,7 @@ impl StoredRuns {
             parent: None,
             end: None,
             ended: None,
+            adjusted: RunAdjustments::default(),
             parts: HashMap::new(),
         };
         self.runs.insert(run, known);

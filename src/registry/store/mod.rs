@@ -94,7 +94,7 @@ use std::{error::Error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration
 use tokio::time::Instant;
 
 use super::{Frozen, Owner};
-use crate::run::{RunId, TerminalReason, Terminated, TokenMeasure, TokensSpent};
+use crate::run::{RunAdjustments, RunId, TerminalReason, Terminated, TokenMeasure, TokensSpent};
 
 /// A future of a [`RunStore`].
 pub type StoreFuture<T> = Pin<Box<dyn Future<Output = T> + Send>>;
@@ -249,6 +249,9 @@ pub struct TurnsAsked {
     pub want: u32,
     /// The cap on the turns of all parts together.
     pub cap: u32,
+    /// How much of the cap was [added](RunAdjustments::turns) to this part of the run. The store grants
+    /// what was added elsewhere beyond that, too.
+    pub added: u32,
 }
 
 /// What the replicas know of a run: the answer to a [`RunQuestion`].
@@ -270,6 +273,8 @@ pub struct Recalled {
     pub turns_elsewhere: u32,
     /// What the other parts have spent, as far as they have told.
     pub spent_elsewhere: TokensSpent,
+    /// What was changed about the run.
+    pub adjusted: RunAdjustments,
     /// The candidates that served the question's session last, by the model that it asked for.
     pub candidates: Vec<StickyCandidate>,
     /// Whether another part of the run has not left.
@@ -373,6 +378,15 @@ pub enum RunNews {
         /// What the part has spent since it began. It can be less than before, as what an upstream
         /// states replaces an estimate.
         spent: TokensSpent,
+    },
+    /// A run was extended, suspended or resumed at this replica.
+    Adjusted {
+        /// The run.
+        run: RunKey,
+        /// Which run of this id it is; `None` for the one that the store knows now.
+        incarnation: Option<u64>,
+        /// All that was changed about it there so far. The store [merges](RunAdjustments::merged) it.
+        adjusted: RunAdjustments,
     },
     /// A replica has counted so much for an owner.
     ///

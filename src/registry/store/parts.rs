@@ -6,10 +6,13 @@ use std::{
     time::Duration,
 };
 
-use super::{RunKey, RunNews, RunStore, candidates::CandidateListeners};
+use super::{RunKey, RunNews, RunQuestion, RunStore, StoreLost, candidates::CandidateListeners};
 use crate::{
     lock::Lock,
-    run::{PartLink, SharedRun, TokensSpent, TurnUnderWay},
+    run::{
+        PartLink, RunAdjustments, SharedRun, TokensSpent, TurnNeeded, TurnUnderWay, TurnsAnswered,
+        TurnsFuture,
+    },
 };
 
 /// The store of a registry, and the registry's parts of runs.
@@ -36,12 +39,36 @@ struct StoreLink {
 }
 
 impl PartLink for StoreLink {
+    fn ask(&self, needed: TurnNeeded) -> TurnsFuture {
+        let mut question = RunQuestion::new(self.run.clone(), self.part);
+        question.turns = Some(needed.into());
+        let answer = Arc::clone(&self.store).ask(question);
+        Box::pin(async move {
+            match answer.await {
+                Err(StoreLost) => TurnsAnswered::Lost,
+                Ok(recalled) if recalled.end.is_some() => TurnsAnswered::Ended,
+                Ok(recalled) => TurnsAnswered::Granted {
+                    granted: recalled.granted,
+                    elsewhere: recalled.turns_elsewhere,
+                },
+            }
+        })
+    }
+
     fn spent(&self, incarnation: Option<u64>, spent: TokensSpent) {
         self.store.tell(RunNews::Spent {
             run: self.run.clone(),
             part: self.part,
             incarnation,
             spent,
+        });
+    }
+
+    fn adjusted(&self, incarnation: Option<u64>, adjusted: RunAdjustments) {
+        self.store.tell(RunNews::Adjusted {
+            run: self.run.clone(),
+            incarnation,
+            adjusted,
         });
     }
 
@@ -112,6 +139,8 @@ pub(crate) struct AskedRun {
     pub(crate) age: Duration,
     /// Whether the run was open before this request: at another replica, or at one that has stopped.
     pub(crate) was_open: bool,
+    /// What was changed about the run elsewhere.
+    pub(crate) adjusted: RunAdjustments,
     turn: Arc<Lock<Option<TurnUnderWay>>>,
 }
 
@@ -120,6 +149,7 @@ impl AskedRun {
         part: Arc<SharedRun>,
         age: Duration,
         was_open: bool,
+        adjusted: RunAdjustments,
         turn: Option<TurnUnderWay>,
     ) -> Self {
         let turn = Arc::new(Lock::new(turn));
@@ -127,6 +157,7 @@ impl AskedRun {
             part,
             age,
             was_open,
+            adjusted,
             turn,
         }
     }

@@ -1,7 +1,12 @@
 //! Raises the limits of a run that goes on.
 
 use super::Run;
-use crate::run::{limits::RunExtension, report::Terminated, state::NodeState, tree::Node};
+use crate::run::{
+    limits::{Raised, RunAdjustments, RunExtension},
+    report::Terminated,
+    state::NodeState,
+    tree::Node,
+};
 
 impl Run {
     /// Raises the limits of the nearest run by so much: for an operator, as often as need be.
@@ -13,8 +18,9 @@ impl Run {
     /// run's owner stay, and so do deadlines that a caller announced. A run that is
     /// [paused](crate::run::PauseAtCap) at a cap goes on if it may now do more.
     ///
-    /// If the registry is [shared](crate::RunRegistry::share), the extension holds at this replica:
-    /// the store is asked with the raised cap, and other replicas keep the cap of their layers.
+    /// If the registry is [shared](crate::RunRegistry::share), the extension holds at this replica, and at
+    /// others from their next request of the run on that asks the store. Turns that wait there are not
+    /// woken: extend the run at each replica for that.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
@@ -52,11 +58,66 @@ impl Run {
         if let Some(time) = by.time {
             node.extend(time);
         }
+        node.tell_adjusted();
         Ok(())
     }
 }
 
 impl Node<NodeState> {
+    /// What was changed about this run so far.
+    pub(in crate::run) fn adjustments(&self) -> RunAdjustments {
+        let rare = self.payload.rare_if_any();
+        let tokens = self.tokens_if_any();
+        RunAdjustments::of(
+            self.added_turns(),
+            &tokens.map_or(Raised::NONE, |tokens| tokens.raised()),
+            self.extended(),
+            rare.is_some_and(|rare| rare.pauses.is_suspended()),
+        )
+    }
+
+    /// Takes over what was added elsewhere, beyond what was added here.
+    pub(crate) fn adjust_to(&self, elsewhere: &RunAdjustments) {
+        if *elsewhere == RunAdjustments::default() {
+            return;
+        }
+        let rare = self.run_state().rare();
+        if elsewhere.turns > 0 {
+            let mut count = rare.turns.lock();
+            let is_more = elsewhere.turns > count.added;
+            count.added = count.added.max(elsewhere.turns);
+            drop(count);
+            if is_more {
+                self.go_on_with_turns();
+            }
+        }
+        let has_tokens = elsewhere.output_tokens > 0 || elsewhere.total_tokens > 0;
+        if (has_tokens || elsewhere.cost > 0.0) && rare.tokens().extend_to(elsewhere) {
+            self.go_on_below_caps();
+        }
+        self.extend_to(elsewhere.time);
+    }
+
+    /// Tells the other replicas what was changed about this run.
+    pub(super) fn tell_adjusted(&self) {
+        if let Some(part) = self.shared() {
+            part.tell_adjusted(self.adjustments());
+        }
+    }
+
+    /// Tells them to a store that knows of none, if there are any.
+    pub(crate) fn tell_adjustments_again(&self) {
+        if self.adjustments() != RunAdjustments::default() {
+            self.tell_adjusted();
+        }
+    }
+
+    /// The turns that were added to the cap of this run.
+    pub(crate) fn added_turns(&self) -> u32 {
+        let rare = self.payload.rare_if_any();
+        rare.map_or(0, |rare| rare.turns.lock().added)
+    }
+
     /// Adds so many turns to the cap on the turns of this run.
     fn extend_turns(&self, turns: u32) {
         let rare = self.run_state().rare();

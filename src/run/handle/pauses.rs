@@ -38,6 +38,9 @@ impl Run {
     /// deadlines go on. Sub-agents in trees of their own, [detached](Self::child_detached) or
     /// [asked](Self::child_asked) ones, are not held.
     ///
+    /// If the registry is [shared](crate::RunRegistry::share), a replica that gets the run later holds its
+    /// turns, too; one that has it already does not.
+    ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {
     /// use tower_agent::Run;
@@ -55,12 +58,17 @@ impl Run {
     )]
     pub fn suspend(&self) -> bool {
         let run = self.run();
-        run.check().is_ok() && run.node().suspend(run.now())
+        let is_new = run.check().is_ok() && run.node().suspend(run.now());
+        if is_new {
+            run.node().tell_adjusted();
+        }
+        is_new
     }
 
     /// Lets the turns of a [suspended](Self::suspend) run go on. Returns whether it was suspended.
     ///
-    /// A run that is paused at a cap stays so: [`extend`](Self::extend) lets it go on.
+    /// A run that is paused at a cap stays so: [`extend`](Self::extend) lets it go on. At another replica
+    /// that holds the turns of the run, resume it there.
     #[allow(
         clippy::must_use_candidate,
         reason = "most callers need not know whether it is news"
@@ -71,8 +79,15 @@ impl Run {
         if was_suspended {
             node.wake_tree();
             node.publish(&RunNotice::Resumed, false);
+            node.tell_adjusted();
         }
         was_suspended
+    }
+
+    /// Suspends the run, which this replica has opened, as it is elsewhere.
+    pub(crate) fn suspend_as_told(&self) {
+        let run = self.run();
+        run.node().suspend(run.now());
     }
 
     /// What holds a turn of this node in this layer; `None` if nothing does. `ticket` is that of a turn
@@ -87,6 +102,28 @@ impl Run {
         paused.peek()?;
         let own = self.nearest().number();
         paused.find_map(|run| run.hold_of(own, held_by, ticket))
+    }
+
+    /// Whether a turn that this layer holds at `ticket` may try again.
+    ///
+    /// # Errors
+    ///
+    /// The run has ended, or holds the turn yet.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the cold path, and the type of every layer"
+    )]
+    pub(crate) fn still_held(&self, held_by: HeldBy, ticket: u64) -> Result<(), TurnRefused> {
+        self.check()?;
+        if let Some(hold) = self.holds_turn(held_by, Some(ticket)) {
+            return Err(TurnRefused::Held(hold));
+        }
+        match self.nearest().payload.pause_of_cap() {
+            Some((_, limit)) if held_by == HeldBy::TurnCap => {
+                Err(TurnRefused::Held(Hold::at(limit)))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Takes a place behind the turns of the nearest run that this layer holds.

@@ -225,7 +225,7 @@ fn pause_at(run: &Node<NodeState>, limit: TokenLimit, pause: PauseAtCap, now: Du
 impl Node<NodeState> {
     /// The ledger of this node, if it is a run that counts its tokens.
     #[inline]
-    fn tokens_if_any(&self) -> Option<&Arc<TokenLedger>> {
+    pub(super) fn tokens_if_any(&self) -> Option<&Arc<TokenLedger>> {
         self.payload.rare_if_any()?.tokens_if_any()
     }
 

@@ -11,12 +11,24 @@ use std::{
 use super::{Run, TurnRefused};
 use crate::run::{
     limit_kind::{LimitHit, LimitKind},
-    limits::{LastCall, SharedRun, TurnLimit, TurnUnderWay},
+    limits::{LastCall, SharedRun, TurnLimit, TurnQuestion, TurnUnderWay},
     reason::TerminalReason,
     report::{Hold, RunCap, RunNotice},
     state::{HeldBy, NodeState, RareRunState},
     tree::{Node, NodeKind},
 };
+
+impl Run {
+    /// Asks the store for a turn of the nearest run under this cap; `None` if it has none.
+    pub(crate) fn ask_for_turn(&self, cap: TurnLimit) -> Option<TurnQuestion> {
+        let run = self.nearest();
+        if cap.turns == TurnLimit::NONE.turns {
+            return None;
+        }
+        let (most, added) = (run.extended_turns(cap.turns), run.added_turns());
+        Some(run.shared()?.ask_for_turn(most, added))
+    }
+}
 
 impl TurnLimit {
     /// Admits a turn of the nearest run; `found` is the node that the layer found.

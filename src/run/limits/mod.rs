@@ -1,6 +1,7 @@
 //! The limits of a run other than its deadlines, and the notices about its slow steps.
 
 mod actions;
+mod adjustments;
 mod error_counts;
 mod extension;
 mod pause_at_cap;
@@ -14,6 +15,7 @@ mod turn_count;
 
 pub use self::{
     actions::{LoopPattern, LoopVerdict},
+    adjustments::RunAdjustments,
     error_counts::{ErrorAllowance, ErrorCounts, ErrorKey},
     extension::RunExtension,
     pause_at_cap::PauseAtCap,
@@ -27,7 +29,9 @@ pub(crate) use self::{
     progress_notices::WorkingNotices,
     repetition::{RepeatDetector, Repetition},
     shadow_mode::{ShadowHit, Shadows},
-    shared_run::{PartLink, SharedRun, TurnNeeded, TurnUnderWay},
+    shared_run::{
+        PartLink, SharedRun, TurnNeeded, TurnQuestion, TurnUnderWay, TurnsAnswered, TurnsFuture,
+    },
     step_windows::RunWindows,
     tokens::{CountedRun, Raised, RunTokenCaps, Spending, TokenAccount, TokenLedger, TokenMeter},
     turn_count::{LastCall, TurnCount, TurnLimit},

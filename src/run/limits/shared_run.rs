@@ -2,26 +2,58 @@
 
 use std::{
     fmt,
+    future::Future,
+    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
+    task::{Context, Poll},
+    time::Duration,
 };
 
-use super::tokens::{Spending, TokenLedger, TokensSpent};
+use tokio::time::timeout;
+
+use super::{
+    RunAdjustments,
+    tokens::{Spending, TokenLedger, TokensSpent},
+};
 use crate::{
     lock::Lock,
     run::{LimitHit, TerminalReason},
 };
 
+/// How long a turn that was held waits for the store before it goes on without.
+const WAIT: Duration = Duration::from_millis(50);
+
+/// A future of what the store answers about turns.
+pub(crate) type TurnsFuture = Pin<Box<dyn Future<Output = TurnsAnswered> + Send>>;
+
+/// What the store answers about turns.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum TurnsAnswered {
+    /// The turns that the part may take in all, and those of the others.
+    Granted { granted: u32, elsewhere: u32 },
+    /// The run has ended elsewhere, and this replica is about to hear of it.
+    Ended,
+    /// There was no answer.
+    Lost,
+}
+
 /// How a part reaches the store.
 pub(crate) trait PartLink: fmt::Debug + Send + Sync {
+    /// Asks for turns.
+    fn ask(&self, needed: TurnNeeded) -> TurnsFuture;
+
     /// Tells that the part is gone, with the turns that it has taken, and whether it has completed.
     fn left(&self, turns: u32, completed: bool);
 
     /// Tells how many turns the part has use for, as a request has left that asked for one. The
     /// number is one of the part's questions.
     fn gave_back(&self, number: u64, turns: u32);
+
+    /// Tells what was changed about the run here.
+    fn adjusted(&self, incarnation: Option<u64>, adjusted: RunAdjustments);
 
     /// Tells what the part has spent in all.
     fn spent(&self, incarnation: Option<u64>, spent: TokensSpent);
@@ -72,8 +104,8 @@ struct SharedTurns {
     /// The number of the latest question that was answered.
     answered: u64,
     elsewhere: u32,
-    /// The cap of the last turn that a request asked for; `None` if none did.
-    cap: Option<u32>,
+    /// The cap of the last turn that a request asked for, and what was added to it; `None` if none did.
+    cap: Option<(u32, u32)>,
     /// The cap at which the run has closed elsewhere, and its reason, until no request asks.
     deferred: Option<(TerminalReason, LimitHit)>,
 }
@@ -85,6 +117,8 @@ pub(crate) struct TurnNeeded {
     pub(crate) taken: u32,
     pub(crate) want: u32,
     pub(crate) cap: u32,
+    /// How much of the cap was added to it.
+    pub(crate) added: u32,
 }
 
 /// What the store is told when turns are given back: how many the part keeps.
@@ -101,7 +135,7 @@ impl SharedTurns {
     }
 
     /// The next question about turns.
-    const fn question(&mut self, cap: u32) -> TurnNeeded {
+    const fn question(&mut self, (cap, added): (u32, u32)) -> TurnNeeded {
         self.number += 1;
         self.asked = self.number;
         TurnNeeded {
@@ -109,6 +143,7 @@ impl SharedTurns {
             taken: self.taken,
             want: self.wanted(),
             cap,
+            added,
         }
     }
 
@@ -137,15 +172,41 @@ impl SharedRun {
         }
     }
 
-    /// Begins a turn under `cap`: what the request asks the store, and the mark that the turn is under
-    /// way.
-    pub(crate) fn begin_turn(self: &Arc<Self>, cap: u32) -> (TurnNeeded, TurnUnderWay) {
+    /// Begins a turn under `cap`, of which so much was `added`: what the request asks the store, and the
+    /// mark that the turn is under way.
+    pub(crate) fn begin_turn(self: &Arc<Self>, cap: u32, added: u32) -> (TurnNeeded, TurnUnderWay) {
         let mut counts = self.counts.lock();
         counts.asking += 1;
-        counts.cap = Some(cap);
-        let needed = counts.question(cap);
+        counts.cap = Some((cap, added));
+        let needed = counts.question((cap, added));
         drop(counts);
         (needed, TurnUnderWay(Some(Arc::clone(self))))
+    }
+
+    /// Asks for a turn as [`begin_turn`](Self::begin_turn) does, but by itself: for a turn that was held.
+    pub(in crate::run) fn ask_for_turn(self: &Arc<Self>, cap: u32, added: u32) -> TurnQuestion {
+        let (needed, turn) = self.begin_turn(cap, added);
+        let answer = self.link.lock().as_ref().map(|link| link.ask(needed));
+        let part = Arc::clone(self);
+        let learns = async move {
+            let answered = async {
+                match answer?.await {
+                    TurnsAnswered::Granted { granted, elsewhere } => Some((granted, elsewhere)),
+                    TurnsAnswered::Ended => std::future::pending().await,
+                    TurnsAnswered::Lost => None,
+                }
+            };
+            match timeout(WAIT, answered).await {
+                Ok(Some((granted, elsewhere))) => {
+                    part.learn_turns(needed.number, granted, elsewhere);
+                }
+                Ok(None) | Err(_) => part.grant_alone(needed.want, needed.cap),
+            }
+        };
+        TurnQuestion {
+            turn,
+            learns: Lock::new(Box::pin(learns)),
+        }
     }
 
     /// What the part asks a store that was away, which does not know of the turns that were taken
@@ -281,6 +342,13 @@ impl SharedRun {
         }
     }
 
+    /// Tells the store what was changed about the run here, unless the part has left.
+    pub(in crate::run) fn tell_adjusted(&self, adjusted: RunAdjustments) {
+        if let Some(link) = &*self.link.lock() {
+            link.adjusted(self.incarnation(), adjusted);
+        }
+    }
+
     /// Records what the other parts have spent.
     pub(crate) fn learn_spent(&self, elsewhere: TokensSpent) {
         *self.spent_elsewhere.lock() = elsewhere.into();
@@ -337,6 +405,31 @@ impl Drop for TurnUnderWay {
     }
 }
 
+/// A question about a turn that was held, and the turn.
+pub(crate) struct TurnQuestion {
+    turn: TurnUnderWay,
+    learns: Lock<Pin<Box<dyn Future<Output = ()> + Send>>>,
+}
+
+impl TurnQuestion {
+    /// Waits until the part has learnt the answer, or knows that there is none.
+    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        self.learns.get_mut().as_mut().poll(cx)
+    }
+
+    pub(crate) fn into_turn(self) -> TurnUnderWay {
+        self.turn
+    }
+}
+
+impl fmt::Debug for TurnQuestion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TurnQuestion")
+            .field("turn", &self.turn)
+            .finish_non_exhaustive()
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -345,15 +438,20 @@ mod tests {
     struct Silent;
 
     impl PartLink for Silent {
+        fn ask(&self, _: TurnNeeded) -> TurnsFuture {
+            Box::pin(async { TurnsAnswered::Lost })
+        }
+
         fn left(&self, _: u32, _: bool) {}
         fn gave_back(&self, _: u64, _: u32) {}
         fn spent(&self, _: Option<u64>, _: TokensSpent) {}
+        fn adjusted(&self, _: Option<u64>, _: RunAdjustments) {}
     }
 
     #[test]
     fn a_turn_that_was_taken_without_an_answer_is_not_another_requests() {
         let part = Arc::new(SharedRun::new(1, Box::new(Silent)));
-        let [(first, one), (second, two)] = [(); 2].map(|()| part.begin_turn(3));
+        let [(first, one), (second, two)] = [(); 2].map(|()| part.begin_turn(3, 0));
         // The answer to the second request is late, and it goes on alone.
         part.grant_alone(second.want, 3);
         part.record_taken(1, Some(two));

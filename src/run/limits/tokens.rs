@@ -13,7 +13,7 @@ use crate::{
     lock::Lock,
     run::{
         limit_kind::{TokenLimit, TokenMeasure},
-        limits::{PauseAtCap, RunExtension, SharedRun},
+        limits::{PauseAtCap, RunAdjustments, RunExtension, SharedRun},
     },
 };
 
@@ -228,9 +228,9 @@ pub(crate) struct Raised {
     /// How many times over the caps hold.
     times: u32,
     /// What is added to the cap on output, to that on all tokens, and to that on the cost.
-    output: u64,
-    total: u64,
-    cost: f64,
+    pub(super) output: u64,
+    pub(super) total: u64,
+    pub(super) cost: f64,
 }
 
 impl Raised {
@@ -536,6 +536,22 @@ impl TokenLedger {
     pub(crate) fn extend(&self, by: &RunExtension, spent: &Spending) {
         let caps = self.caps().map(|of_run| &of_run.caps);
         self.raise(|raised| raised.add(by, caps, spent));
+    }
+
+    /// Raises the caps to at least what was added elsewhere. Returns whether that is more than here.
+    pub(crate) fn extend_to(&self, elsewhere: &RunAdjustments) -> bool {
+        let here = self.raised();
+        let is_more = elsewhere.output_tokens > here.output
+            || elsewhere.total_tokens > here.total
+            || elsewhere.cost > here.cost;
+        if is_more {
+            self.raise(|raised| {
+                raised.output = raised.output.max(elsewhere.output_tokens);
+                raised.total = raised.total.max(elsewhere.total_tokens);
+                raised.cost = raised.cost.max(elsewhere.cost);
+            });
+        }
+        is_more
     }
 
     fn raise(&self, change: impl FnOnce(&mut Raised)) {

@@ -57,6 +57,10 @@ impl TurnPauses {
         self.any.load(Ordering::Acquire)
     }
 
+    pub(in crate::run) fn is_suspended(&self) -> bool {
+        self.any() && self.state.lock().suspended.is_some()
+    }
+
     /// Calls `act` with the state.
     pub(in crate::run) fn with<T>(&self, act: impl FnOnce(&mut PauseState) -> T) -> T {
         let mut state = self.state.lock();

@@ -299,6 +299,16 @@ impl<P: EndHook> Node<P> {
         self.clocks.extend(by);
     }
 
+    /// By how much the program has moved the node's ceiling and timeout.
+    pub(crate) fn extended(&self) -> Duration {
+        self.clocks.extended()
+    }
+
+    /// Moves the node's ceiling and timeout by at least `to` in all.
+    pub(crate) fn extend_to(&self, to: Duration) {
+        self.clocks.extend_to(to);
+    }
+
     /// Wakes the [watchers](Self::watch) at, above and below this node, because a deadline of this
     /// node became earlier.
     pub(crate) fn tightened(&self) {

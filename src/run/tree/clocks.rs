@@ -213,6 +213,20 @@ impl Clocks {
         is_first
     }
 
+    /// By how much the program has moved the ceiling and the timeout.
+    pub(super) fn extended(&self) -> Duration {
+        let extension = |rare: &RareClocks| rare.extension.load(Ordering::Acquire);
+        Duration::from_nanos(self.rare_if_any().map_or(0, extension))
+    }
+
+    /// Moves the ceiling and the timeout by at least `to` in all.
+    pub(super) fn extend_to(&self, to: Duration) {
+        if !to.is_zero() {
+            let to = nanos(to).min(NEVER - 1);
+            self.rare().extension.fetch_max(to, Ordering::AcqRel);
+        }
+    }
+
     /// Moves the ceiling and the timeout by `by`.
     pub(super) fn extend(&self, by: Duration) {
         let more = |extension: Nanos| Some(extension.saturating_add(nanos(by)).min(NEVER - 1));

@@ -42,12 +42,14 @@ const GENERAL: [(&str, Check); 10] = [
     ("completed is what the reader saw", completed_is_whole),
 ];
 
-/// Of two requests of one run.
-pub(crate) fn of_two(plan: &Plan, story: &Story) -> Vec<(&'static str, String)> {
+/// Of several requests of one run.
+pub(crate) fn of_several(plan: &Plan, entries: &[Entry]) -> Vec<(&'static str, String)> {
     let run = |entry: &Entry| entry.reasons[0].clone();
     let mut broken = vec![];
-    for pair in story.entries.windows(2) {
-        let (before, after) = (run(&pair[0]), run(&pair[1]));
+    for pair in entries.windows(2) {
+        // The id of a run that has completed may be a new run's.
+        let before = run(&pair[0]).filter(|before| *before != TerminalReason::Completed);
+        let after = run(&pair[1]);
         if before.is_some() && before != after {
             let why = format!("{before:?} became {after:?}");
             broken.push(("1 the run has one reason, and it never changes", why));
@@ -58,28 +60,32 @@ pub(crate) fn of_two(plan: &Plan, story: &Story) -> Vec<(&'static str, String)> 
         );
         if before.is_some() && asks {
             let why = format!("{:?}", pair[1].event);
-            broken.push(("2 nothing of either request after the end of the run", why));
+            broken.push(("2 nothing of any request after the end of the run", why));
         }
     }
-    for (call, _) in story.calls().enumerate() {
+    let called = |entry: &&Entry| matches!(entry.event, Event::Called(..));
+    for call in 0..entries.iter().filter(called).count() {
         let dropped = |entry: &&Entry| entry.event == Event::Dropped(call);
-        if story.entries.iter().filter(dropped).count() != 1 {
+        if entries.iter().filter(dropped).count() != 1 {
             let why = format!("call {call}");
             broken.push(("3 each upstream call is dropped once", why));
         }
     }
-    for entry in &story.entries {
+    let pauses = |kind: &Kind| matches!(kind, Kind::PausingTurnCap { .. });
+    let never_cuts = plan.between.is_empty() && !plan.layers.iter().any(pauses);
+    for entry in entries {
         // The run ends when nothing is in progress any more. A layer of the program may keep what
         // has ended.
         let was_capped = run(entry) == Some(TerminalReason::TurnCap);
-        if was_capped && plan.between.is_empty() && matches!(entry.event, Event::Dropped(_)) {
+        if was_capped && never_cuts && matches!(entry.event, Event::Dropped(_)) {
             let why = format!("{:?} by the cap", entry.event);
             broken.push(("2 a cap cuts nothing that it admitted", why));
         }
     }
-    if story.last().event != Event::Gone(0, 0, 0) {
-        let why = format!("{:?}", story.last().event);
-        broken.push(("10 nothing is left of either request", why));
+    let last = entries.last().map(|entry| &entry.event);
+    if last != Some(&Event::Gone(0, 0, 0)) {
+        let why = format!("{last:?}");
+        broken.push(("10 nothing is left of any request", why));
     }
     broken
 }

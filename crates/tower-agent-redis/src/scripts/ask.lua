@@ -5,14 +5,16 @@
 --   to have, 5 incarnation of those turns or '', 6 want or '', 7 cap, 8 ttl in ms, 9 ttl of an end
 --   in ms, 10 session or '', 11 parent or '', 12 id, 13 what the part is known to have spent or '',
 --   14 owner, 15 number of the question about turns, 16 turns that the part has taken, 17 turns that
---   the other parts are known to have
--- Returns {incarnation, age in us, end or '', granted, elsewhere, parent or '', damaged key or '',
---   what the other parts have spent, 1 if another part has not left}
+--   the other parts are known to have, 18 how much of the cap was added to it by this part or ''
+-- Returns {{incarnation, age in us, end or '', granted, elsewhere, parent or '', damaged key or '',
+--   what the other parts have spent, 1 if another part has not left}, what was added to the run's
+--   limits or '', 1 if the run is suspended}
 local run = KEYS[1]
 local stored = redis.call('HGETALL', run)
 local time = redis.call('TIME')
 local now = tonumber(time[1]) * 1000000 + tonumber(time[2])
 local incarnation, opened, over, ended, parent, session, mine, untold, alive
+local added, added_turns, suspended = '', 0, 0
 local number = 0
 local elsewhere, held = 0, 0
 local sums = {0, 0, 0, 0, 0, 0}
@@ -26,6 +28,11 @@ for at = 1, #stored, 2 do
   elseif field == 'end' then ended = value
   elseif field == 'parent' then parent = value
   elseif field == 'session' then session = value
+  elseif field == 'held' then suspended = value == '1' and 1 or 0
+  elseif field == 'ext' then
+    added_turns = tonumber(string.match(value, '^(%d+) %d+ %d+ %d+%.?%d* %d+$'))
+    if not added_turns then return redis.error_reply('DAMAGED ext') end
+    added = value
   elseif field == 'a:' .. ARGV[3] then alive = true
   elseif field == 'n:' .. ARGV[3] then
     number = tonumber(value)
@@ -49,7 +56,8 @@ if #stored > 0 and not (incarnation and string.match(incarnation, '^%d+$') and o
 end
 if ended then
   redis.call('PEXPIRE', run, ARGV[9], 'GT')
-  return {incarnation, math.max((over or now) - opened, 0), ended, 0, 0, parent or '', '', '', 0}
+  local age = math.max((over or now) - opened, 0)
+  return {{incarnation, age, ended, 0, 0, parent or '', '', '', 0}, '', 0}
 end
 local fields = {}
 if not incarnation then
@@ -85,7 +93,8 @@ end
 local granted = mine or 0
 if ARGV[5] == incarnation then granted = math.max(granted, tonumber(ARGV[4])) end
 if ARGV[6] ~= '' and tonumber(ARGV[15]) > number then
-  local left = math.max(tonumber(ARGV[7]) - elsewhere, 0)
+  local cap = tonumber(ARGV[7]) + math.max(added_turns - tonumber(ARGV[18]), 0)
+  local left = math.max(cap - elsewhere, 0)
   granted = math.max(tonumber(ARGV[16]), math.min(tonumber(ARGV[6]), left))
   fields[#fields + 1] = 'n:' .. ARGV[3]
   fields[#fields + 1] = ARGV[15]
@@ -138,5 +147,6 @@ if not alive or ARGV[6] == '' then
     end
   end
 end
-return {incarnation, math.max(now - opened, 0), '', granted, elsewhere, parent or '', damaged,
+local told = {incarnation, math.max(now - opened, 0), '', granted, elsewhere, parent or '', damaged,
   string.format('%.0f %.0f %.0f %.0f %.0f %.12f', unpack(sums)), held}
+return {told, added, suspended}

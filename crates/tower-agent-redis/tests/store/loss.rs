@@ -44,6 +44,7 @@ fn turns(id: &str, part: u64, want: u32) -> RunQuestion {
         taken: 0,
         want,
         cap: 30,
+        added: 0,
     });
     question
 }
@@ -287,6 +288,9 @@ async fn what_no_replica_wrote_fails_one_run_and_nothing_else() {
         format!("HSET KEY {good} s:x:1 much"),
         format!("HSET KEY {good} s:x:1 -1"),
         format!("HSET KEY {good} s:x:1 1_2_3_4_5_6_7"),
+        format!("HSET KEY {good} ext much"),
+        format!("HSET KEY {good} ext -1"),
+        format!("HSET KEY {good} ext 1_2_3_4_5"),
         format!("HSET KEY {good} end {{}}"),
         format!("HSET KEY {good} end \u{fffd}"),
         format!("HSET KEY {good} parent a/b"),

@@ -7,6 +7,7 @@
     reason = "these are tests"
 )]
 
+mod adjustments;
 mod candidates;
 mod expiry;
 mod freezes;

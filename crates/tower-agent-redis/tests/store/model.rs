@@ -13,6 +13,7 @@ use tower_agent::{
         AbortTarget, Heard, Recalled, RunEnd, RunKey, RunNews, RunQuestion, RunStore, StoreFuture,
         TurnsAsked,
     },
+    run::RunAdjustments,
 };
 use tower_agent_redis::RedisRunStore;
 
@@ -29,6 +30,7 @@ struct ModelRun {
     parent: Option<RunId>,
     end: Option<RunEnd>,
     parts: HashMap<(usize, u64), Part>,
+    adjusted: RunAdjustments,
     /// The turns of parts that a store which had lost the run has not heard of itself.
     untold: u32,
     /// The incarnation by which the run is listed in its session's index.
@@ -52,6 +54,7 @@ impl ModelRun {
             parent: None,
             end: None,
             parts: HashMap::new(),
+            adjusted: RunAdjustments::default(),
             untold: 0,
             is_listed: false,
         }
@@ -114,8 +117,10 @@ impl Model {
             }
             part.is_alive = true;
             expected.turns_elsewhere = others + run.untold;
+            expected.adjusted = run.adjusted;
             if let Some(turns) = question.turns {
-                let left = turns.cap.saturating_sub(expected.turns_elsewhere);
+                let cap = turns.cap + run.adjusted.turns.saturating_sub(turns.added);
+                let left = cap.saturating_sub(expected.turns_elsewhere);
                 if turns.number > part.number {
                     part.number = turns.number;
                     part.turns = turns.want.min(left).max(turns.taken);
@@ -240,6 +245,18 @@ impl Model {
                     self.runs.remove(run);
                 }
             }
+            RunNews::Adjusted {
+                run,
+                incarnation,
+                adjusted,
+            } => {
+                let Some(known) = self.runs.get_mut(run).filter(|it| it.end.is_none()) else {
+                    return;
+                };
+                if incarnation.is_none() || *incarnation == known.incarnation {
+                    known.adjusted = known.adjusted.merged(*adjusted);
+                }
+            }
             RunNews::Reopened { run } => {
                 self.runs.insert(run.clone(), ModelRun::new());
             }
@@ -308,13 +325,14 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
                 taken: fastrand::u32(..4),
                 want: fastrand::u32(..12),
                 cap: fastrand::u32(..20),
+                added: fastrand::u32(..3),
             });
             for _ in 0..repeats {
                 let expected = model.ask(replica, &question);
                 let answer = ask(&stores[replica], question.clone()).await;
                 let of = |it: &Recalled| {
                     let ends = (it.end.clone(), it.parent_end.clone());
-                    (ends, it.granted, it.turns_elsewhere)
+                    (ends, it.granted, it.turns_elsewhere, it.adjusted)
                 };
                 assert_eq!(
                     of(&answer),
@@ -380,6 +398,25 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
                 turns: fastrand::u32(0..6),
                 completed: fastrand::bool(),
             },
+            18 => {
+                let mut adjusted = RunAdjustments::default();
+                adjusted.turns = fastrand::u32(..6);
+                adjusted.output_tokens = fastrand::u64(..9);
+                adjusted.total_tokens = fastrand::u64(..9);
+                adjusted.cost = f64::from(fastrand::u32(..9)) / 8.0;
+                adjusted.time = Duration::from_micros(fastrand::u64(..9_000_000_000));
+                adjusted.suspended = fastrand::bool();
+                let known = model.runs.get(&run).and_then(|known| known.incarnation);
+                RunNews::Adjusted {
+                    incarnation: match fastrand::u8(..4) {
+                        0 => Some(pick(&incarnations)),
+                        1 => None,
+                        _ => known,
+                    },
+                    run,
+                    adjusted,
+                }
+            }
             _ => RunNews::Reopened { run },
         };
         for _ in 0..repeats {
