@@ -35,12 +35,20 @@ class Gateway:
             stderr=subprocess.DEVNULL,
             text=True,
         )
+        self.program = program
         self.url = self.process.stdout.readline().removeprefix("listening on ").strip()
 
     def ask(self, path, method="GET"):
         request = urllib.request.Request(self.url + path, method=method)
         with urllib.request.urlopen(request, timeout=10) as answer:
             return json.load(answer)
+
+    def operate(self, *words):
+        """What the command line says for an operator."""
+        command = [self.program, *words, "--url", self.url]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10)
+        assert done.returncode == 0, (words, done.stdout, done.stderr)
+        return done.stdout
 
     def runs(self):
         """The runs of turns and sub-agents, the oldest first.
@@ -193,6 +201,26 @@ def the_fourth_call_is_refused_and_the_agent_stops(world):
         assert len(model.turns()) > 3, len(model.turns())
 
 
+def held_at_its_cap_the_agent_goes_on_once_the_run_is_extended(world):
+    limits = '[run]\nmax_turns = 3\nat_cap = "pause"\npause_wait = "60s"'
+    with world.of(calls=5, limits=limits) as (model, gateway, agent):
+        process = agent.start("count to five")
+        until = time.monotonic() + PATIENCE
+        while not any(run.get("paused") for run in gateway.runs()):
+            assert process.poll() is None, process.stdout.read()[-1500:]
+            assert time.monotonic() < until, gateway.runs()
+            time.sleep(0.02)
+        assert len(model.turns()) == 3, len(model.turns())
+        held = gateway.runs()[0]["run"]
+        gateway.operate("extend", held, "--turns", "10")
+        printed, _ = process.communicate(timeout=PATIENCE)
+        assert "It is done." in printed, printed[-1500:]
+        # In the same run, without a request that was refused, or sent twice.
+        runs = [(run["run"], run["turns"], run["reason"]) for run in gateway.runs()]
+        assert runs == [(held, 6, None)], runs
+        assert len(model.turns()) == 6, len(model.turns())
+
+
 def an_abort_of_the_session_stops_the_agent(world):
     with world.of(calls=100000) as (model, gateway, agent):
         process = agent.start("count for ever")
@@ -227,6 +255,7 @@ def a_sub_agent_is_a_child(world):
 CASES = [
     a_user_turn_is_a_run,
     the_fourth_call_is_refused_and_the_agent_stops,
+    held_at_its_cap_the_agent_goes_on_once_the_run_is_extended,
     an_abort_of_the_session_stops_the_agent,
     a_sub_agent_is_a_child,
 ]
