@@ -23,7 +23,7 @@ use crate::{
         failure::{Classifier, Failure, FailureClass, IncompleteJson, Redirected, TransportError},
         is_broken_json, is_empty, is_plain, is_suspect, names_json, unframed,
     },
-    run::{NodeKind, ReasonClass, Run, TerminalReason, Terminated},
+    run::{NodeKind, ReasonClass, Run, RunPaused, TerminalReason, Terminated},
     supervise::{
         BodyForm, MarkingReader, PossibleStream, ResponseMarks, SupervisedBody, SupervisedFuture,
         name_stream,
@@ -563,6 +563,10 @@ impl<B: Body> AttemptOutcome<B> {
 
 /// Classifies the error of an attempt while `own`, the node above it, lives.
 pub(super) fn classify_error(error: &BoxError, own: &Run, streams: bool) -> Failure {
+    if chain(&**error).any(|error| error.is::<RunPaused>()) {
+        // The run waits for its operator: no other model may serve it meanwhile.
+        return Failure::new(FailureClass::Caller);
+    }
     let Some(end) = Terminated::find(&**error) else {
         return Failure::of_error(&**error);
     };

@@ -1,9 +1,13 @@
 //! Turns that have waited for as long as a turn waits.
 
+use tower::{ServiceBuilder, ServiceExt};
 use tower_agent::{
-    RetryBudget, TerminalReason, TurnCapLayer,
+    Candidate, ModelFallbackLayer, RetryBudget, RetryBudgetLayer, Run, TerminalReason,
+    TurnCapLayer,
     run::{PauseAtCap, RunCap, RunPaused},
 };
+
+use tokio::time::Instant;
 
 use super::{Served, WAIT, turns};
 use crate::support::{LogCapture, Place, Script, Stack, Upstream, prompt_json, with_header};
@@ -85,4 +89,33 @@ async fn a_program_finds_the_error_and_the_reason_of_its_call() {
     assert_eq!(run.last_end(), call.terminal_reason());
     assert_eq!(run.terminal_reason(), None);
     run.end(TerminalReason::Aborted);
+}
+
+#[tokio::test(start_paused = true)]
+async fn layers_outside_of_the_cap_try_no_other_attempt() {
+    let upstream = Upstream::script(Script::json().data("{}"));
+    let budget = RetryBudget::new().max_attempts_per_candidate(3);
+    let candidates = ["a", "b"].map(Candidate::new);
+    let service = ServiceBuilder::new()
+        .layer(RetryBudgetLayer::new(budget))
+        .layer(ModelFallbackLayer::new(candidates))
+        .layer(TurnCapLayer::new(1).pause(PauseAtCap::new()))
+        .service(upstream.clone());
+    let run = Run::open();
+    let ask = || {
+        let request = run.attach(prompt_json("a"));
+        service.clone().oneshot(request)
+    };
+    assert_eq!(ask().await.unwrap().status(), 200);
+    let sent = Instant::now();
+
+    let error = ask().await.err().unwrap();
+
+    assert_eq!(sent.elapsed(), WAIT, "{error}");
+    let mut causes = std::iter::successors(
+        Some(&*error as &(dyn std::error::Error + 'static)),
+        |error| error.source(),
+    );
+    assert!(causes.any(|cause| cause.is::<RunPaused>()), "{error:?}");
+    assert_eq!(upstream.calls(), 1);
 }
