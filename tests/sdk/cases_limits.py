@@ -7,6 +7,7 @@ covers: H2
 import json
 import select
 import socket
+import threading
 import time
 
 import dialects
@@ -276,3 +277,23 @@ def tokens_stated_at_the_end(context, dialect):
 
     expect.equal(seen.text, TEXT)
     is_over(context, client, dialect, run)
+
+
+# covers: H12
+@case("a turn that is put off at a cap, a run that is extended meanwhile: slow, by its `retry-after`", over=CALLERS)
+def put_off_at_a_cap(context, dialect):
+    context.play(states_at_the_end)
+    client, run = context.alone("run_paused"), run_header()
+    expect.equal(client.stream(dialect, MODEL, context.prompt, headers=run).text, TEXT)
+    extend = f"{client.url}/runs/{run['x-run-id']}/extend"
+    threading.Timer(5, lambda: client.raw.post(extend, json={"turns": 1}).raise_for_status()).start()
+    begun = time.monotonic()
+
+    seen = client.stream(dialect, MODEL, context.prompt, headers=run)
+
+    expect.equal(seen.text, TEXT)
+    took = time.monotonic() - begun
+    assert 30 <= took < 45, f"it took {took:.1f} s"
+    # One turn, and one that was sent twice; upstream has seen each once.
+    expect.equal(client.sent, 3)
+    expect.equal(len(context.upstream.seen(context.key)), 2)

@@ -34,6 +34,7 @@ SCRIPTED_LIMITS = {
     "retry_budget_exceeded": "[retry]\nmax_attempts_per_candidate = 1\nper_error_key = 1\n",
     "per_dispatch_errors_exceeded": "[retry]\nmax_attempts_per_candidate = 1\nper_run = 1\n",
     "token_cap_reached": "[run]\nmax_output_tokens = 12\n",
+    "run_paused": '[run]\nmax_turns = 1\nat_cap = "pause"\npause_wait = "0s"\n',
     "early": LIMITS + '[progress]\nearly_head = "100ms"\nkeep_alive = "50ms"\nnotify_after = 0\n',
     "patient": "",
 }
