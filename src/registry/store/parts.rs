@@ -46,7 +46,11 @@ impl PartLink for StoreLink {
         Box::pin(async move {
             match answer.await {
                 Err(StoreLost) => TurnsAnswered::Lost,
-                Ok(recalled) if recalled.end.is_some() => TurnsAnswered::Ended,
+                // The end is on its way to this replica: no turn is left until it comes.
+                Ok(recalled) if recalled.end.is_some() => TurnsAnswered::Granted {
+                    granted: needed.taken,
+                    elsewhere: needed.cap.saturating_sub(needed.taken),
+                },
                 Ok(recalled) => TurnsAnswered::Granted {
                     granted: recalled.granted,
                     elsewhere: recalled.turns_elsewhere,

@@ -34,8 +34,6 @@ pub(crate) type TurnsFuture = Pin<Box<dyn Future<Output = TurnsAnswered> + Send>
 pub(crate) enum TurnsAnswered {
     /// The turns that the part may take in all, and those of the others.
     Granted { granted: u32, elsewhere: u32 },
-    /// The run has ended elsewhere, and this replica is about to hear of it.
-    Ended,
     /// There was no answer.
     Lost,
 }
@@ -192,7 +190,6 @@ impl SharedRun {
             let answered = async {
                 match answer?.await {
                     TurnsAnswered::Granted { granted, elsewhere } => Some((granted, elsewhere)),
-                    TurnsAnswered::Ended => std::future::pending().await,
                     TurnsAnswered::Lost => None,
                 }
             };
