@@ -30,6 +30,11 @@ pub struct RunSnapshot {
     /// forgot the id in between, or was shut down. The number is 1 if the run was never given to a
     /// registry.
     pub generation: u64,
+    /// The number that the [store](crate::registry::store) of a shared registry has given to this use of
+    /// the run's id: equal at all replicas, and another one once the id is used anew. `None` without a
+    /// store, or if the store has not answered about the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<u64>,
     /// The id of the run above this one, if this is a sub-agent's run.
     pub parent: Option<RunId>,
     /// The session of the run; `None` if the run has none.
@@ -231,6 +236,7 @@ impl RunSnapshot {
         Self {
             run: node.run_id(),
             generation: run.payload.identity().map_or(1, |known| known.generation),
+            incarnation: run.shared().and_then(|part| part.incarnation()),
             parent: run.parent_id(),
             session: node.session(),
             owner: node.owner(),
