@@ -49,6 +49,12 @@ pub struct RunSnapshot {
     /// work in progress is done. `None` while the node admits work, and after its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub closing: Option<TerminalReason>,
+    /// The number of the run's end among the events of its registry, as in
+    /// [`RunEvent::Ended`](crate::RunEvent::Ended). `None` before that event. It is not serialised.
+    ///
+    /// An observer that [lost](crate::RunEvent::Lost) events finds the ends among them by it.
+    #[serde(skip)]
+    pub end_sequence: Option<u64>,
     /// The message about the node's end for people, if the node was cut or failed.
     pub message: Option<String>,
     /// How long the node has been open, or how long it lasted.
@@ -243,6 +249,7 @@ impl RunSnapshot {
             kind: node.kind(),
             reason: end.map(|end| end.reason.clone()),
             closing: node.refusal().filter(|_| end.is_none()).cloned(),
+            end_sequence: end.and_then(|_| run.payload.identity()?.end_event()),
             message: terminated
                 .filter(|end| end.reason != TerminalReason::Completed)
                 .map(Terminated::message),
