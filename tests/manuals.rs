@@ -184,6 +184,7 @@ fn each_key_of_the_configuration_is_in_its_manual() {
                 format!("## `[{name}]`"),
                 format!("### `[{name}]`"),
                 format!("## `[[{name}s]]`"),
+                format!("### `[[{name}s]]`"),
             ];
             let part = section(&manual, &heads);
             part.contains(&format!("[{key}")) || names(part, key) || names(part, &camel(key))

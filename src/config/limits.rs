@@ -11,7 +11,7 @@ use super::{
     error::{Mistakes, error},
     presets::{FLOOR, RATIO, absent},
     tables::{AgentTable, AtCap, AttemptTable, File, Profile, RetryTable, RunTable},
-    values::{Amount, BoundedCount, Time, limits_anything},
+    values::{Amount, BoundedCount, BoundedNumber, Time, limits_anything},
 };
 use crate::registry::RunRegistry;
 
@@ -57,6 +57,14 @@ impl AgentLimits {
         Some((idle, ceiling))
     }
 
+    /// Sets the part of a cap at which a run is near it, if the configuration sets none and caps
+    /// anything.
+    pub(super) fn set_near_at(&mut self, part: f64) {
+        if self.run.near_at.is_none() && caps_anything(&self.run) {
+            self.run.near_at = Some(BoundedNumber(part));
+        }
+    }
+
     /// Leaves out inherited keys that are an error in a table without certain other limits.
     pub(super) fn without_inherited(mut self, all: &Self) -> Self {
         fn clear<T: PartialEq>(own: &mut Option<T>, all: Option<T>) {
@@ -66,6 +74,7 @@ impl AgentLimits {
         }
         clear(&mut self.run.observe, all.run.observe);
         clear(&mut self.run.ask_at, all.run.ask_at);
+        clear(&mut self.run.near_at, all.run.near_at);
         clear(&mut self.run.at_cap, all.run.at_cap);
         clear(&mut self.run.pause_wait, all.run.pause_wait);
         clear(&mut self.run.pause_limit, all.run.pause_limit);
@@ -316,18 +325,16 @@ fn check_run(table: &[&str], set: RunTable, whole: RunTable, errors: &mut Mistak
     if set.observe == Some(true) && !limits_anything(&times) {
         wrong("observe", "is of no use without a limit on time beside it");
     }
-    let caps_total = is_on(whole.max_total_tokens);
-    let caps_tokens = caps_total || is_on(whole.max_output_tokens);
-    let caps_cost = whole.max_cost.and_then(Amount::limit).is_some();
-    if set.ask_at.is_some_and(|it| it.0 > 0.0) && !caps_tokens && !caps_cost {
+    if set.ask_at.is_some_and(|it| it.0 > 0.0) && !caps_tokens_or_cost(&whole) {
         wrong("ask_at", "is of no use without a cap on tokens or cost");
     }
-    let caps_anything = caps_tokens || caps_cost || is_on(whole.max_turns);
-    if set.at_cap == Some(AtCap::Pause) && !caps_anything {
-        wrong(
-            "at_cap",
-            "is of no use without a cap on turns, tokens or cost",
-        );
+    for (key, needs_cap) in [
+        ("near_at", set.near_at.is_some_and(|it| it.0 > 0.0)),
+        ("at_cap", set.at_cap == Some(AtCap::Pause)),
+    ] {
+        if needs_cap && !caps_anything(&whole) {
+            wrong(key, "is of no use without a cap on turns, tokens or cost");
+        }
     }
     for (key, time) in [
         ("pause_wait", set.pause_wait),
@@ -340,7 +347,7 @@ fn check_run(table: &[&str], set: RunTable, whole: RunTable, errors: &mut Mistak
     if set.pause_limit.is_some_and(|limit| limit.limit().is_none()) {
         wrong("pause_limit", "must be longer than zero");
     }
-    if set.count_cached_input == Some(true) && !caps_total {
+    if set.count_cached_input == Some(true) && !is_on(whole.max_total_tokens) {
         let message = "is of no use without max_total_tokens";
         wrong("count_cached_input", message);
     }
@@ -406,6 +413,15 @@ impl WindowLimits {
             });
         }
     }
+}
+
+fn caps_tokens_or_cost(run: &RunTable) -> bool {
+    let caps_cost = run.max_cost.and_then(Amount::limit).is_some();
+    is_on(run.max_total_tokens) || is_on(run.max_output_tokens) || caps_cost
+}
+
+fn caps_anything(run: &RunTable) -> bool {
+    caps_tokens_or_cost(run) || is_on(run.max_turns)
 }
 
 fn is_on<const LEAST: u32, const MOST: u32>(count: Option<BoundedCount<LEAST, MOST>>) -> bool {

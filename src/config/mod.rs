@@ -171,8 +171,8 @@ impl AgentConfig {
     /// The configuration as a document with the values in force, under this crate's names.
     ///
     /// The document leaves out an absent key if its default is off, unknown, or another key's
-    /// value. An agent's table leaves out `observe`, `ask_at`, `count_cached_input` and
-    /// `idle_fails_over` if they equal the inherited ones. The document reads as the same
+    /// value. An agent's table leaves out `observe`, `ask_at`, `near_at`,
+    /// `count_cached_input` and `idle_fails_over` if they equal the inherited ones. The document reads as the same
     /// configuration.
     ///
     /// ```
@@ -286,6 +286,31 @@ impl AgentConfig {
         }
         let (name, _) = self.agents.iter().find(|(_, limits)| asks(limits))?;
         Some(vec!["agents", name, "ask_at"])
+    }
+
+    /// Sets `near_at` where the document leaves it out, for all runs that have a cap: for a server
+    /// that hands [`NearCap`](crate::RunNotice::NearCap) on.
+    ///
+    /// ```
+    /// use tower_agent::config::AgentConfig;
+    ///
+    /// let document = "[run]\nmax_turns = 5\n[agents.coder]\nnear_at = 0";
+    /// let printed = AgentConfig::from_toml(document)?.default_near_at(0.8).to_toml()?;
+    /// assert_eq!(printed["run"]["near_at"].as_float(), Some(0.8));
+    /// assert_eq!(printed["agents"]["coder"]["near_at"].as_float(), Some(0.0));
+    /// # Ok::<_, tower_agent::config::ConfigError>(())
+    /// ```
+    ///
+    /// # Panics
+    ///
+    /// Panics if `part` is not a number above 0 and up to 1.
+    #[must_use]
+    pub fn default_near_at(mut self, part: f64) -> Self {
+        assert!(part > 0.0 && part <= 1.0, "a part of a cap is from 0 to 1");
+        let of_agents = self.agents.values_mut();
+        let all = std::iter::once(&mut self.defaults).chain(of_agents);
+        all.for_each(|limits| limits.set_near_at(part));
+        self
     }
 
     /// Whether a candidate has a price.

@@ -87,6 +87,7 @@ impl AgentConfig {
         let retry = with(retry, limit(self.attempt.hold), RetryBudgetLayer::hold);
         let retry = retry.classifier(self.classifier());
         let turns = TurnCapLayer::optional(run.max_turns.and_then(BoundedCount::limit));
+        let turns = with(turns, near_at(run), TurnCapLayer::near_at);
         stack
             .responses(|layer| self.notices(layer, of.notify_after))
             .runs(runs)
@@ -191,7 +192,12 @@ fn token_caps(run: &RunTable) -> TokenCapLayer {
         .max_cost(run.max_cost.and_then(Amount::limit))
         .count_cached_input(run.count_cached_input == Some(true));
     let ask_at = run.ask_at.and_then(BoundedNumber::limit);
-    with(TokenCapLayer::new(caps), ask_at, TokenCapLayer::ask_at)
+    let layer = with(TokenCapLayer::new(caps), ask_at, TokenCapLayer::ask_at);
+    with(layer, near_at(run), TokenCapLayer::near_at)
+}
+
+fn near_at(run: &RunTable) -> Option<f64> {
+    run.near_at.and_then(BoundedNumber::limit)
 }
 
 fn attempt_step(table: &AttemptTable) -> StepTimeoutLayer {

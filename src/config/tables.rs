@@ -132,6 +132,7 @@ limits! {
         max_cost: Amount,
         count_cached_input: bool,
         ask_at: BoundedNumber<1>,
+        near_at: BoundedNumber<1>,
         at_cap: AtCap,
         pause_wait: Time,
         pause_limit: Time,

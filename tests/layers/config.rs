@@ -268,7 +268,7 @@ type Set = fn(AgentStack<Server>) -> AgentStack<Server>;
 /// Each key of the stack, and the setting that it stands for.
 #[test]
 fn each_key_is_a_setting_of_the_stack() {
-    let keys: [(&str, Set); 46] = [
+    let keys: [(&str, Set); 48] = [
         ("[run]\nstep_timeout = 7", |stack| stack.run_step(secs(7))),
         ("[run]\nmax_turn_time = 7", |stack| {
             let half = Duration::from_millis(3_500);
@@ -319,6 +319,17 @@ fn each_key_is_a_setting_of_the_stack() {
         ("[run]\nmax_output_tokens = 7\nask_at = 0.5", |stack| {
             let caps = TokenCaps::new().max_output_tokens(7);
             stack.token_caps(TokenCapLayer::new(caps).ask_at(0.5))
+        }),
+        ("[run]\nmax_turns = 7\nnear_at = 0.5", |stack| {
+            let tokens = TokenCapLayer::new(TokenCaps::new()).near_at(0.5);
+            let turns = TurnCapLayer::new(7).near_at(0.5);
+            stack.max_turns(turns).token_caps(tokens)
+        }),
+        ("[run]\nmax_output_tokens = 7\nnear_at = 1", |stack| {
+            let caps = TokenCaps::new().max_output_tokens(7);
+            let turns = TurnCapLayer::optional(None).near_at(1.0);
+            let tokens = TokenCapLayer::new(caps).near_at(1.0);
+            stack.max_turns(turns).token_caps(tokens)
         }),
         (
             "[run]\nmax_cost = 7\n[[candidates]]\nmodel = \"m\"\nbase_url = \"http://h\"\n\
@@ -548,6 +559,30 @@ fn the_key_that_asks_is_named_where_it_stands() {
         let asks = read(text).unwrap();
         assert_eq!(asks.ask_at().unwrap().join("."), path);
     }
+}
+
+/// A server that tells of a near cap needs a part of each cap, and no runs without caps.
+#[test]
+fn a_default_near_at_is_for_the_runs_that_have_a_cap_and_set_none() {
+    let default = |text: &str| read(text).unwrap().default_near_at(0.8).to_toml().unwrap();
+    let part = |table: &toml::Value| table.get("near_at").map(|it| it.as_float().unwrap());
+    let of_agent = |text: &str| part(&default(text)["agents"]["coder"]);
+
+    assert_eq!(
+        part(&default("[run]\nmax_output_tokens = 2")["run"]),
+        Some(0.8)
+    );
+    assert_eq!(
+        part(&default("[run]\nmax_turns = 2\nnear_at = 0.5")["run"]),
+        Some(0.5)
+    );
+    let own = "[agents.coder]\nmax_turns = 2";
+    assert_eq!(part(&default(own)["run"]), None);
+    assert_eq!(of_agent(own), Some(0.8));
+    let none = "[run]\nmax_turns = 2\n[agents.coder]\nnear_at = 0";
+    assert_eq!(of_agent(none), Some(0.0));
+    let off = "[run]\nmax_turns = 2\n[agents.coder]\nmax_turns = 0";
+    assert_eq!(of_agent(off), None);
 }
 
 /// A candidate's key is not in the document, and does not print.

@@ -265,6 +265,35 @@ async fn an_observer_that_is_too_slow_is_told_how_much_it_lost() {
     assert!(matches!(lost, RunEvent::Lost { events: 10 }), "{lost:?}");
 }
 
+/// covers: C8
+#[tokio::test(start_paused = true)]
+async fn the_ends_among_lost_events_are_found_by_their_numbers() {
+    let registry = RunRegistry::new();
+    let open = registry.open(us(), id("open"));
+    let mut events = registry.subscribe();
+    for n in 0..RunRegistry::EVENTS / 2 + 5 {
+        registry
+            .open(us(), id(&n.to_string()))
+            .end(TerminalReason::Aborted);
+    }
+    assert!(matches!(
+        events.next().await,
+        Some(RunEvent::Lost { events: 10 })
+    ));
+    let first = match events.next().await {
+        Some(RunEvent::Notice {
+            registry_sequence, ..
+        }) => registry_sequence,
+        other => panic!("{other:?}"),
+    };
+    let lost = registry.list().into_iter();
+    let lost = lost.filter(|run| run.end_sequence.is_some_and(|number| Some(number) < first));
+    let mut lost: Vec<_> = lost.map(|run| run.run.to_string()).collect();
+    lost.sort_unstable();
+    assert_eq!(lost, ["0", "1", "2", "3", "4"]);
+    assert_eq!(open.snapshot().end_sequence, None);
+}
+
 /// covers: C10
 #[tokio::test(start_paused = true)]
 async fn shutdown_ends_live_runs_once() {

@@ -720,3 +720,27 @@ async fn random_events_at_three_replicas_break_no_promise() {
         play(seed).await;
     }
 }
+
+/// A program tells others of a run by the number that all replicas know.
+#[tokio::test(start_paused = true)]
+async fn an_incarnation_is_the_same_at_all_replicas_and_another_one_for_the_next_use_of_the_id() {
+    let [one, two] = replicas(&healthy(), |stack| stack.runs(|runs| runs.idle(secs(60))));
+    let incarnation = |replica: &Replica| replica.run("r")?.snapshot().incarnation;
+    one.ask("r").await.whole();
+    two.ask("r").await.whole();
+    heard().await;
+    let first = incarnation(&one);
+    assert!(first.is_some());
+    assert_eq!(incarnation(&two), first);
+
+    sleep(secs(100)).await;
+    let _tidied = (one.registry.list(), two.registry.list());
+    sleep(RunRegistry::REMEMBERED + secs(60)).await;
+    let _tidied = (one.registry.list(), two.registry.list());
+    one.ask("r").await.whole();
+    let second = incarnation(&one);
+    assert!(second.is_some() && second != first, "{second:?}");
+
+    let alone = RunRegistry::new().open(Owner::default(), id("r"));
+    assert_eq!(alone.snapshot().incarnation, None);
+}

@@ -1,23 +1,25 @@
 //! The gateway's routes as one service, and the exchange of its configuration.
 
 use std::{
-    future::Future,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
-use axum::{Router, extract::Request};
+use axum::{Router, body::Body, extract::Request};
 use futures_util::stream;
-use tokio::{sync::mpsc, task::JoinHandle};
-use tower::{Service, service_fn};
-use tower_agent::{BoxError, Watchdog};
+use tokio::sync::mpsc;
+use tower::{Service, ServiceExt, service_fn, util::BoxCloneSyncService};
+use tower_agent::{BoxError, ReplayBody, Watchdog};
 
 use crate::{
+    background::{BackgroundTask, spawn_background},
     config::{Config, ServerLimits},
-    routes::{self, AnsweringTask, Watched},
+    http_client::http_client,
+    routes::{self, OwnerNames, Watched},
     runs::Runs,
     stacks::{Gateway, Stacks, watchdog_client},
+    webhooks::WebhookClient,
 };
 
 /// The gateway's routes, with a configuration that can be replaced while they serve.
@@ -68,7 +70,8 @@ pub struct App {
 ///
 /// # Panics
 ///
-/// With `[watchdog]` or `[replicas]` in `config`, the function panics outside of a tokio runtime.
+/// With `[watchdog]`, `[replicas]` or `[[webhooks]]` in `config`, the function panics outside of a
+/// tokio runtime.
 pub fn app(config: &Config, runs: &Runs) -> Result<Router, BoxError> {
     let app = App::new(config, runs)?;
     Ok(app.router())
@@ -84,7 +87,8 @@ impl App {
     ///
     /// # Panics
     ///
-    /// With `[watchdog]` or `[replicas]` in `config`, the function panics outside of a tokio runtime.
+    /// With `[watchdog]`, `[replicas]` or `[[webhooks]]` in `config`, the function panics outside of a
+    /// tokio runtime.
     pub fn new(config: &Config, runs: &Runs) -> Result<Self, BoxError> {
         if config.replicas.is_some() && runs.peers().is_none() {
             return Err("[replicas] needs runs that are shared: call `Runs::share` first".into());
@@ -97,10 +101,12 @@ impl App {
         }
         let mut watched = Watched::new(config, runs);
         let answers = routes::answers(&watched);
-        watched.answering = answers.map(|answers| AnsweringTask::new(spawn_background(answers)));
+        watched.answering = answers.map(BackgroundTask::spawn);
         let gateway = Gateway::new(stacks(config, &watched)?, &watched.registry);
         let watchdog = watchdog_client::watchdog(config, &watched.registry)?.map(watch);
+        let client = webhooks_client(config)?;
         let router = routes::routes(gateway.clone(), watched.clone(), config);
+        set_webhooks(&watched, config, client.as_ref());
         Ok(Self {
             watched,
             gateway,
@@ -108,6 +114,18 @@ impl App {
             first: config.clone(),
             watchdog: Mutex::new(watchdog),
         })
+    }
+
+    /// Waits until all webhooks about what happened so far have been tried once, for at most `limit`.
+    ///
+    /// At the end of a process its receivers learn so of the ends that the shutdown caused.
+    ///
+    /// # Cancel safety
+    ///
+    /// Dropping the future drops no webhook.
+    pub async fn send_webhooks(&self, limit: Duration) {
+        let registry = &self.watched.registry;
+        self.watched.webhooks.settle(limit, registry).await;
     }
 
     /// The routes. A request of a run gets the stack of the configuration with which the run began.
@@ -122,8 +140,9 @@ impl App {
     /// Replaces the configuration for all runs that begin from now on.
     ///
     /// A question of the watchdog to a person stays open, and is not asked again. An open run goes on
-    /// under the configuration with which it began: its limits, its caps and its candidates. Keys, `[cors]` and `[known_agents]` hold for all requests from now on. A
-    /// task keeps the stacks of a replaced configuration until the last of its runs has ended. A
+    /// under the configuration with which it began: its limits, its caps and its candidates. Keys,
+    /// `[cors]` and `[known_agents]` hold for all requests from now on, and `[[webhooks]]` for all
+    /// events. A task keeps the stacks of a replaced configuration until the last of its runs has ended. A
     /// run that opens in the instant of the exchange may begin under the replaced configuration and
     /// go on under the new one. If `[auth]` comes or goes, the owners of all runs are others: then
     /// only the calls that are under way go on as they began.
@@ -144,6 +163,7 @@ impl App {
         let registry = &self.watched.registry;
         let stacks = stacks(config, &self.watched)?;
         let next = watchdog_client::watchdog(config, registry)?;
+        let client = webhooks_client(config)?;
         match &*watchdog {
             // A question to a person stays open, so the task of the watchdog goes on.
             Some(running) => running.replace(next.unwrap_or_else(|| Watchdog::new(registry))),
@@ -157,6 +177,7 @@ impl App {
         }
         let router = routes::routes(self.gateway.clone(), self.watched.clone(), config);
         self.router.store(Arc::new(router));
+        set_webhooks(&self.watched, config, client.as_ref());
         if fixed(config) != fixed(&self.first) {
             tracing::warn!("connections keep their limits, and the drain its own, until a restart");
         }
@@ -200,11 +221,25 @@ fn watch(watchdog: Watchdog) -> RunningWatchdog {
     RunningWatchdog(sender)
 }
 
-/// Spawns a task that belongs to no request: a watchdog, one that keeps replaced stacks, or one that
-/// answers other gateways.
-#[allow(clippy::disallowed_methods, reason = "it lives beside all requests")]
-fn spawn_background(task: impl Future<Output = ()> + Send + 'static) -> JoinHandle<()> {
-    tokio::spawn(task)
+/// Sends the webhooks of this configuration from now on.
+fn set_webhooks(watched: &Watched, config: &Config, client: Option<&WebhookClient>) {
+    let names = OwnerNames::of(config.auth.as_ref());
+    let show = Arc::new(move |owner| names.show(owner));
+    let webhooks = &watched.webhooks;
+    webhooks.replace(&config.webhooks, client, show, &watched.registry);
+}
+
+/// The client of the webhooks, if there are any.
+fn webhooks_client(config: &Config) -> Result<Option<WebhookClient>, BoxError> {
+    if config.webhooks.is_empty() {
+        return Ok(None);
+    }
+    let client = http_client(&config.proxy)?;
+    let client = service_fn(move |request: http::Request<ReplayBody>| {
+        let answer = client.clone().oneshot(request);
+        async { Ok::<_, BoxError>(answer.await?.map(Body::new)) }
+    });
+    Ok(Some(BoxCloneSyncService::new(client)))
 }
 
 /// The limits of connections, and the drain, of the first configuration.

@@ -3,9 +3,10 @@
 use std::{error::Error, time::Duration};
 
 use bytes::Bytes;
+use http_body::Body;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tower_agent::{BoxError, llm::failure::TransportError};
-use tower_agent_hyper::{HyperBody, HyperService, UpstreamProxy};
+use tower_agent_hyper::{HyperService, UpstreamProxy};
 
 /// The longest that the making of a connection may take: a host that drops packets is given up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -25,7 +26,10 @@ pub(crate) fn http_client(proxy: &UpstreamProxy) -> Result<HyperService, BoxErro
 /// Reads a body of at most `most` bytes; `None` if it is longer.
 ///
 /// A body that is longer is dropped, and with it its connection.
-pub(crate) async fn read_at_most(body: HyperBody, most: usize) -> Result<Option<Bytes>, BoxError> {
+pub(crate) async fn read_at_most(
+    body: impl Body<Data = Bytes, Error: Into<BoxError>>,
+    most: usize,
+) -> Result<Option<Bytes>, BoxError> {
     match Limited::new(body, most).collect().await {
         Ok(body) => Ok(Some(body.to_bytes())),
         Err(error) if error.is::<LengthLimitError>() => Ok(None),

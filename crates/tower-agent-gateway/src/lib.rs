@@ -13,7 +13,8 @@
 //! for a model goes on to `stacks`, where the layers of [`tower_agent`] supervise the run and call
 //! the upstream by a client of `http_client`. `telemetry` tells what happened. [`app`] puts these
 //! together from a [`Config`]; [`serve`] runs them until a signal. `journal` keeps what the operator's routes show
-//! of the past, and `operate` is the operator's command line, a client of these.
+//! of the past, `webhooks` posts to receivers what happens, and `operate` is the operator's command line, a
+//! client of these.
 //!
 //! # Examples
 //!
@@ -49,6 +50,7 @@
 pub struct GatewayReadme;
 
 mod app;
+mod background;
 mod config;
 pub mod demo;
 mod http;
@@ -61,6 +63,7 @@ mod runs;
 mod serve;
 mod stacks;
 mod telemetry;
+mod webhooks;
 
 pub use self::{
     app::{App, app},

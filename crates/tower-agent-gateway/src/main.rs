@@ -55,6 +55,9 @@ const LAST_LINES: Duration = Duration::from_secs(1);
 /// The longest that the file system may take to read a configuration.
 const READ_LIMIT: Duration = Duration::from_secs(10);
 
+/// The time in which the last webhooks must have had their first try.
+const LAST_WEBHOOKS: Duration = Duration::from_secs(2);
+
 /// The time in which the last spans must be sent.
 const LAST_SPANS: Duration = Duration::from_secs(2);
 
@@ -156,6 +159,7 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     });
     let reloads = reload_at(hangups, &app, &args);
     select(pin!(served), pin!(reloads)).await;
+    app.send_webhooks(LAST_WEBHOOKS).await;
     runs.flush();
     if let Some(telemetry) = telemetry {
         telemetry.shut_down(LAST_SPANS);

@@ -18,13 +18,16 @@ use super::{
     terminated::Terminated,
     verdict::{Answer, Status},
 };
-use crate::run::{
-    id::RunId,
-    limits::{LoopPattern, LoopVerdict},
-    reason::TerminalReason,
-    state::{Identity, NodeState},
-    step::Step,
-    tree::Node,
+use crate::{
+    registry::Owner,
+    run::{
+        id::RunId,
+        limits::{LoopPattern, LoopVerdict},
+        reason::TerminalReason,
+        state::{Identity, NodeState},
+        step::Step,
+        tree::Node,
+    },
 };
 
 /// An event of a run, for observers. Serialises to JSON as it stands.
@@ -38,6 +41,9 @@ pub enum RunEvent {
         run: RunId,
         /// The session of the run; `None` if the run has none.
         session: Option<Arc<str>>,
+        /// The owner of the run; `None` if the run is in no registry. It is not serialised.
+        #[serde(skip)]
+        owner: Option<Owner>,
         /// The number of the event among the run's events, from 1: one more than the event before.
         sequence: u64,
         /// The number of the event among the events of all runs of the registry, from 1. `None` if
@@ -217,6 +223,7 @@ impl RunEvent {
         Self::Notice {
             run: node.run_id(),
             session: node.session(),
+            owner: node.owner(),
             sequence,
             registry_sequence,
             notice: notice.clone(),

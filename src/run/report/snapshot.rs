@@ -30,6 +30,11 @@ pub struct RunSnapshot {
     /// forgot the id in between, or was shut down. The number is 1 if the run was never given to a
     /// registry.
     pub generation: u64,
+    /// The number that the [store](crate::registry::store) of a shared registry has given to this use of
+    /// the run's id: equal at all replicas, and another one once the id is used anew. `None` without a
+    /// store, or if the store has not answered about the run.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub incarnation: Option<u64>,
     /// The id of the run above this one, if this is a sub-agent's run.
     pub parent: Option<RunId>,
     /// The session of the run; `None` if the run has none.
@@ -44,6 +49,12 @@ pub struct RunSnapshot {
     /// work in progress is done. `None` while the node admits work, and after its end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub closing: Option<TerminalReason>,
+    /// The number of the run's end among the events of its registry, as in
+    /// [`RunEvent::Ended`](crate::RunEvent::Ended). `None` before that event. It is not serialised.
+    ///
+    /// An observer that [lost](crate::RunEvent::Lost) events finds the ends among them by it.
+    #[serde(skip)]
+    pub end_sequence: Option<u64>,
     /// The message about the node's end for people, if the node was cut or failed.
     pub message: Option<String>,
     /// How long the node has been open, or how long it lasted.
@@ -231,12 +242,14 @@ impl RunSnapshot {
         Self {
             run: node.run_id(),
             generation: run.payload.identity().map_or(1, |known| known.generation),
+            incarnation: run.shared().and_then(|part| part.incarnation()),
             parent: run.parent_id(),
             session: node.session(),
             owner: node.owner(),
             kind: node.kind(),
             reason: end.map(|end| end.reason.clone()),
             closing: node.refusal().filter(|_| end.is_none()).cloned(),
+            end_sequence: end.and_then(|_| run.payload.identity()?.end_event()),
             message: terminated
                 .filter(|end| end.reason != TerminalReason::Completed)
                 .map(Terminated::message),

@@ -28,6 +28,7 @@ mod telemetry;
 mod tests;
 mod time_zone;
 mod watchdog_services;
+mod webhooks;
 
 use self::owner_caps::CAP_KEYS;
 
@@ -40,6 +41,7 @@ pub(crate) use self::{
     server::{MAX_BODY, ServerLimits},
     telemetry::TelemetrySettings,
     watchdog_services::WatchdogServices,
+    webhooks::{Webhook, WebhookKind},
 };
 
 /// A configuration in which every value is usable as it stands.
@@ -71,6 +73,8 @@ pub struct Config {
     pub(crate) telemetry: Option<TelemetrySettings>,
     /// The store that several gateways share; with `None` the runs are this process' alone.
     pub(crate) replicas: Option<Replicas>,
+    /// The receivers of webhooks.
+    pub(crate) webhooks: Vec<Webhook>,
     /// Settings that can hardly be meant, with their places.
     warnings: Option<ConfigError>,
     /// The gateway's own tables as they are written, without a proxy's credential.
@@ -92,10 +96,11 @@ struct OwnTables {
     known_agents: known_agents::KnownAgentsTable,
     telemetry: Option<telemetry::TelemetryTable>,
     replicas: Option<replicas::ReplicasTable>,
+    webhooks: Vec<webhooks::WebhookTable>,
 }
 
 /// The names of [`OwnTables`], but for `agents`.
-const OWN: [&str; 9] = [
+const OWN: [&str; 10] = [
     "server",
     "control",
     "auth",
@@ -105,7 +110,11 @@ const OWN: [&str; 9] = [
     "known_agents",
     "telemetry",
     "replicas",
+    WEBHOOKS,
 ];
+
+/// The one of these that is a list of tables.
+const WEBHOOKS: &str = "webhooks";
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
@@ -183,7 +192,10 @@ impl Config {
     ///
     /// What a mistake leaves unread is not checked against other tables: the error would name what
     /// follows from the mistake.
-    fn resolve(text: &str, env: impl Fn(&str) -> Option<String>) -> Result<Self, ConfigError> {
+    pub(crate) fn resolve(
+        text: &str,
+        env: impl Fn(&str) -> Option<String>,
+    ) -> Result<Self, ConfigError> {
         let mut tables = parse_toml(text)?;
         let own = OWN.into_iter();
         let own = own.filter_map(|name| tables.remove_entry(name)).collect();
@@ -249,6 +261,16 @@ impl Config {
         let replicas = own.replicas.filter(|_| mistakes.spare(&["replicas"]));
         let replicas = replicas.map(|table| replicas::replicas(table, &env));
         let replicas = mistakes.note(replicas.transpose()).flatten();
+        let webhooks = match mistakes.spare(&[WEBHOOKS]) {
+            true => webhooks::webhooks(&own.webhooks, &env),
+            false => Ok(Vec::new()),
+        };
+        let webhooks = mistakes.note(webhooks).unwrap_or_default();
+        let wants_near_caps = |webhook: &Webhook| webhook.wants(WebhookKind::NearCap, None);
+        let agent = match webhooks.iter().any(wants_near_caps) {
+            true => agent.default_near_at(webhooks::NEAR_AT),
+            false => agent,
+        };
         mistakes.none()?;
         Ok(Self {
             cors,
@@ -257,6 +279,7 @@ impl Config {
             known_agents: known_agents.unwrap_or_else(KnownAgents::none),
             telemetry: telemetry.flatten(),
             replicas,
+            webhooks,
             server: own.server.into(),
             proxy: proxy.unwrap_or_default(),
             shutdown_drain: own.control.drain.and_then(Time::limit),
@@ -280,6 +303,7 @@ impl Mistakes {
         // serde would read the values of a list in the order of the table's fields.
         let lists = OWN
             .into_iter()
+            .filter(|name| *name != WEBHOOKS)
             .filter(|name| tables.get(*name).is_some_and(toml::Value::is_array));
         for name in lists.collect::<Vec<_>>() {
             tables.remove(name);

@@ -177,6 +177,11 @@ impl Replicas {
         }
     }
 
+    /// Identifies the store and its secret: gateways that share it have the same.
+    pub(crate) fn fingerprint(&self) -> u128 {
+        self.secret.fingerprint()
+    }
+
     fn options(&self) -> RedisOptions {
         let options = match self.on_loss {
             OnLoss::Local => RedisOptions::new().may_be_lost(),

@@ -2,7 +2,7 @@
 
 use std::{
     collections::{HashMap, VecDeque},
-    sync::{Mutex, PoisonError},
+    sync::{Arc, Mutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
@@ -56,6 +56,12 @@ impl AttemptsOfLate {
             attempts.pop_front();
         }
         attempts.push_back(attempt);
+    }
+
+    pub(super) fn candidate(&self, owner: Owner, run: &RunId) -> Option<Arc<str>> {
+        let runs = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let attempts = runs.by_run.get(&(Some(owner), run.clone()))?;
+        attempts.back()?.tried.candidate.clone()
     }
 
     pub(super) fn of(&self, owner: Owner, run: &RunId) -> Vec<Value> {

@@ -53,6 +53,11 @@ impl Journal {
         self.0.attempts.of(owner, run)
     }
 
+    /// The candidate of the last attempt of a run that is over.
+    pub(crate) fn candidate(&self, owner: Owner, run: &RunId) -> Option<Arc<str>> {
+        self.0.attempts.candidate(owner, run)
+    }
+
     /// How each candidate fared in the last five minutes.
     pub(crate) fn candidates(&self) -> Vec<(Arc<str>, CandidateOfLate)> {
         self.0.candidates.of_late(now())

@@ -62,6 +62,9 @@ fn set(watched: &Watched, whose: Option<Owner>, is_frozen: bool) -> Response {
         false => registry.thaw(whose),
     };
     if is_news {
+        if is_frozen {
+            watched.webhooks.dispatcher().frozen(whose);
+        }
         let whose = whose.map_or_else(|| "all".to_owned(), |owner| watched.names.show(owner));
         match is_frozen {
             true => tracing::warn!(

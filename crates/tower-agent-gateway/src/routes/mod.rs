@@ -28,13 +28,13 @@ use axum::{
     routing::{MethodRouter, get, post, put},
 };
 use serde_json::{Value, json};
-use tokio::task::JoinHandle;
 use tower_agent::{Cooldowns, RunRegistry, config::CandidateTable};
 
-pub(crate) use self::replicas::answers;
+pub(crate) use self::{names::OwnerNames, replicas::answers};
 
-use self::{events::EventFeed, names::OwnerNames, replicas::OtherGateways};
+use self::{events::EventFeed, replicas::OtherGateways};
 use crate::{
+    background::BackgroundTask,
     config::Config,
     http::{
         BufferedUploads, Callers, CheckLayer, HeldBytes, HeldLimits, HostCheck, Operator,
@@ -44,6 +44,7 @@ use crate::{
     runs::{Runs, SharedStore},
     stacks::{Gateway, RunAssignment},
     telemetry,
+    webhooks::Webhooks,
 };
 
 /// The answer at `/`.
@@ -70,29 +71,9 @@ pub(crate) struct Watched {
     /// The candidates of the configuration.
     candidates: Arc<[String]>,
     /// The task that answers those.
-    pub(crate) answering: Option<AnsweringTask>,
-}
-
-/// A task that ends with the last clone of this.
-#[derive(Clone, Debug)]
-pub(crate) struct AnsweringTask {
-    _task: Arc<AbortOnDrop>,
-}
-
-#[derive(Debug)]
-struct AbortOnDrop(JoinHandle<()>);
-
-impl Drop for AbortOnDrop {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-impl AnsweringTask {
-    pub(crate) fn new(task: JoinHandle<()>) -> Self {
-        let _task = Arc::new(AbortOnDrop(task));
-        Self { _task }
-    }
+    pub(crate) answering: Option<BackgroundTask>,
+    /// The receivers of webhooks.
+    pub(crate) webhooks: Webhooks,
 }
 
 impl Watched {
@@ -100,17 +81,22 @@ impl Watched {
     pub(crate) fn new(config: &Config, runs: &Runs) -> Self {
         let registry = runs.registry().clone();
         telemetry::record_metrics();
+        let journal = Journal::default();
+        let store = runs.peers().map(|peers| peers.settings.fingerprint());
+        let webhooks = Webhooks::new(store, journal.clone());
+        let dispatcher = webhooks.dispatcher().clone();
         Self {
             events: EventFeed::new(registry.clone(), runs.stopped()),
             registry,
-            cooldowns: Cooldowns::new(),
+            cooldowns: Cooldowns::new().on_begin(move |cooling| dispatcher.candidate_down(cooling)),
             held: HeldBytes::default(),
             is_traced: config.telemetry.is_some(),
             peers: runs.peers().cloned(),
-            journal: Journal::default(),
+            journal,
             names: OwnerNames::default(),
             candidates: Arc::default(),
             answering: None,
+            webhooks,
         }
     }
 
@@ -205,6 +191,7 @@ fn operator_table(watched: Watched) -> Vec<(&'static str, MethodRouter)> {
         cooldowns,
         held,
         peers,
+        webhooks,
         ..
     } = watched.clone();
     let of_runs = vec![
@@ -237,7 +224,7 @@ fn operator_table(watched: Watched) -> Vec<(&'static str, MethodRouter)> {
         .chain([
             (
                 "/metrics",
-                get(metrics::show).with_state((registry, held, peers)),
+                get(metrics::show).with_state((registry, held, peers, webhooks)),
             ),
             ("/cooldowns", get(cooldowns::list).with_state(cooldowns)),
             ("/cooldowns/{candidate}/clear", clear),

@@ -56,3 +56,4 @@ mod upstream_connections;
 mod upstream_proxy;
 mod waits;
 mod watchdog;
+mod webhooks;

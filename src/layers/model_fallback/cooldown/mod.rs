@@ -29,6 +29,7 @@ use tokio::time::Instant;
 use self::digests::account_headers;
 use crate::{
     attempt::{Candidate, CompletionObserver, Operation},
+    guarded::guarded,
     llm::{
         Rest,
         failure::{ActiveCooldown, Failure, FailureClass},
@@ -105,7 +106,10 @@ pub struct Cooldowns {
     shared: Arc<SharedCooldowns>,
     backoff: CooldownBackoff,
     probe: CooldownProbe,
+    on_begin: Option<BeginHook>,
 }
+
+type BeginHook = Arc<dyn Fn(&ActiveCooldown) + Send + Sync>;
 
 #[derive(Debug)]
 struct SharedCooldowns {
@@ -161,6 +165,7 @@ impl Cooldowns {
                 every: Duration::from_secs(30),
                 margin: Duration::from_secs(120),
             },
+            on_begin: None,
         }
     }
 
@@ -205,6 +210,26 @@ impl Cooldowns {
     #[must_use]
     pub const fn probe(mut self, every: Duration, margin: Duration) -> Self {
         self.probe = CooldownProbe { every, margin };
+        self
+    }
+
+    /// Sets a hook that is called with each cooldown that begins by a failure at this handle or a later
+    /// clone of it, in place of an earlier hook.
+    ///
+    /// A cooldown of a caller's own account does not count: the candidate serves others. Nor does one
+    /// that another replica began. The hook is called in the task of the call that failed, outside of
+    /// any lock; its panic is caught.
+    ///
+    /// ```
+    /// use tower_agent::Cooldowns;
+    ///
+    /// let cooldowns = Cooldowns::new()
+    ///     .on_begin(|cooling| eprintln!("{} rests for {:?}", cooling.candidate, cooling.left));
+    /// # drop(cooldowns);
+    /// ```
+    #[must_use]
+    pub fn on_begin(mut self, hook: impl Fn(&ActiveCooldown) + Send + Sync + 'static) -> Self {
+        self.on_begin = Some(Arc::new(hook));
         self
     }
 
@@ -371,7 +396,13 @@ impl Cooldowns {
         if let Some(store) = self.shared.store.get().filter(|_| begins) {
             self.shared.tell_begun(&mut windows, &**store);
         }
+        let is_callers = keys.of(rest.concern).is_some_and(|key| key.is_callers);
+        let hook = self.on_begin.as_ref().filter(|_| begins && !is_callers);
+        let begun = hook.and_then(|hook| Some((hook, windows.longest(keys, rest.class, now)?)));
         drop(windows);
+        if let Some((hook, cooling)) = begun {
+            guarded(|| hook(&cooling));
+        }
         #[cfg(feature = "metrics")]
         if begins {
             crate::metrics::cooldown(&keys.candidate, rest.class.as_str());

@@ -307,6 +307,17 @@ impl CooldownWindows {
         list
     }
 
+    /// The running window of this class that the candidate of these keys began and that ends last.
+    pub(crate) fn longest(
+        &self,
+        keys: &Keys,
+        class: FailureClass,
+        now: Duration,
+    ) -> Option<ActiveCooldown> {
+        let mut running = self.list(now).into_iter().rev();
+        running.find(|it| it.class == class && *it.candidate == *keys.candidate)
+    }
+
     /// Removes the windows that `candidate` began or that have one of these digests.
     ///
     /// Returns how many of them were running.

@@ -1,7 +1,12 @@
 //! What a failure is about: the model, the account, or the host.
 
+use std::sync::{
+    Arc,
+    atomic::{AtomicUsize, Ordering},
+};
+
 use tokio::time::advance;
-use tower_agent::{Candidate, Cooldowns};
+use tower_agent::{Candidate, Cooldowns, llm::failure::ActiveCooldown};
 
 use super::{asks, at, cooled, from, of_account, unprobed};
 use crate::support::{Script, failure, healthy, prompt, secs};
@@ -95,7 +100,9 @@ async fn what_befalls_one_callers_account_is_no_other_callers() {
         (failure(429), "b"),
         (Script::error_code(404, "model_not_found"), "b"),
     ] {
-        let (service, upstream) = cooled(&Cooldowns::new(), ["a", "b"].map(Candidate::new));
+        let told = Arc::new(AtomicUsize::new(0));
+        let cooldowns = Cooldowns::new().on_begin(counting(&told));
+        let (service, upstream) = cooled(&cooldowns, ["a", "b"].map(Candidate::new));
         upstream.play("a", script);
         let ask = |caller| asks(&service, &upstream, from(caller, "a"));
         // Another model of the same account serves only if the account may.
@@ -108,17 +115,32 @@ async fn what_befalls_one_callers_account_is_no_other_callers() {
         assert_eq!(ask("one").await, again);
         assert_eq!(ask("two").await, first);
         assert_eq!(ask("two").await, again);
+        assert_eq!(
+            told.load(Ordering::Relaxed),
+            0,
+            "the candidate serves others"
+        );
+    }
+}
+
+fn counting(told: &Arc<AtomicUsize>) -> impl Fn(&ActiveCooldown) + Send + Sync + 'static {
+    let told = Arc::clone(told);
+    move |_| {
+        told.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_everybodys() {
-    let (service, upstream) = cooled(&Cooldowns::new(), ["a", "b"].map(Candidate::new));
+    let told = Arc::new(AtomicUsize::new(0));
+    let cooldowns = Cooldowns::new().on_begin(counting(&told));
+    let (service, upstream) = cooled(&cooldowns, ["a", "b"].map(Candidate::new));
     upstream.play("a", Script::before_head().fail("reset"));
     let ask = |caller| asks(&service, &upstream, from(caller, "a"));
 
     assert_eq!(ask("one").await, ["a", "b"]);
     assert_eq!(ask("two").await, ["b"]);
+    assert_eq!(told.load(Ordering::Relaxed), 1);
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,10 +1,13 @@
 //! For how long.
 
-use std::time::Duration;
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use tokio::time::{Instant, advance, sleep};
 use tower::{Layer, ServiceExt};
-use tower_agent::{Cooldowns, TerminalReason};
+use tower_agent::{Cooldowns, TerminalReason, llm::failure::FailureClass};
 
 use super::{INSTANT, asks, cooled, minutes, models, two_accounts, unprobed};
 use crate::support::{Script, Upstream, chat, failure, healthy, prompt, secs};
@@ -221,4 +224,29 @@ async fn layers_with_clones_of_one_handle_know_the_same() {
     assert_eq!(ask(with(&cooldowns)).await, ["b"]);
     assert_eq!(ask(with(&Cooldowns::new())).await, ["a", "b"]);
     assert_eq!(ask(layer()).await, ["a", "b"], "off by default");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_hook_hears_of_each_window_once_as_it_begins() {
+    let heard = Arc::new(Mutex::new(Vec::new()));
+    let hears = Arc::clone(&heard);
+    let cooldowns = unprobed().on_begin(move |cooling| {
+        hears.lock().unwrap().push(cooling.clone());
+        panic!("a hook's panic is not the call's");
+    });
+    let (service, upstream) = cooled(&cooldowns, two_accounts());
+    upstream.play("a", failure(429));
+    for _ in 0..3 {
+        asks(&service, &upstream, prompt("a")).await;
+    }
+    {
+        let heard = heard.lock().unwrap();
+        assert_eq!(heard.len(), 1);
+        assert_eq!((&*heard[0].candidate, heard[0].left), ("a", secs(30)));
+        assert_eq!(heard[0].class, FailureClass::RateLimit);
+    }
+    advance(secs(31)).await;
+    asks(&service, &upstream, prompt("a")).await;
+    let lefts: Vec<_> = heard.lock().unwrap().iter().map(|it| it.left).collect();
+    assert_eq!(lefts, [secs(30), minutes(1)]);
 }

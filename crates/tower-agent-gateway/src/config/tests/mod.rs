@@ -8,6 +8,7 @@ mod secrets;
 mod server;
 mod telemetry;
 mod watchdog;
+mod webhooks;
 mod whole;
 
 use std::path::Path;
@@ -72,7 +73,7 @@ fn an_unknown_key_is_named_with_its_place() {
         (
             "[runs]\n",
             "1:2: runs: unknown key, expected one of `preset`, ",
-            ", `replicas`",
+            ", `replicas`, `webhooks`",
         ),
         (
             "[run]\nstep_timout = 1",

@@ -61,6 +61,12 @@ const STORE_WAIT: &str = "agent_store_wait_seconds";
 
 const STORE_DROPPED: &str = "agent_store_dropped_total";
 
+const WEBHOOKS: &str = "agent_webhooks_total";
+
+const WEBHOOKS_MISSED: &str = "agent_webhooks_missed_events_total";
+
+const WEBHOOKS_WAITING: &str = "agent_webhooks_waiting";
+
 fn builder() -> Result<PrometheusBuilder, BuildError> {
     let latency = Matcher::Full("agent_cancel_latency_seconds".to_owned());
     let waits = Matcher::Full(STORE_WAIT.to_owned());
@@ -125,6 +131,12 @@ fn describe() {
         STORE_DROPPED,
         "Ends and other news that the store of runs has never got."
     );
+    metrics::describe_counter!(WEBHOOKS, "Webhooks by what became of them.");
+    metrics::describe_counter!(
+        WEBHOOKS_MISSED,
+        "Events of runs that came too fast to be read for webhooks."
+    );
+    metrics::describe_gauge!(WEBHOOKS_WAITING, "Webhooks that wait for their receivers.");
 }
 
 /// Records metrics from now on, unless the program has installed another recorder.
@@ -136,6 +148,16 @@ pub(crate) fn record_metrics() {
 pub(crate) fn count_refused_upload(is_of_owner: bool) {
     let limit = if is_of_owner { "owner" } else { "all" };
     metrics::counter!(REFUSED_UPLOADS, "limit" => limit).increment(1);
+}
+
+/// Counts a webhook by what became of it.
+pub(crate) fn count_webhooks(outcome: &'static str) {
+    metrics::counter!(WEBHOOKS, "outcome" => outcome).increment(1);
+}
+
+/// Counts events of runs that came too fast to be read for webhooks.
+pub(crate) fn count_missed_events(events: u64) {
+    metrics::counter!(WEBHOOKS_MISSED).increment(events);
 }
 
 /// Counts lines of the log or of records that could not be written.
@@ -157,6 +179,8 @@ pub(crate) struct Gauges {
     pub(crate) open_runs: usize,
     /// Bytes of request bodies that are held in memory.
     pub(crate) held_bytes: usize,
+    /// Webhooks that wait for their receivers.
+    pub(crate) webhooks: usize,
     /// What the store of runs has counted, of a gateway with `[replicas]`.
     pub(crate) store: Option<RedisStats>,
 }
@@ -177,6 +201,8 @@ fn render(recorder: &PrometheusHandle, gauges: Gauges) -> String {
     metrics::gauge!(OPEN_RUNS).set(gauges.open_runs as f64);
     #[allow(clippy::cast_precision_loss, reason = "no process has so much memory")]
     metrics::gauge!(HELD_BYTES).set(gauges.held_bytes as f64);
+    #[allow(clippy::cast_precision_loss, reason = "they are bounded")]
+    metrics::gauge!(WEBHOOKS_WAITING).set(gauges.webhooks as f64);
     if let Some(store) = gauges.store {
         metrics::gauge!(STORE_UP).set(f64::from(u8::from(store.up)));
         metrics::gauge!(STORE_LAG).set(store.lag.as_secs_f64());

@@ -19,6 +19,7 @@ fn scrape(recorder: &PrometheusHandle, registry: &RunRegistry) -> String {
     let gauges = Gauges {
         open_runs: registry.open_runs(),
         held_bytes: 0,
+        webhooks: 0,
         store: None,
     };
     render(recorder, gauges)

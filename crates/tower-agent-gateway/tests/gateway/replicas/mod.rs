@@ -38,7 +38,7 @@ fn of(usual: usize, full: usize) -> usize {
 }
 
 /// A store, and the simulated upstream of the gateways that share it.
-struct Cluster {
+pub(crate) struct Cluster {
     store: RedisServer,
     simulator: Gateway,
     config: Config,
@@ -46,7 +46,7 @@ struct Cluster {
 
 impl Cluster {
     /// `keys` are those of `[replicas]` beside the variables. `None` without a `redis-server`.
-    async fn start(settings: &str, keys: &str) -> Option<Self> {
+    pub(crate) async fn start(settings: &str, keys: &str) -> Option<Self> {
         Some(Self::on(RedisServer::start().await?, settings, keys).await)
     }
 
@@ -63,7 +63,13 @@ impl Cluster {
         self.config.clone().start().await
     }
 
-    async fn gateways<const N: usize>(&self) -> [Gateway; N] {
+    /// Sets a variable of the gateways' environment.
+    pub(crate) fn with_env(mut self, name: &str, value: &str) -> Self {
+        self.config = self.config.env(name, value);
+        self
+    }
+
+    pub(crate) async fn gateways<const N: usize>(&self) -> [Gateway; N] {
         let started = join_all((0..N).map(|_| self.gateway())).await;
         started.try_into().unwrap_or_else(|_| unreachable!())
     }
