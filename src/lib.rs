@@ -90,7 +90,7 @@
 //! | [`PumpLayer`] | servers: ends a call at its deadlines although the caller does not read |
 //! | [`ClientDisconnectLayer`] | ends the call when the caller disconnects; not needed inside of a pump |
 //! | [`HardCeilingLayer`] | ends the node at an absolute limit |
-//! | [`StepTimeoutLayer`] | ends the node after a window without progress |
+//! | [`StepTimeoutLayer`] | ends the node after a window without progress, or below a floor on speed |
 //! | [`StopPhraseLayer`] | ends the other runs of a session when its user sends a stop phrase; outside of all caps |
 //! | [`OwnerCapLayer`] | caps the open runs of one owner, and its turns, tokens and cost in an hour |
 //! | [`TurnCapLayer`] | ends a run that has used up its turns |
@@ -144,7 +144,7 @@
 //! | level | the reason of the end | for example |
 //! |---|---|---|
 //! | `DEBUG` | [`Completed`](TerminalReason::Completed) | |
-//! | `INFO` | a cut: a passed clock, a caller that left, an abort, a failed upstream | `step_timeout`, `max_turn_time`, `client_disconnect`, `aborted`, `upstream_failed` |
+//! | `INFO` | a cut: a passed clock, a caller that left, an abort, a failed upstream | `step_timeout`, `slow`, `max_turn_time`, `client_disconnect`, `aborted`, `upstream_failed` |
 //! | `WARN` | an exceeded limit of the run | `turn_cap_reached`, `retry_budget_exceeded`, `loop_detected` |
 //!
 //! | field | |

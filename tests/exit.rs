@@ -24,6 +24,7 @@ fn reasons() -> Vec<(TerminalReason, i32)> {
         (TerminalReason::Completed, 0),
         (TerminalReason::Failed(FailureClass::Server), 1),
         (TerminalReason::StepTimeout, 124),
+        (TerminalReason::Slow, 124),
         (TerminalReason::HardCeiling, 124),
         (TerminalReason::CallerDeadline, 124),
         (TerminalReason::ClientDisconnect, 130),

@@ -63,6 +63,8 @@ pub(crate) struct PeekedAnswer<B> {
     // out move the answer.
     pub(crate) content: Box<HeldBody<B>>,
     rule: CommitRule,
+    // Whether content is held back, too, until the stream has shown its speed.
+    holds_content: bool,
 }
 
 pin_project! {
@@ -116,7 +118,9 @@ where
                 Ok(answer) => {
                     let candidate = policy.current_candidate();
                     let own_upstream = candidate.is_some_and(Candidate::has_own_upstream);
-                    Some(PeekedAnswer::new(answer, own_upstream))
+                    let mut answer = PeekedAnswer::new(answer, own_upstream);
+                    answer.holds_content = policy.settings().hold.is_some();
+                    Some(answer)
                 }
                 Err(error) => {
                     self.set(Self::Reading { answer: None });
@@ -182,6 +186,7 @@ impl<B> PeekedAnswer<B> {
                 document: None,
             }),
             rule,
+            holds_content: false,
         }
     }
 
@@ -200,6 +205,7 @@ impl<B> PeekedAnswer<B> {
                 document: None,
             }),
             rule: CommitRule::Failure,
+            holds_content: false,
         }
     }
 
@@ -287,10 +293,20 @@ where
                     self.rule = rule;
                 }
             }
-            if let Some(progress) = self.rule.progress(held.len(), ended) {
+            let holds = self.holds_content;
+            if let Some(progress) = self.rule.progress(held.len(), ended, holds) {
                 return Poll::Ready(Ok(progress));
             }
-            match ready!(Pin::new(&mut *body).poll_frame(cx)) {
+            let Poll::Ready(frame) = Pin::new(&mut *body).poll_frame(cx) else {
+                // The layer that measures the speed of the stream finds at a `Pending` that it is fast
+                // enough.
+                let progress = holds.then(|| self.rule.progress(held.len(), ended, holds));
+                return match progress.flatten() {
+                    Some(progress) => Poll::Ready(Ok(progress)),
+                    None => Poll::Pending,
+                };
+            };
+            match frame {
                 Some(Ok(frame)) => held.push(frame),
                 // Nothing to hold: after the end, `is_end_stream` is true.
                 None => {}
@@ -497,13 +513,17 @@ impl CommitRule {
 
     /// The next step once `bytes` are held; `None` while the rule needs more.
     ///
-    /// `ended` says that no byte follows the held ones.
-    fn progress(&self, bytes: usize, ended: bool) -> Option<PeekProgress> {
+    /// `ended` says that no byte follows the held ones, and `holds_content` that content does not
+    /// commit before its speed is known.
+    fn progress(&self, bytes: usize, ended: bool, holds_content: bool) -> Option<PeekProgress> {
         let reached = |mark: Option<u64>| mark.is_some_and(|at| bytes as u64 >= at);
+        let waits = |marks: &ResponseMarks| holds_content && marks.awaits_speed();
         match self {
             Self::Nothing => Some(PeekProgress::Commit),
             Self::Classified(_) | Self::Redirect(_) => Some(PeekProgress::Failed),
-            Self::Content(marks) if reached(marks.commit()) => Some(PeekProgress::Commit),
+            Self::Content(marks) if reached(marks.commit()) && !waits(marks) => {
+                Some(PeekProgress::Commit)
+            }
             Self::Content(marks) if reached(marks.error()) => Some(PeekProgress::Failed),
             Self::Content(marks) => {
                 let over = ended || reached(marks.terminator());
@@ -581,6 +601,7 @@ pub(super) fn classify_error(error: &BoxError, own: &Run, streams: bool) -> Fail
         _ if end.kind == NodeKind::Tool => FailureClass::Caller,
         TerminalReason::Failed(class) => *class,
         TerminalReason::StepTimeout => FailureClass::StepTimeout,
+        TerminalReason::Slow => FailureClass::Slow,
         _ => FailureClass::Deadline,
     });
     let is_stall = end.reason == TerminalReason::StepTimeout;

@@ -15,6 +15,8 @@ pub(super) const EARLY_HEAD: Time = secs(20);
 /// The windows of an attempt, with the preset.
 pub(super) const STEP_TIMEOUT: Time = secs(120);
 pub(super) const FIRST_TOKEN_TIMEOUT: Time = secs(240);
+/// The time over which the speed of a stream with a floor is measured.
+pub(super) const OVER: Time = secs(30);
 pub(super) const RATIO: BoundedNumber<10> = BoundedNumber(0.2);
 pub(super) const FLOOR: BoundedCount<0, 1_000_000> = BoundedCount(10);
 

@@ -10,7 +10,7 @@ use super::{
     error::{Mistakes, error},
     limits::{AgentLimits, DEFAULTS, FileLimits, check_costs},
     presets::{
-        DRAIN_LIMIT, EARLY_HEAD, FIRST_TOKEN_TIMEOUT, HEARTBEAT, KEEP_ALIVE, NOTIFY_AFTER,
+        DRAIN_LIMIT, EARLY_HEAD, FIRST_TOKEN_TIMEOUT, HEARTBEAT, KEEP_ALIVE, NOTIFY_AFTER, OVER,
         STEP_TIMEOUT,
     },
     tables::{
@@ -158,10 +158,42 @@ fn attempt(
     }
     let windows = [table.step_timeout, table.first_token_timeout];
     let others = [table.max_time, table.heartbeat];
-    if table.observe && !limits_anything(&windows) && !limits_anything(&others) {
+    let has_floor = table.min_tokens_per_second.is_some();
+    if table.observe && !has_floor && !limits_anything(&windows) && !limits_anything(&others) {
         wrong("observe", "is of no use without a limit on time beside it");
     }
+    floor(&mut table, errors);
     table
+}
+
+/// Fills in the time over which the speed of streams is measured, and checks the floor.
+fn floor(table: &mut AttemptTable, errors: &mut Mistakes) {
+    let mut wrong = |key, message: &str| errors.push(error(&["attempt"], key, message));
+    let Some(floor) = table.min_tokens_per_second else {
+        if table.over.is_some() {
+            wrong("over", "is of no use without min_tokens_per_second");
+        }
+        return;
+    };
+    if floor.limit().is_none() {
+        wrong(
+            "min_tokens_per_second",
+            "is zero: to set no floor, leave it out",
+        );
+    }
+    let over = *table.over.get_or_insert(OVER);
+    if over.limit().is_none() {
+        wrong("over", "must be longer than zero");
+        return;
+    }
+    let hold = table.hold.and_then(Time::limit);
+    if hold.is_some_and(|hold| hold <= over.get()) && !table.observe {
+        let message = format!(
+            "is not longer than over ({:?}): the answer would be committed before it can be too slow",
+            over.get()
+        );
+        wrong("hold", &message);
+    }
 }
 
 fn disconnect(mut table: DisconnectTable, errors: &mut Mistakes) -> DisconnectTable {

@@ -215,6 +215,11 @@ fn attempt_step(table: &AttemptTable) -> StepTimeoutLayer {
             )
         }
     };
+    let floor = table.min_tokens_per_second.and_then(BoundedNumber::limit);
+    let layer = match floor.zip(limit(table.over)) {
+        Some((tokens, over)) => layer.min_tokens_per_second(tokens, over),
+        None => layer,
+    };
     match table.observe {
         true => layer.observe(),
         false => layer,

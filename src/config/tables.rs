@@ -10,6 +10,7 @@ use super::{
 };
 use crate::{
     attempt::CandidateDialect,
+    layers::step_timeout::StepTimeoutLayer,
     llm::failure::{FailureClass, SignalPlace},
 };
 
@@ -17,6 +18,8 @@ use crate::{
 type Bytes = BoundedCount<0, { 1 << 20 }>;
 /// A number of failures, of turns, or of repeats per second.
 type Number = BoundedCount<0, 1_000_000>;
+/// A number of tokens a second.
+type Speed = BoundedNumber<{ StepTimeoutLayer::MAX_TOKENS_PER_SECOND as u32 }>;
 /// A number of tokens.
 type TokenCount = BoundedCount<0, { u32::MAX }>;
 
@@ -182,6 +185,8 @@ pub(super) struct AttemptTable {
     pub(super) step_timeout: Option<Time>,
     pub(super) first_token_timeout: Option<Time>,
     pub(super) max_time: Option<Time>,
+    pub(super) min_tokens_per_second: Option<Speed>,
+    pub(super) over: Option<Time>,
     pub(super) hold: Option<Time>,
 }
 

@@ -184,6 +184,9 @@ impl RetryBudgetLayer {
     /// a failure. By default only the end of the attempt and the
     /// [size](crate::attempt#what-is-held-and-until-when) of the held part limit the time. After
     /// the commit a stall is an error that the caller gets.
+    ///
+    /// If the attempt has a [floor on its speed](crate::layers::step_timeout#a-floor-on-speed), this
+    /// setting also holds content back, until the stream has shown its speed.
     #[must_use]
     pub const fn hold(mut self, hold: Duration) -> Self {
         self.settings.hold = Some(hold);
@@ -207,6 +210,11 @@ impl RetryBudgetLayer {
         let budget = self.settings.budget.clone();
         self.settings.budget = budget.after_attempt(hook);
         self
+    }
+
+    /// How long the layer holds back an answer; `None` if no time limits it.
+    pub(crate) const fn held_for(&self) -> Option<Duration> {
+        self.settings.hold
     }
 
     pub(crate) const fn budget(&self) -> &RetryBudget {
@@ -412,10 +420,10 @@ impl AttemptPolicy for RetryPolicy {
         let own = self.own.as_ref().map(Run::attempts);
         let is_repeated = || own.is_some_and(|own| own.has_repeated_silence());
         let is_used_up = same == RetrySame::Once && is_repeated();
-        // A candidate that is overloaded or silent gets no repeat if another one can serve.
+        // A candidate that is overloaded, silent or slow gets no repeat if another one can serve.
         let yields = matches!(
             failure.class,
-            FailureClass::Overloaded | FailureClass::StepTimeout
+            FailureClass::Overloaded | FailureClass::StepTimeout | FailureClass::Slow
         );
         let has_others = || own.is_some_and(|own| own.has_others());
         if failure.is_slow {

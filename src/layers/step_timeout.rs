@@ -25,6 +25,27 @@
 //! every byte is, but for white space before the first other one. [`resets_on`](StepTimeoutLayer::resets_on) changes
 //! the events that reset the window.
 //!
+//! # A floor on speed
+//!
+//! A stream that crawls is alive, and no step window ends it. With
+//! [`min_tokens_per_second`](StepTimeoutLayer::min_tokens_per_second) a node ends as
+//! [`Slow`](crate::TerminalReason::Slow) if its stream is below a number of tokens a second, on average
+//! over a time. The tokens are those that the upstream states, or else
+//! [estimates](crate::layers::token_cap#estimates), with those of reasoning and of tool calls. Only an
+//! event stream is measured, and ends with the event that shows that it was too slow.
+//!
+//! The speed is measured between content events, from the first one on, while the layer waits for the
+//! upstream. These times do not count: those of a slow reader, those of a pause, and a slow one while a
+//! tool of the run is under way. Nor does a gap without content that is longer than an eighth of the
+//! time: that may be hidden reasoning, and is the step window's affair. So at least eight content
+//! events stand in the time. An upstream that sends its text in larger and rarer pieces needs a longer
+//! time. Content without text, such as audio or the signature of hidden reasoning, is not measured.
+//!
+//! A retry or fallback layer that has a [`hold`](crate::RetryBudgetLayer::hold) holds an attempt's
+//! answer back, for that time at most, until the stream has shown its speed: by an eighth of the tokens
+//! that the floor asks for in its time. So another attempt can follow a slow one. Without a `hold` the
+//! first content commits the attempt, as ever, and a slow stream ends in the middle.
+//!
 //! # Tools
 //!
 //! With [`scope`](StepTimeoutLayer::scope)`(Scope::Run)` the window belongs to the run, and also
@@ -64,8 +85,8 @@
 //!
 //! A stored reason wins. Then a ready frame or answer wins over every clock, but for the absolute
 //! deadlines at each 16th ready frame in a row. Of several nodes with a passed clock the outermost
-//! ends; on one node the ceiling wins over the step window, and the step window over the caller's
-//! deadline. An error of the inner service comes last.
+//! ends; on one node the ceiling wins over the step window and the floor, and both over the caller's
+//! deadline. A whole answer is never too slow. An error of the inner service comes last.
 //!
 //! # Order
 //!
@@ -108,6 +129,21 @@
 //! # }
 //! ```
 //!
+//! An attempt that another one may replace if it sends less than 8 tokens a second for 30 s:
+//!
+//! ```
+//! use std::time::Duration;
+//! use tower::ServiceBuilder;
+//! use tower_agent::{RetryBudget, RetryBudgetLayer, StepTimeoutLayer};
+//!
+//! let stack = ServiceBuilder::new()
+//!     .layer(RetryBudgetLayer::new(RetryBudget::new()).hold(Duration::from_secs(60)))
+//!     .layer(
+//!         StepTimeoutLayer::new(Duration::from_secs(120))
+//!             .min_tokens_per_second(8.0, Duration::from_secs(30)),
+//!     );
+//! ```
+//!
 //! A local model, which may take any time while it sends heartbeats:
 //!
 //! ```
@@ -140,8 +176,8 @@ use tower_layer::Layer;
 use crate::{
     run::{HEARTBEAT, Limits, ResetOn, Run, Scope},
     supervise::{
-        Claim, LayerSettings, StepWindow, SupervisedBody, SupervisedFuture, SupervisedService,
-        SupervisesCalls,
+        Claim, FlooredWindow, LayerSettings, SpeedFloor, StepWindow, SupervisedBody,
+        SupervisedFuture, SupervisedService, SupervisesCalls,
     },
 };
 
@@ -149,6 +185,7 @@ use crate::{
 #[derive(Clone, Copy, Debug)]
 pub struct StepTimeoutLayer {
     limit: Option<Limit>,
+    floor: Option<SpeedFloor>,
     resets_on: ResetOn,
     observes: bool,
     scope: Scope,
@@ -195,6 +232,7 @@ impl StepTimeoutLayer {
     const fn limited_by(limit: Option<Limit>) -> Self {
         Self {
             limit,
+            floor: None,
             resets_on: ResetOn::Content,
             observes: false,
             scope: Scope::Found,
@@ -245,6 +283,36 @@ impl StepTimeoutLayer {
         self
     }
 
+    /// Sets a floor on the speed of streams: below `tokens` a second, on average over this time, the
+    /// node ends as [`Slow`](crate::TerminalReason::Slow). See the [module](self#a-floor-on-speed).
+    ///
+    /// There is no floor by default. After [`optional(None)`](Self::optional) the floor is the layer's
+    /// only limit.
+    ///
+    /// # Panics
+    ///
+    /// Panics if `tokens` is not a number above 0 and up to
+    /// [`MAX_TOKENS_PER_SECOND`](Self::MAX_TOKENS_PER_SECOND), or if `over` is zero.
+    #[must_use]
+    pub const fn min_tokens_per_second(mut self, tokens: f64, over: Duration) -> Self {
+        assert!(
+            tokens > 0.0 && tokens <= Self::MAX_TOKENS_PER_SECOND,
+            "a floor must be above 0 tokens a second, and one that a model can reach"
+        );
+        assert!(
+            !over.is_zero(),
+            "the speed is measured over a time longer than zero"
+        );
+        self.floor = Some(SpeedFloor {
+            tokens_per_second: tokens,
+            over,
+        });
+        self
+    }
+
+    /// The highest floor on the speed of streams, which no model reaches.
+    pub const MAX_TOKENS_PER_SECOND: f64 = 10_000.0;
+
     /// The events that reset the window; by default [`ResetOn::Content`].
     ///
     /// A [local](Self::local) layer uses the setting only for requests with a
@@ -283,6 +351,13 @@ impl StepTimeoutLayer {
         }
     }
 
+    /// The time over which the layer measures the speed of streams; `None` if it has no floor, or only
+    /// observes.
+    pub(crate) fn speed_over(&self) -> Option<Duration> {
+        let floor = self.floor.filter(|_| !self.observes);
+        floor.map(|floor| floor.over)
+    }
+
     /// Makes the step window that enforces `limit` on `found`, or on its run by the layer's scope;
     /// `None` if the request has no window at all.
     #[inline]
@@ -294,10 +369,28 @@ impl StepTimeoutLayer {
                 StepWindow::of_life(interval.saturating_mul(2), self.scope)
             }
         };
-        Some(match self.observes {
+        Some(self.observed(window))
+    }
+
+    fn observed(&self, window: StepWindow) -> StepWindow {
+        match self.observes {
             true => window.observing(),
             false => window,
-        })
+        }
+    }
+
+    /// Puts the floor beside the window, or beside one that never passes, and has the streams of
+    /// `found` measured.
+    #[cold]
+    fn floored(&self, window: Option<StepWindow>, floor: SpeedFloor, found: &Run) -> LayerSettings {
+        // No answer is held back for a floor that ends no attempt.
+        let of_attempt = !self.observes && self.scope == Scope::Found;
+        let scope = if of_attempt { Scope::Found } else { Scope::Run };
+        found.in_scope(scope).attempts().set_floor();
+        let never = Duration::MAX;
+        let endless = || self.observed(StepWindow::new(never, never, self.resets_on, self.scope));
+        let window = FlooredWindow::new(window.unwrap_or_else(endless), floor);
+        LayerSettings::floored(window).reading()
     }
 }
 
@@ -327,18 +420,21 @@ impl SupervisesCalls for StepTimeoutLayer {
         mut request: Request<B>,
         inner: impl FnOnce(Request<B>) -> F,
     ) -> SupervisedFuture<F> {
-        let Some(limit) = self.limit else {
+        if self.limit.is_none() && self.floor.is_none() {
             return SupervisedFuture::inert(inner(request));
-        };
+        }
         let claim = Claim::of(&mut request);
-        if let (Limit::Step { step, .. }, Scope::Run) = (limit, self.scope) {
+        if let (Some(Limit::Step { step, .. }), Scope::Run) = (self.limit, self.scope) {
             // The window of the run, for its tools; a local layer adds none.
             claim.run.add_window(step, self.resets_on, self.observes);
         }
-        let window = self.window_for(limit, &request, &claim.run);
-        let settings = window.map_or_else(LayerSettings::passive, |window| {
-            LayerSettings::window(window).reading()
-        });
+        let limit = self.limit;
+        let window = limit.and_then(|limit| self.window_for(limit, &request, &claim.run));
+        let settings = match (window, self.floor) {
+            (window, Some(floor)) => self.floored(window, floor, &claim.run),
+            (Some(window), None) => LayerSettings::window(window).reading(),
+            (None, None) => LayerSettings::passive(),
+        };
         SupervisedFuture::new(claim, settings, request, inner)
     }
 }

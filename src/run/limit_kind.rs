@@ -42,6 +42,8 @@ pub(crate) enum LimitKind {
     Unheard,
     /// The limit is the time without a byte or heartbeat. Only a stream with heartbeats has it.
     Lifeless,
+    /// The limit is the time over which a stream was slower than this.
+    Slow(TokenRate),
     /// The limit is this many turns of the run.
     Turns(u32),
     /// The limit is the silence during which the upstream failed its health probes.
@@ -52,6 +54,28 @@ pub(crate) enum LimitKind {
     OwnerTurns(u32, CapWindow),
     /// The limit is a cap on tokens or cost: the run's, or its owner's in a window.
     Tokens(TokenLimit),
+}
+
+/// A number of tokens a second, as the bits of an `f32`, which compare as one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TokenRate(u32);
+
+impl TokenRate {
+    pub(crate) const fn new(tokens_per_second: f64) -> Self {
+        Self((tokens_per_second as f32).to_bits())
+    }
+
+    pub(crate) const fn from_bits(bits: u32) -> Self {
+        Self(bits)
+    }
+
+    pub(crate) const fn bits(self) -> u32 {
+        self.0
+    }
+
+    pub(crate) const fn per_second(self) -> f32 {
+        f32::from_bits(self.0)
+    }
 }
 
 /// A window of time in which an owner's cap counts.

@@ -23,8 +23,8 @@
 //! # Same instant
 //!
 //! A stored reason wins over a finished answer. Both win over a clock that has passed. Of several
-//! nodes with a passed clock the outermost ends; on one node the order is ceiling, step window,
-//! timeout or caller's limit, and last the drain time of a closing node.
+//! nodes with a passed clock the outermost ends; on one node the order is ceiling, step window and
+//! floor on speed, timeout or caller's limit, and last the drain time of a closing node.
 //!
 //! # Examples
 //!
@@ -81,7 +81,7 @@ pub(crate) use self::{
     call_slot::CallSlot,
     handle::{TurnRefused, WeakRun},
     idle_timer::IdleTimer,
-    limit_kind::{CapWindow, LimitHit, LimitKind, TokenLimit},
+    limit_kind::{CapWindow, LimitHit, LimitKind, TokenLimit, TokenRate},
     limits::{
         LoopLimits, PartLink, Raised, RunTokenCaps, SharedRun, Spending, TokenAccount, TokenMeter,
         ToolArguments, TurnLimit, TurnNeeded, TurnQuestion, TurnUnderWay, TurnsAnswered,

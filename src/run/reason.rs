@@ -22,6 +22,9 @@ pub enum TerminalReason {
     ///
     /// A node also ends with this reason if its upstream was silent and failed the health probes.
     StepTimeout,
+    /// A stream with content was slower than its floor: see
+    /// [`StepTimeoutLayer::min_tokens_per_second`](crate::StepTimeoutLayer::min_tokens_per_second).
+    Slow,
     /// The absolute limit of the node passed, or an attempt's share of the remaining time.
     HardCeiling,
     /// The program's timeout passed, or a time limit that the caller announced.
@@ -179,6 +182,7 @@ impl TerminalReason {
             Self::Completed => ("completed", Success, closed),
             Self::Failed(_) => ("upstream_failed", Failure, StatusCode::BAD_GATEWAY),
             Self::StepTimeout => ("step_timeout", Timeout, late),
+            Self::Slow => ("slow", Timeout, late),
             Self::HardCeiling => ("max_turn_time", Timeout, late),
             Self::CallerDeadline => ("timeout", Timeout, late),
             Self::ClientDisconnect => ("client_disconnect", Cancelled, closed),
@@ -264,6 +268,7 @@ impl FromStr for TerminalReason {
     fn from_str(name: &str) -> Result<Self, UnknownReason> {
         let known = [
             Self::StepTimeout,
+            Self::Slow,
             Self::HardCeiling,
             Self::CallerDeadline,
             Self::ClientDisconnect,

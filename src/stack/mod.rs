@@ -434,8 +434,9 @@ impl<Side> AgentStack<Side> {
     /// which ends the run first. If the stack has [`retry`](Self::retry) or
     /// [`fallback`](Self::fallback), it also names one that is as long as the ceiling, and a window
     /// of the attempt that is not shorter than [`run_step`](Self::run_step): no other attempt could
-    /// follow. The windows until the first content are compared with each other. Limits in shadow
-    /// mode are not compared.
+    /// follow. The windows until the first content are compared with each other. It names a
+    /// [`hold`](RetryBudgetLayer::hold) that is over before a floor on speed can end an attempt.
+    /// Limits in shadow mode are not compared.
     #[must_use]
     pub fn contradictions(&self) -> Vec<String> {
         let repeats = self.retry.is_some() || self.fallback.is_some();
@@ -451,6 +452,16 @@ impl<Side> AgentStack<Side> {
             ("attempt_ceiling", self.attempt_ceiling.earliest(), None),
         ];
         let mut found = Vec::new();
+        let hold = self.retry.as_ref().and_then(RetryBudgetLayer::held_for);
+        if let (Some(over), Some(hold)) = (self.step.speed_over(), hold) {
+            if hold <= over {
+                found.push(format!(
+                    "the `hold` of {hold:?} commits an answer before the floor on speed, over \
+                     {over:?}, can end it, so no attempt follows a slow one: make it longer, or leave \
+                     it out"
+                ));
+            }
+        }
         for (name, limit, run_step) in attempts {
             let Some(limit) = limit.filter(|limit| *limit < Duration::MAX) else {
                 continue;

@@ -6,7 +6,7 @@ use std::{fmt::Debug, time::Duration};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
-use super::{observer::Observer, step_window::StepWindow};
+use super::{observer::Observer, speed_floor::FlooredWindow, step_window::StepWindow};
 use crate::{
     error::BoxError,
     run::{Nanos, Run, Scope, TaskId, TerminalReason},
@@ -20,6 +20,9 @@ pub(super) enum LayerPart {
     Nothing,
     /// The layer ends the node, or notifies observers, after a window of silence.
     Window(StepWindow),
+    /// The layer also does so if the stream is slower than a floor. Behind a pointer, because few
+    /// layers have a floor.
+    Floored(Box<FlooredWindow>),
     /// A drop of the unfinished future or body ends the node that the scope chooses.
     Disconnect(Scope),
     /// The layer has hooks of its own, behind a pointer.
@@ -82,6 +85,7 @@ impl LayerPart {
     pub(super) const fn ends_node(&self) -> bool {
         match self {
             Self::Window(window) => !window.observes(),
+            Self::Floored(window) => !window.observes(),
             _ => false,
         }
     }
@@ -95,6 +99,7 @@ impl LayerPart {
     ) -> Option<Nanos> {
         match self {
             Self::Window(window) => window.pending(run, observer, now, task),
+            Self::Floored(window) => window.pending(run, observer, now, task),
             Self::Hooks(hooks) => hooks.pending(run, Duration::from_nanos(now), task),
             Self::Nothing | Self::Disconnect(_) => None,
         }
@@ -109,6 +114,7 @@ impl LayerPart {
             Self::Window(window) => {
                 window.frame(run, None, false);
             }
+            Self::Floored(window) => window.head(run),
             Self::Hooks(hooks) => hooks.head(run, status, headers),
             _ => {}
         }
@@ -130,6 +136,10 @@ impl LayerPart {
                 let is_progress = observer.is_some_and(Observer::has_progressed);
                 window.frame(run, observer, is_progress && data.is_some())
             }
+            Self::Floored(window) => {
+                let is_progress = observer.is_some_and(Observer::has_progressed);
+                window.frame(run, observer, is_progress && data.is_some())
+            }
             Self::Hooks(hooks) => {
                 hooks.frame(run, data, observer);
                 false
@@ -141,6 +151,7 @@ impl LayerPart {
     pub(super) fn failed(&mut self, run: &Run, now: Nanos, task: TaskId) {
         match self {
             Self::Window(window) => window.failed(run, now, task),
+            Self::Floored(window) => window.failed(run, now, task),
             Self::Hooks(hooks) => hooks.failed(task),
             _ => {}
         }
@@ -176,6 +187,7 @@ impl LayerPart {
     pub(super) fn release(&mut self, run: &Run) {
         match self {
             Self::Window(window) => window.release(run),
+            Self::Floored(window) => window.release(run),
             Self::Hooks(hooks) => hooks.release(run),
             _ => {}
         }

@@ -39,6 +39,7 @@ mod layer_settings;
 mod observer;
 mod read_request;
 mod service;
+mod speed_floor;
 mod step_window;
 mod stream_marks;
 mod supervised_call;
@@ -64,6 +65,7 @@ pub(crate) use self::{
     observer::{Observer, dialect_of, operation_of},
     read_request::{ReadRequest, RequestReader, Upload},
     service::SupervisesCalls,
+    speed_floor::{FlooredWindow, SpeedFloor},
     step_window::StepWindow,
     stream_marks::{BodyForm, MarkingReader, PossibleStream},
     supervised_call::reason_of,

@@ -59,6 +59,11 @@ impl StepWindow {
         self
     }
 
+    /// The scope of the node that the window is on.
+    pub(super) const fn scope(&self) -> Scope {
+        self.scope
+    }
+
     /// Whether the window only notifies observers.
     pub(super) const fn observes(&self) -> bool {
         self.observes

@@ -13,7 +13,7 @@ use http::{HeaderMap, StatusCode};
 
 use crate::{
     llm::{
-        AfterFinish, MESSAGE_STOP, Partial,
+        AfterFinish, BYTES_PER_TOKEN, MESSAGE_STOP, Partial,
         dialect::{Dialect, Finish, StreamFailure, Truncated, Usage},
         estimated_tokens, is_plain, names_events,
         sse::DONE,
@@ -65,6 +65,7 @@ struct MarkCells {
     is_closed: AtomicBool,
     /// The [`BodyForm`] of the body.
     form: AtomicU8,
+    speed: SpeedMarks,
     /// The event that SDKs need at the end, if the upstream ended the answer by another one.
     done: Lock<Option<Bytes>>,
     // The failure is boxed, because it is large and few streams have one.
@@ -72,6 +73,17 @@ struct MarkCells {
     usage: Lock<Option<Usage>>,
     stop_reason: Lock<Option<Arc<str>>>,
     response_id: OnceLock<(Arc<str>, u64)>,
+}
+
+/// What a stream with a floor on its speed has generated; all zero for any other.
+#[derive(Debug, Default)]
+struct SpeedMarks {
+    /// The number of chunks with content.
+    contents: AtomicU64,
+    /// The bytes of generated text, with [`BYTES_PER_TOKEN`] for each token that the upstream states.
+    generated: AtomicU64,
+    /// Whether it is not known yet that the stream is fast enough to commit to it.
+    is_unproven: AtomicBool,
 }
 
 /// Whether a body is an event stream.
@@ -118,6 +130,25 @@ impl ResponseMarks {
     /// Whether a layer has ended the answer, which is finished.
     pub(super) fn is_closed(&self) -> bool {
         self.marks.is_closed.load(Ordering::Acquire)
+    }
+
+    /// The number of chunks with content, and the bytes of text that the model has generated. Both
+    /// count only if the stream has a floor on its speed.
+    pub(super) fn generated(&self) -> (u64, u64) {
+        let speed = &self.marks.speed;
+        let generated = speed.generated.load(Ordering::Acquire);
+        (speed.contents.load(Ordering::Acquire), generated)
+    }
+
+    /// Records that the stream is fast enough, or that its speed cannot be told.
+    pub(super) fn prove_speed(&self) {
+        self.marks.speed.is_unproven.store(false, Ordering::Release);
+    }
+
+    /// Whether the attempt has a floor on the speed of the stream, and it is not known yet whether
+    /// the stream is fast enough.
+    pub(crate) fn awaits_speed(&self) -> bool {
+        self.marks.speed.is_unproven.load(Ordering::Acquire) && !self.is_finished()
     }
 
     /// Records what the request lets expect behind a finished answer.
@@ -384,8 +415,8 @@ fn mark(cell: &AtomicU64) -> Option<u64> {
 pub(crate) struct MarkingReader {
     reader: StreamReader,
     marks: ResponseMarks,
-    /// The count of the answer's tokens, if its run counts them.
-    meter: Option<Box<TokenMeter>>,
+    /// The counts of the answer's tokens, if its run counts them or a floor is set on its speed.
+    counts: Option<Box<AnswerCounts>>,
     /// The time at which an answer that is whole or has failed counts as ended: see [`LINGER`].
     /// `WHOLE` before the first `Pending` behind it; `NEVER` for any other answer.
     ends_at: Nanos,
@@ -396,12 +427,40 @@ pub(crate) struct MarkingReader {
     pub(super) chunks: crate::run::StreamChunks,
 }
 
+/// The counts of the tokens that an answer has generated so far.
+#[derive(Debug)]
+struct AnswerCounts {
+    /// The count in the runs that count tokens; `None` if none does.
+    meter: Option<TokenMeter>,
+    /// Whether the count is also published, for a floor on the stream's speed.
+    has_floor: bool,
+}
+
+impl AnswerCounts {
+    fn note(&mut self, reader: &StreamReader, marks: &ResponseMarks, has_content: bool) {
+        let (usage, unstated) = (reader.usage(), reader.unstated_bytes());
+        if let Some(meter) = &mut self.meter {
+            meter.set(usage, estimated_tokens(unstated));
+        }
+        if self.has_floor {
+            let stated = usage.map_or(0, |usage| usage.output_tokens);
+            let generated = stated.saturating_mul(BYTES_PER_TOKEN);
+            let speed = &marks.marks.speed;
+            let generated = generated.saturating_add(unstated);
+            speed.generated.store(generated, Ordering::Release);
+            if has_content {
+                speed.contents.fetch_add(1, Ordering::AcqRel);
+            }
+        }
+    }
+}
+
 impl MarkingReader {
     pub(crate) fn new(dialect: Dialect) -> Self {
         Self {
             reader: StreamReader::new(dialect),
             marks: ResponseMarks::new(),
-            meter: None,
+            counts: None,
             ends_at: NEVER,
             parts: 0,
             #[cfg(feature = "metrics")]
@@ -480,9 +539,8 @@ impl MarkingReader {
         if self.reader.take_usage_news() {
             *self.marks.marks.usage.lock() = self.reader.usage();
         }
-        if let Some(meter) = &mut self.meter {
-            let unstated = estimated_tokens(self.reader.unstated_bytes());
-            meter.set(self.reader.usage(), unstated);
+        if let Some(counts) = &mut self.counts {
+            counts.note(&self.reader, &self.marks, seen.content);
         }
         seen
     }
@@ -490,14 +548,20 @@ impl MarkingReader {
     /// Starts to collect the text of the response, and to count its tokens.
     ///
     /// The text is collected if the run [keeps](Run::keep_partial) texts. The tokens are counted if
-    /// `counts` is set, and the run or a run above it counts tokens.
+    /// `counts` is set, and the run or a run above it counts tokens; and for a floor on the stream's
+    /// speed.
     pub(super) fn begin(&mut self, run: &Run, counts: bool) {
         if let Some(partial) = run.node().begin_partial() {
             self.reader.keep_text(partial);
         }
-        if let Some(meter) = run.tokens().meter().filter(|_| counts) {
+        let meter = run.tokens().meter().filter(|_| counts);
+        let has_floor = run.attempts().has_floor();
+        if meter.is_some() || has_floor {
             self.reader.count_generated();
-            self.meter = Some(Box::new(meter));
+            let is_unproven = has_floor && run.attempts().has_own_floor();
+            let speed = &self.marks.marks.speed;
+            speed.is_unproven.store(is_unproven, Ordering::Release);
+            self.counts = Some(Box::new(AnswerCounts { meter, has_floor }));
         }
     }
 

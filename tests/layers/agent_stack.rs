@@ -7,8 +7,8 @@ use http_body_util::Full;
 use tower::ServiceExt;
 use tower_agent::{
     AgentStack, Candidate, Cooldowns, HardCeilingLayer, LoopGuardLayer, ModelFallbackLayer, Owner,
-    OwnerCaps, RetryBudget, Run, RunId, RunRegistry, StepTimeoutLayer, TerminalReason, TokenCaps,
-    TurnCapLayer,
+    OwnerCaps, RetryBudget, RetryBudgetLayer, Run, RunId, RunRegistry, StepTimeoutLayer,
+    TerminalReason, TokenCaps, TurnCapLayer,
 };
 
 use crate::support::{
@@ -222,6 +222,16 @@ async fn settings_that_turn_off_others_are_named() {
     assert_eq!(named(&patient), none);
     let hasty = base.clone().step(secs(20)).run_step(window(10, 30));
     assert_eq!(named(&hasty), ["run_step first"]);
+
+    // A floor on speed must be able to end an attempt before its answer is committed.
+    let floored = |over| StepTimeoutLayer::new(secs(20)).min_tokens_per_second(8.0, secs(over));
+    let held = |hold| {
+        let retry = RetryBudgetLayer::new(RetryBudget::new()).hold(secs(hold));
+        AgentStack::client().retry(retry)
+    };
+    assert_eq!(named(&held(31).step(floored(30))), none);
+    assert_eq!(named(&held(30).step(floored(30))), ["hold"]);
+    assert_eq!(named(&held(30).step(floored(30).observe())), none);
 
     // Nothing follows the only attempt, and a limit that is observed ends nothing.
     let once = AgentStack::client().step(secs(20)).run_step(secs(20));

@@ -268,7 +268,7 @@ type Set = fn(AgentStack<Server>) -> AgentStack<Server>;
 /// Each key of the stack, and the setting that it stands for.
 #[test]
 fn each_key_is_a_setting_of_the_stack() {
-    let keys: [(&str, Set); 48] = [
+    let keys: [(&str, Set); 50] = [
         ("[run]\nstep_timeout = 7", |stack| stack.run_step(secs(7))),
         ("[run]\nmax_turn_time = 7", |stack| {
             let half = Duration::from_millis(3_500);
@@ -395,6 +395,19 @@ fn each_key_is_a_setting_of_the_stack() {
                 .attempt_ceiling(HardCeilingLayer::optional(None).observe())
                 .step(StepTimeoutLayer::new(secs(7)).observe())
         }),
+        ("[attempt]\nmin_tokens_per_second = 7", |stack| {
+            let step = StepTimeoutLayer::optional(None);
+            stack.step(step.min_tokens_per_second(7.0, secs(30)))
+        }),
+        (
+            "[attempt]\nmin_tokens_per_second = 0.5\nover = 9\nobserve = true",
+            |stack| {
+                let ceiling = HardCeilingLayer::optional(None).observe();
+                let step = StepTimeoutLayer::optional(None).observe();
+                let step = step.min_tokens_per_second(0.5, secs(9));
+                stack.attempt_ceiling(ceiling).step(step)
+            },
+        ),
         ("[attempt]\nprofile = \"local\"\nheartbeat = 7", |stack| {
             stack.step(StepTimeoutLayer::local().heartbeat(secs(7)))
         }),

@@ -47,6 +47,7 @@ mod run_layer;
 mod shadow;
 mod snapshot;
 mod spans;
+mod speed_floor;
 mod step_timeout;
 mod stop_phrase;
 mod stuck;

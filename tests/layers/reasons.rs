@@ -25,6 +25,7 @@ pub(crate) fn all() -> Vec<(TerminalReason, &'static str, u16, ReasonClass)> {
             Failure,
         ),
         (TerminalReason::StepTimeout, "step_timeout", 504, Timeout),
+        (TerminalReason::Slow, "slow", 504, Timeout),
         (TerminalReason::HardCeiling, "max_turn_time", 504, Timeout),
         (TerminalReason::CallerDeadline, "timeout", 504, Timeout),
         (
@@ -179,7 +180,7 @@ async fn the_message_of_each_clock_says_limit_duration_last_step_and_what_to_try
 }
 
 /// What each reason that the program or a cap stores says, and advises.
-const SAID: [(&str, &str, &str); 16] = [
+const SAID: [(&str, &str, &str); 17] = [
     ("completed", "", "Start a new run to go on"),
     (
         "upstream_failed",
@@ -191,6 +192,7 @@ const SAID: [(&str, &str, &str); 16] = [
         "nothing happened for too long",
         "It may be stuck: retry, or simplify the request",
     ),
+    ("slow", "it was too slow", "Retry, or choose another model"),
     (
         "max_turn_time",
         "it reached its time limit",

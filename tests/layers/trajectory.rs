@@ -112,6 +112,7 @@ async fn limits_and_clocks_of_runs_are_recorded_and_nothing_else() {
         TerminalReason::Stuck,
         TerminalReason::IdleCircuitOpen,
         TerminalReason::StepTimeout,
+        TerminalReason::Slow,
         TerminalReason::HardCeiling,
         TerminalReason::CallerDeadline,
     ];

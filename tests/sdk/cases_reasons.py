@@ -20,6 +20,7 @@ STATUS = {
     "completed": 499,
     "upstream_failed": 502,
     "step_timeout": 504,
+    "slow": 504,
     "max_turn_time": 504,
     "timeout": 504,
     "client_disconnect": 499,

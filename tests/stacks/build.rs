@@ -240,6 +240,17 @@ fn supervising(
             let layer = StepTimeoutLayer::local().heartbeat(ticks(heartbeat));
             boxed(layer.scope(scope).layer(inner))
         }
+        Kind::Floor(floor) => {
+            let layer = StepTimeoutLayer::optional(None);
+            let tokens = floor.bytes as f64 / 4.0;
+            let layer = layer.min_tokens_per_second(tokens, ticks(floor.over));
+            let layer = if floor.observes {
+                layer.observe()
+            } else {
+                layer
+            };
+            boxed(layer.scope(floor.scope).layer(inner))
+        }
         Kind::Ceiling {
             limit,
             timeout,

@@ -8,8 +8,8 @@ use tower_agent::{ResetOn, Scope};
 use crate::tests::stacks::{
     between::between,
     plan::{
-        Action, Announced, Behaviour, Budget, Cut, Ending, Head, KeepAlive, Kind, Leave, Piece,
-        Plan, Reader, States, What,
+        Action, Announced, Behaviour, Budget, Cut, Ending, Floor, Head, KeepAlive, Kind, Leave,
+        Piece, Plan, Reader, States, What,
     },
 };
 
@@ -360,6 +360,46 @@ pub(crate) fn plans_with_caps() -> impl Strategy<Value = Plan> {
     let places = prop::collection::vec((any::<Index>(), kind), 1..3);
     (plans(), places).prop_map(|(mut plan, places)| {
         for (place, kind) in places {
+            plan.layers.insert(place.index(plan.layers.len() + 1), kind);
+        }
+        plan
+    })
+}
+
+/// The same plans with longer limits, and with a floor on speed at one place or two. Most of the
+/// answers begin with tokens, one after another, and most answers are held for long.
+pub(crate) fn plans_with_floor() -> impl Strategy<Value = Plan> {
+    let over = prop_oneof![3 => Just(8), 1 => Just(16)];
+    let observes = prop::bool::weighted(0.15);
+    let floor = (1..9u64, over, scope(), observes).prop_map(|(bytes, over, scope, observes)| {
+        Kind::Floor(Floor {
+            bytes,
+            over,
+            scope,
+            observes,
+        })
+    });
+    let floors = prop::collection::vec((any::<Index>(), floor), 1..3);
+    let after = prop_oneof![1 => Just(0), 6 => Just(1), 1 => 2..4u64];
+    let what = prop_oneof![15 => Just(What::Token), 1 => Just(What::Ping)];
+    let piece = (after, what).prop_map(|(after, what)| Piece { after, what });
+    let tokens = prop::collection::vec(prop::collection::vec(piece, 0..40), 6);
+    let holds = prop::collection::vec(prop::option::weighted(0.7, 10..40u64), 4);
+    (plans(), floors, tokens, holds).prop_map(|(mut plan, floors, tokens, holds)| {
+        plan.layers = plan.layers.into_iter().map(|it| it.longer(6)).collect();
+        let trying = plan.layers.iter_mut().filter_map(|kind| match kind {
+            Kind::Retry { hold, .. } | Kind::Fallback { hold, .. } => Some(hold),
+            _ => None,
+        });
+        for (hold, longer) in trying.zip(holds) {
+            *hold = longer;
+        }
+        let saying = plan.upstream.iter_mut().filter(|it| it.is_serving());
+        for (behaviour, mut tokens) in saying.zip(tokens) {
+            tokens.append(&mut behaviour.frames);
+            behaviour.frames = tokens;
+        }
+        for (place, kind) in floors {
             plan.layers.insert(place.index(plan.layers.len() + 1), kind);
         }
         plan

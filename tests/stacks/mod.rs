@@ -171,6 +171,22 @@ fn random_stacks_with_an_operator_and_a_second_replica_keep_every_promise() {
 }
 
 #[test]
+fn random_stacks_with_a_floor_on_speed_keep_every_promise() {
+    let suite = Suite {
+        plans: cases::plans_with_floor,
+        play: drive::run,
+        sights: sights::sights,
+        judge,
+        name: "random_stacks_with_a_floor",
+        outcomes: "floor",
+    };
+    let cases = number("STACKS_CASES", 1_500);
+    let ends = suite.check(cases).ends;
+    let slow = ends.get("slow").copied().unwrap_or_default();
+    assert!(cases < 1000 || slow > 50, "{ends:?}");
+}
+
+#[test]
 fn random_stacks_with_other_frames_keep_every_promise() {
     let suite = Suite {
         plans: cases::plans_with_frames,

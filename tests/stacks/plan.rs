@@ -101,6 +101,7 @@ pub(crate) enum Kind {
     },
     /// The local profile, with the interval of its heartbeats.
     Local(u64, Scope),
+    Floor(Floor),
     Ceiling {
         limit: Option<u64>,
         timeout: Option<u64>,
@@ -153,6 +154,17 @@ pub(crate) enum Kind {
         candidates: usize,
         hold: Option<u64>,
     },
+}
+
+/// A floor on the speed of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Floor {
+    /// The bytes of text that a stream has to send in a tick. Four are a token.
+    pub(crate) bytes: u64,
+    /// Eight ticks, or more of these.
+    pub(crate) over: u64,
+    pub(crate) scope: Scope,
+    pub(crate) observes: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -403,6 +415,24 @@ impl Plan {
         let inside = self.first_trying().unwrap_or(self.layers.len());
         let caps = |kind: &Kind| matches!(kind, Kind::OwnerCap { .. });
         self.layers[inside..].iter().any(caps)
+    }
+
+    /// The floors that end something, each with its place.
+    pub(crate) fn floors(&self) -> impl Iterator<Item = (usize, Floor)> {
+        let layers = self.layers.iter().enumerate();
+        layers.filter_map(|(index, kind)| match kind {
+            Kind::Floor(floor) if !floor.observes => Some((index, *floor)),
+            _ => None,
+        })
+    }
+
+    /// Whether an answer is held until its stream has shown its speed.
+    pub(crate) fn holds_content(&self) -> bool {
+        let tries = self.layers.iter().rposition(Kind::tries);
+        let is_inside = |(index, floor): (usize, Floor)| {
+            floor.scope == Scope::Found && tries.is_some_and(|tries| index > tries)
+        };
+        self.hold().is_some() && self.floors().any(is_inside)
     }
 
     /// Whether the run outlives its calls: it was opened for an id, or given one.

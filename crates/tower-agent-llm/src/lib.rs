@@ -82,7 +82,7 @@ pub mod internal {
         request_fields::{AfterFinish, RequestFields, insert_model, names_stream},
         sse::event::{DONE, MESSAGE_STOP},
         stream::{
-            generated_text::{GeneratedText, estimated_tokens},
+            generated_text::{BYTES_PER_TOKEN, GeneratedText, estimated_tokens},
             partial_text::Partial,
             reader::is_whole_data,
             sniffer::StreamSniffer,

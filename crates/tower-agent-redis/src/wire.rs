@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn every_reason_comes_back_as_it_was() {
         let custom = |name: &str, class| TerminalReason::custom(name, class, StatusCode::CONFLICT);
-        let cuts = "step_timeout max_turn_time timeout client_disconnect aborted superseded \
+        let cuts = "step_timeout slow max_turn_time timeout client_disconnect aborted superseded \
                     shutdown turn_cap_reached token_cap_reached retry_budget_exceeded \
                     per_dispatch_errors_exceeded consecutive_errors loop_detected stuck \
                     idle_circuit_open";

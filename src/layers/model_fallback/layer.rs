@@ -204,6 +204,9 @@ impl ModelFallbackLayer {
     /// [size](crate::attempt#what-is-held-and-until-when) of the held part limit the time. A
     /// [`RetryBudgetLayer`](crate::RetryBudgetLayer) inside holds the answer itself, by its own
     /// setting.
+    ///
+    /// If the attempt has a [floor on its speed](crate::layers::step_timeout#a-floor-on-speed), this
+    /// setting also holds content back, until the stream has shown its speed.
     #[must_use]
     pub const fn hold(mut self, hold: Duration) -> Self {
         self.settings.attempts.hold = Some(hold);

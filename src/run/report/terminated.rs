@@ -401,7 +401,7 @@ fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
 /// is the one for which the run was ended. `cause` is the general text for the reason.
 fn write_cause(f: &mut impl fmt::Write, end: &Terminated, cause: &str) -> fmt::Result {
     use LimitKind::{Announced, Lifeless, Tokens, Turns, Unhealthy, Unheard};
-    use TerminalReason::{CallerDeadline, HardCeiling, StepTimeout, TokenCap, TurnCap};
+    use TerminalReason::{CallerDeadline, HardCeiling, Slow, StepTimeout, TokenCap, TurnCap};
 
     match (&end.reason, end.measure, end.limit.map(HumanDuration)) {
         (StepTimeout, Lifeless, Some(limit)) => {
@@ -414,6 +414,10 @@ fn write_cause(f: &mut impl fmt::Write, end: &Terminated, cause: &str) -> fmt::R
             )
         }
         (StepTimeout, _, Some(limit)) => write!(f, "nothing happened for {limit}"),
+        (Slow, LimitKind::Slow(floor), Some(limit)) => {
+            let floor = floor.per_second();
+            write!(f, "for {limit} it sent less than {floor} tokens a second")
+        }
         (HardCeiling, _, Some(limit)) => write!(f, "it reached its time limit of {limit}"),
         (CallerDeadline, Announced, Some(limit)) => {
             write!(f, "its caller's own deadline of {limit} passed")
@@ -450,6 +454,7 @@ const fn cause_and_advice(reason: &TerminalReason) -> (&'static str, &'static st
         TerminalReason::Completed => ("completed", ANEW),
         TerminalReason::Failed(_) => ("the upstream failed", AGAIN),
         TerminalReason::StepTimeout => ("nothing happened for too long", STUCK),
+        TerminalReason::Slow => ("it was too slow", "Retry, or choose another model"),
         TerminalReason::HardCeiling => ("it reached its time limit", LARGER),
         TerminalReason::CallerDeadline => ("it used up its time", AGAIN),
         TerminalReason::ClientDisconnect => ("the caller went away", IF_WANTED),

@@ -161,6 +161,29 @@ impl<'a> CallAttempts<'a> {
         attempt.is_some_and(|attempt| attempt.asks_for_stream.load(Ordering::Acquire))
     }
 
+    /// Records that a layer sets a floor on the speed of this attempt's stream. On any other node,
+    /// the floor is one for all streams of its run.
+    pub(crate) fn set_floor(self) {
+        let has_floor = match self.0.payload.attempt() {
+            Some(attempt) => &attempt.has_floor,
+            None => &self.0.run_state().rare().has_floor,
+        };
+        has_floor.store(true, Ordering::Release);
+    }
+
+    /// Whether this very attempt has a floor on the speed of its stream.
+    pub(crate) fn has_own_floor(self) -> bool {
+        has_floor(self.0)
+    }
+
+    /// Whether a stream of this node has a floor on its speed, on whatever node a layer has set it.
+    pub(crate) fn has_floor(self) -> bool {
+        self.0.up_to_call().any(has_floor) || {
+            let rare = self.0.run_state().rare_if_any();
+            rare.is_some_and(|rare| rare.has_floor.load(Ordering::Acquire))
+        }
+    }
+
     /// Stores the target of this attempt, and whether other candidates could serve the call.
     pub(crate) fn set_candidate<T: AttemptTarget>(self, target: Arc<T>, has_others: bool) {
         if let Some(call) = self.0.call_node().payload.call() {
@@ -299,6 +322,11 @@ impl<'a> CallAttempts<'a> {
     pub(crate) fn end_call(self, reason: TerminalReason) {
         drop(self.0.call_node().end(reason, None, self.0.now()));
     }
+}
+
+fn has_floor(node: &Node<NodeState>) -> bool {
+    let attempt = node.payload.attempt();
+    attempt.is_some_and(|attempt| attempt.has_floor.load(Ordering::Acquire))
 }
 
 fn has_others(node: &Node<NodeState>) -> bool {

@@ -83,6 +83,8 @@ pub(crate) struct TargetState {
     pub(in crate::run) has_others: AtomicBool,
     /// Whether the caller's request asks for a stream.
     pub(in crate::run) asks_for_stream: AtomicBool,
+    /// Whether a layer sets a floor on the speed of the attempt's stream.
+    pub(in crate::run) has_floor: AtomicBool,
     /// Whether the program's hook was called for this attempt, or for one within it.
     pub(in crate::run) is_reported: AtomicBool,
     /// Whether a metric has counted this attempt, or one within it.

@@ -314,6 +314,17 @@ impl Node<NodeState> {
         self.payload.rare_if_any().is_some()
     }
 
+    /// Whether a tool of the nearest run is under way. The tools of its sub-agents are left out.
+    pub(crate) fn has_tool(&self) -> bool {
+        let mut found = false;
+        self.nearest_run().descend(|node| {
+            let is_live = node.own_end().is_none();
+            found |= is_live && node.kind() == NodeKind::Tool;
+            is_live && !found && node.kind() != NodeKind::Run
+        });
+        found
+    }
+
     /// The nearest node of kind Run, at or above this node.
     pub(crate) fn nearest_run(&self) -> &Self {
         let mut nodes = self.path();

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicU8, AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -39,6 +39,8 @@ pub(crate) struct RareRunState {
     /// The longest interval of heartbeats that a layer set, in nanoseconds. An interval equal to
     /// `HEARTBEAT` does not count; 0 if no layer set another.
     pub(in crate::run) heartbeat: AtomicU64,
+    /// Whether a layer outside of the attempts sets a floor on the speed of the run's streams.
+    pub(in crate::run) has_floor: AtomicBool,
     pub(in crate::run) turns: Lock<TurnCount>,
     /// The pauses that hold the run's turns.
     pub(in crate::run) pauses: TurnPauses,

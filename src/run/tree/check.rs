@@ -98,7 +98,7 @@ impl<P: EndHook> Node<P> {
 
     /// The reason and the limit of the clock of this node that has passed. `None` if none has.
     ///
-    /// The precedence is ceiling, an attempt's share, step window, then the earliest of the timeout
+    /// The precedence is ceiling, an attempt's share, step window or floor on speed, then the earliest of the timeout
     /// and the caller's limits, the limit of a pause at a cap, and last the drain clock of a closing
     /// node.
     fn passed(&self, now: Duration, task: TaskId) -> Option<(TerminalReason, Option<LimitHit>)> {
@@ -113,7 +113,11 @@ impl<P: EndHook> Node<P> {
         }
         let [silent, unheard] = self.windows(now, task);
         if let Some((_, passed)) = silent {
-            return Some((TerminalReason::StepTimeout, Some(passed)));
+            let reason = match passed.measure {
+                LimitKind::Slow(_) => TerminalReason::Slow,
+                _ => TerminalReason::StepTimeout,
+            };
+            return Some((reason, Some(passed)));
         }
         let callers = [
             absolute(Clock::Timeout).map(|at| (at, set(at, LimitKind::Set))),
@@ -135,9 +139,10 @@ impl<P: EndHook> Node<P> {
         absolute(Clock::Drain).and_then(|_| self.end_at_drain())
     }
 
-    /// The step window and the caller's window that passed earliest, with their times and limits.
+    /// The window of silence or speed and the caller's window that passed earliest, with their times
+    /// and limits.
     ///
-    /// Only windows in which `task` waits count. During a pause no step window does.
+    /// Only windows in which `task` waits count. During a pause only the caller's does.
     fn windows(&self, now: Duration, task: TaskId) -> [Option<(Nanos, LimitHit)>; 2] {
         let mut earliest = [None, None];
         if task == TaskId::NONE {
@@ -217,7 +222,7 @@ impl<P: EndHook> Node<P> {
         inner: &'a LockedNode<P>,
     ) -> impl Iterator<Item = (Nanos, &'a IdleWindow)> {
         let windows = self.clocks.own_window().into_iter().chain(inner.windows());
-        let ours = windows.filter(|window| !window.is_callers());
+        let ours = windows.filter(|window| window.is_of_silence());
         ours.filter_map(|window| Some((window.due(&self.life)?, window)))
     }
 }

@@ -78,6 +78,7 @@ impl End {
             _ if self.kind != NodeKind::Attempt => None,
             TerminalReason::Failed(class) => Some(class),
             TerminalReason::StepTimeout => Some(FailureClass::StepTimeout),
+            TerminalReason::Slow => Some(FailureClass::Slow),
             TerminalReason::HardCeiling | TerminalReason::CallerDeadline => {
                 Some(FailureClass::Deadline)
             }

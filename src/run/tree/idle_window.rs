@@ -8,7 +8,7 @@ use std::{
 
 use super::nanos::{NEVER, Nanos, nanos};
 use crate::run::{
-    limit_kind::{LimitHit, LimitKind},
+    limit_kind::{LimitHit, LimitKind, TokenRate},
     step::ResetOn,
 };
 
@@ -53,6 +53,8 @@ impl LastSeen {
 pub(crate) struct IdleWindow {
     /// The [`WindowKind`], as a number.
     kind: AtomicU8,
+    /// The bits of the floor of a window on [speed](WindowKind::Speed).
+    floor: AtomicU32,
     length: AtomicU64,
     /// The time at which silence began; `u64::MAX` while the window is stopped.
     since: AtomicU64,
@@ -78,15 +80,19 @@ pub(crate) enum WindowKind {
     /// The longest time that a caller waits for the next byte. Neither signs of life on the node
     /// nor pauses affect this window.
     Callers,
+    /// The time over which a stream was slower than its floor. The owner runs the window once the
+    /// time has passed; signs of life on the node do not reset it.
+    Speed,
 }
 
 impl WindowKind {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Step(ResetOn::Step),
         Self::Step(ResetOn::Content),
         Self::Step(ResetOn::AnyByte),
         Self::Lifeless,
         Self::Callers,
+        Self::Speed,
     ];
 
     const fn number(self) -> u8 {
@@ -94,6 +100,7 @@ impl WindowKind {
             Self::Step(resets_on) => resets_on as u8,
             Self::Lifeless => 3,
             Self::Callers => 4,
+            Self::Speed => 5,
         }
     }
 }
@@ -197,11 +204,20 @@ impl IdleWindow {
     pub(crate) const fn new(kind: WindowKind) -> Self {
         Self {
             kind: AtomicU8::new(kind.number()),
+            floor: AtomicU32::new(0),
             length: AtomicU64::new(0),
             since: AtomicU64::new(u64::MAX),
             task: [AtomicUsize::new(0), AtomicUsize::new(0)],
             key: AtomicUsize::new(usize::MAX),
             count: SilenceCount::new(),
+        }
+    }
+
+    /// Makes a window on the speed of a stream, with this floor.
+    pub(crate) fn of_speed(floor: TokenRate) -> Self {
+        Self {
+            floor: AtomicU32::new(floor.bits()),
+            ..Self::new(WindowKind::Speed)
         }
     }
 
@@ -264,6 +280,11 @@ impl IdleWindow {
         self.kind() == WindowKind::Callers
     }
 
+    /// Whether the window is one of silence of the upstream.
+    pub(super) fn is_of_silence(&self) -> bool {
+        !matches!(self.kind(), WindowKind::Callers | WindowKind::Speed)
+    }
+
     /// The length and the kind of this window, for the end that the window causes.
     pub(super) fn limit(&self) -> LimitHit {
         LimitHit {
@@ -272,6 +293,10 @@ impl IdleWindow {
                 WindowKind::Step(_) => LimitKind::Set,
                 WindowKind::Lifeless => LimitKind::Lifeless,
                 WindowKind::Callers => LimitKind::Unheard,
+                WindowKind::Speed => {
+                    let floor = self.floor.load(Ordering::Relaxed);
+                    LimitKind::Slow(TokenRate::from_bits(floor))
+                }
             },
         }
     }
@@ -285,7 +310,7 @@ impl IdleWindow {
         let last = match self.kind() {
             WindowKind::Step(resets_on) => life.last(resets_on),
             WindowKind::Lifeless => life.last(ResetOn::AnyByte),
-            WindowKind::Callers => 0,
+            WindowKind::Callers | WindowKind::Speed => 0,
         };
         let length = self.length.load(Ordering::Relaxed);
         // The maximum length stands for no limit. A request may limit the silence only before the

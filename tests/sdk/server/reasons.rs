@@ -5,11 +5,12 @@ use http::StatusCode;
 use serde_json::{Value, json};
 use tower_agent::{FailureClass, ReasonClass, TerminalReason};
 
-fn all() -> [TerminalReason; 19] {
+fn all() -> [TerminalReason; 20] {
     [
         TerminalReason::Completed,
         TerminalReason::Failed(FailureClass::Server),
         TerminalReason::StepTimeout,
+        TerminalReason::Slow,
         TerminalReason::HardCeiling,
         TerminalReason::CallerDeadline,
         TerminalReason::ClientDisconnect,

@@ -80,8 +80,9 @@ fn final_commit(plan: &Plan, story: &Story) -> Result<(), String> {
     let committed = story.at(|event| match event {
         Event::Head(..) => !plan.is_early(),
         Event::Got(text) => !is_inserted(text),
-        // A pump may hold content that its attempt does not live to see.
-        Event::Gave(_, Given::Content) => plan.sse && !plan.is_pumped(),
+        // A pump may hold content that its attempt does not live to see, and a layer that tries may
+        // hold it until its speed is known.
+        Event::Gave(_, Given::Content) => plan.sse && !plan.is_pumped() && !plan.holds_content(),
         _ => false,
     });
     let last = story.calls().next_back();
@@ -146,7 +147,7 @@ fn held(plan: &Plan, story: &Story) -> Result<(), String> {
     }) else {
         return Ok(());
     };
-    if plan.is_early() {
+    if plan.is_early() || plan.holds_content() {
         return Ok(());
     }
     let Some((index, status)) = story.head() else {

@@ -4,6 +4,7 @@ mod attempts;
 mod bytes;
 mod drops;
 mod guards;
+mod speed;
 mod summary;
 
 use std::time::Duration;
@@ -23,6 +24,7 @@ type Check = fn(&Plan, &Story) -> Result<(), String>;
 pub(crate) fn all(story: &Story) -> impl Iterator<Item = (&'static str, Check)> {
     let known = GENERAL.into_iter().chain(attempts::ALL);
     let known = known.chain(guards::ALL).chain(summary::ALL);
+    let known = known.chain(speed::ALL);
     let known = known.filter(|_| story.known);
     known.chain(UNKNOWN.into_iter().filter(|_| !story.known))
 }
@@ -165,6 +167,15 @@ fn earliest_cause(plan: &Plan, story: &Story) -> Result<(), String> {
         return fail("the model has no end for this");
     };
     let reasons = &story.last().reasons;
+    // The model knows no speed.
+    if plan.holds_content()
+        || reasons
+            .iter()
+            .flatten()
+            .any(|it| *it == TerminalReason::Slow)
+    {
+        return Ok(());
+    }
     if plan.has_caps() && (reasons.iter().flatten().any(is_cap) || plan.caps_attempts()) {
         return Ok(());
     }

@@ -1,7 +1,11 @@
 //! Clocks that wait for heartbeats, and clocks that only observe.
 
+use std::{iter, time::Duration};
+
 use crate::{
-    net::{Ask, CHAT, Play, SSE_HEAD, Step, Upstream, chat, chunk, run},
+    net::{
+        Ask, CHAT, DONE, Play, SSE_HEAD, Step, TOKEN, Upstream, asks, chat, chunk, error_event, run,
+    },
     support::Config,
 };
 
@@ -23,6 +27,45 @@ fn a_local_model_is_given_up_when_its_heartbeats_stop() {
         // 700 ms, without a heartbeat.
         let slow = gateway.post(CHAT, chat("slow-503")).ask().await;
         assert_eq!(slow.status, 503, "the upstream's own word");
+    });
+}
+
+/// covers: H14
+#[test]
+fn a_candidate_that_crawls_is_replaced_while_it_is_held_and_cut_afterwards() {
+    run(async {
+        let token = [
+            Step::Pause(Duration::from_millis(50)),
+            Step::write(chunk(TOKEN)),
+        ];
+        let crawl = iter::repeat_n(token, 200).flatten();
+        let crawl = iter::once(Step::write(SSE_HEAD)).chain(crawl).collect();
+        let crawls = Upstream::http1(Play::Script(crawl)).await;
+        let whole = format!("{SSE_HEAD}{}{}0\r\n\r\n", chunk(TOKEN), chunk(DONE));
+        let serves = Upstream::http1(Play::Script(vec![Step::write(whole)])).await;
+        // The stream is a hundred times below the floor, however busy the machine is.
+        let floor = "[attempt]\nmin_tokens_per_second = 1000\nover = \"1s\"";
+        let gateway = async |settings: &str| {
+            let config = Config::new(format!("{floor}\n{settings}"));
+            let config = config.candidate("crawling", crawls.addr);
+            config.candidate("serving", serves.addr).start().await
+        };
+        let body = asks("crawling", true);
+
+        let held = gateway("hold = \"20s\"").await;
+        let answer = held.post(CHAT, body.clone()).ask().await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.header("x-served-model"), Some("serving"));
+        assert_eq!(answer.text(), format!("{TOKEN}{DONE}"));
+
+        let at_once = gateway("").await;
+        let answer = at_once.post(CHAT, body).ask().await;
+        assert_eq!(answer.status, 200);
+        assert_eq!(answer.header("x-served-model"), Some("crawling"));
+        let text = answer.text();
+        assert!(text.starts_with(TOKEN), "{text}");
+        let (event, error) = error_event(text);
+        assert_eq!(error["error"]["code"], "slow", "{event}");
     });
 }
 

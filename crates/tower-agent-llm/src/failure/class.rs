@@ -16,8 +16,10 @@ pub enum FailureClass {
     /// If the request was for a whole answer, the upstream may have been at work: then the failure
     /// allows no repeat, and no cooldown.
     StepTimeout,
-    /// This process ended the attempt, but not for its step window. The cause is, for example, a
-    /// ceiling or a share of the time left.
+    /// This process ended the attempt because its stream was slower than a floor on its speed.
+    Slow,
+    /// This process ended the attempt, but neither for its step window nor for its speed. The cause
+    /// is, for example, a ceiling or a share of the time left.
     Deadline,
     /// The connection failed or was reset, or the body of the answer was cut.
     ///
@@ -216,8 +218,9 @@ impl Concern {
 
 impl FailureClass {
     /// All classes, in the order of their declaration.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 24] = [
         Self::StepTimeout,
+        Self::Slow,
         Self::Deadline,
         Self::Transport,
         Self::Certificate,
@@ -291,6 +294,7 @@ impl FailureClass {
     const fn traits(self) -> (&'static str, RetrySame, TryOther, Cooldown) {
         match self {
             Self::StepTimeout => ("step_timeout", RetrySame::Once, TryOther::Yes, Cooldown::Short),
+            Self::Slow => ("slow", RetrySame::Yes, TryOther::Yes, Cooldown::Short),
             Self::Deadline => ("deadline", RetrySame::No, TryOther::Yes, Cooldown::No),
             Self::Transport => ("transport", RetrySame::Yes, TryOther::Yes, Cooldown::Short),
             Self::Certificate => ("certificate", RetrySame::No, TryOther::Provider, Cooldown::Long),
@@ -366,7 +370,7 @@ pub(super) fn fallback_class(status: Option<StatusCode>) -> FailureClass {
 /// work is no longer wanted, so the class is `Caller`.
 pub(super) fn of_reason(name: &str) -> Option<FailureClass> {
     match name {
-        "step_timeout" | "max_turn_time" | "timeout" | "client_disconnect" | "aborted"
+        "step_timeout" | "slow" | "max_turn_time" | "timeout" | "client_disconnect" | "aborted"
         | "shutdown" | "upstream_failed" => Some(FailureClass::Server),
         "superseded"
         | "turn_cap_reached"

@@ -12,7 +12,7 @@ use crate::{dialect::Usage, json_scanner::Text, text_channel::TextChannel};
 ///
 /// OpenAI's guide to its tokenizers gives four characters of English for a token. Other scripts
 /// have fewer characters in a token, and more bytes in a character.
-const BYTES_PER_TOKEN: u64 = 4;
+pub const BYTES_PER_TOKEN: u64 = 4;
 
 /// The most bytes of a string that are kept, to compare it: no known key or type is longer.
 const MAX_WORD: usize = 48;

@@ -456,6 +456,7 @@ impl CompletionObserver for CooldownWatch {
             TerminalReason::Completed => return self.cooldowns.succeed(&self.keys, self.began),
             TerminalReason::Failed(class) => *class,
             TerminalReason::StepTimeout => FailureClass::StepTimeout,
+            TerminalReason::Slow => FailureClass::Slow,
             // Any other limit, or an end from outside, says nothing about the candidate.
             _ => return,
         };

@@ -7,13 +7,14 @@ use http::StatusCode;
 use super::super::class::FailureClass::{
     self, Auth, Caller, Certificate, Conflict, ContentFilter, ContextOverflow, Deadline,
     ModelFault, ModelGone, NotReady, Overloaded, Quota, RateLimit, Redirect, Region, RequestLimit,
-    RequestTimeout, Server, SessionExpired, StepTimeout, TooLarge, Transport,
+    RequestTimeout, Server, SessionExpired, Slow, StepTimeout, TooLarge, Transport,
 };
 use crate::failure::class::{Cooldown, RetrySame, TryOther};
 use crate::failure::classifier::Failure;
 
-const TABLE: [(FailureClass, RetrySame, TryOther, Cooldown); 22] = [
+const TABLE: [(FailureClass, RetrySame, TryOther, Cooldown); 23] = [
     (StepTimeout, RetrySame::Once, TryOther::Yes, Cooldown::Short),
+    (Slow, RetrySame::Yes, TryOther::Yes, Cooldown::Short),
     (Deadline, RetrySame::No, TryOther::Yes, Cooldown::No),
     (Transport, RetrySame::Yes, TryOther::Yes, Cooldown::Short),
     (

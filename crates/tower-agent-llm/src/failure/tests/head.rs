@@ -49,6 +49,7 @@ fn a_402_with_a_delay_is_a_rate_limit_unless_it_has_a_name() {
 fn a_reason_that_is_not_ours_is_the_upstream_s_failure_or_the_caller_s_fault() {
     let server = [
         "step_timeout",
+        "slow",
         "max_turn_time",
         "timeout",
         "client_disconnect",
