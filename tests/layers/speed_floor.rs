@@ -2,6 +2,8 @@
 //!
 //! covers: H14
 
+mod reports;
+
 use std::time::Duration;
 
 use tokio::time::{Instant, sleep};
