@@ -74,6 +74,19 @@ pub(crate) trait LayerHooks: Debug + Send + Sync {
     fn release(&mut self, _run: &Run) {}
 }
 
+/// A frame of a stream with a floor: apart, so that the others stay small.
+#[cold]
+#[inline(never)]
+fn floored_frame(
+    window: &mut FlooredWindow,
+    run: &Run,
+    data: Option<&Bytes>,
+    observer: Option<&Observer>,
+) -> bool {
+    let is_progress = observer.is_some_and(Observer::has_progressed);
+    window.frame(run, observer, is_progress && data.is_some())
+}
+
 impl LayerPart {
     /// Whether the layer may have a deadline to report at a `Pending`.
     #[inline]
@@ -136,10 +149,7 @@ impl LayerPart {
                 let is_progress = observer.is_some_and(Observer::has_progressed);
                 window.frame(run, observer, is_progress && data.is_some())
             }
-            Self::Floored(window) => {
-                let is_progress = observer.is_some_and(Observer::has_progressed);
-                window.frame(run, observer, is_progress && data.is_some())
-            }
+            Self::Floored(window) => floored_frame(window, run, data, observer),
             Self::Hooks(hooks) => {
                 hooks.frame(run, data, observer);
                 false
