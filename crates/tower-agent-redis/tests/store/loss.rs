@@ -22,7 +22,7 @@ use tower_agent::{
 use tower_agent_redis::{ConnectErrorKind, RedisOptions, RedisRunStore};
 
 use crate::{
-    sentinels::Sentinels,
+    sentinels::{Sentinels, replicates},
     server::{Server, free_port, secret, until},
     support::LogCapture,
 };
@@ -604,6 +604,8 @@ async fn a_failover_by_sentinels_keeps_ends_and_turns() {
     ask(&one, turns("live", 1, 3)).await.unwrap();
     one.tell(abort("before"));
     hears_end(&two, "before").await;
+    // A replica of Redis gets what its master has a moment later.
+    replicates(&second).await;
 
     master.kill();
     down(&one).await;

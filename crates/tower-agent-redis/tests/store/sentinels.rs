@@ -58,7 +58,7 @@ impl Sentinels {
 }
 
 /// Waits until the server has all that its master has.
-async fn replicates(server: &Server) {
+pub(crate) async fn replicates(server: &Server) {
     let mut info = server.connection().await;
     let deadline = Instant::now() + Duration::from_secs(20);
     loop {
