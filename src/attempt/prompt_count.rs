@@ -1,7 +1,5 @@
 //! Counts the prompt of an attempt whose upstream states no usage.
 
-use std::time::Duration;
-
 use http::{HeaderMap, Request, StatusCode};
 
 use super::candidate::generates;
@@ -96,13 +94,19 @@ impl LayerHooks for PromptCount {
         }
     }
 
-    fn failed(&mut self, _: TaskId) {
+    fn failed(&mut self, _: &Run, _: Nanos, _: TaskId) {
         if self.stage == Stage::Sent {
             self.stage = Stage::Refused;
         }
     }
 
-    fn pending(&mut self, run: &Run, _: Duration, _: TaskId) -> Option<Nanos> {
+    fn pending(
+        &mut self,
+        run: &Run,
+        _: Option<&mut Observer>,
+        _: Nanos,
+        _: TaskId,
+    ) -> Option<Nanos> {
         let is_left = run.node().refuses_work();
         if is_left && self.counted.is_none() && self.is_owed(run, None) {
             self.count(run);

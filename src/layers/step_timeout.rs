@@ -369,28 +369,47 @@ impl StepTimeoutLayer {
                 StepWindow::of_life(interval.saturating_mul(2), self.scope)
             }
         };
-        Some(self.observed(window))
+        Some(window.observing(self.observes))
     }
 
-    fn observed(&self, window: StepWindow) -> StepWindow {
-        match self.observes {
-            true => window.observing(),
-            false => window,
+    /// Sets the window of the run, for its tools; a local layer sets none.
+    #[inline]
+    fn add_run_window(&self, limit: Limit, run: &Run) {
+        if let (Limit::Step { step, .. }, Scope::Run) = (limit, self.scope) {
+            run.add_window(step, self.resets_on, self.observes);
         }
+    }
+
+    /// Supervises a call of a layer with a floor: apart, so that a layer without one stays small.
+    #[cold]
+    #[inline(never)]
+    fn supervise_floored<B, F>(
+        &self,
+        floor: SpeedFloor,
+        mut request: Request<B>,
+        inner: impl FnOnce(Request<B>) -> F,
+    ) -> SupervisedFuture<F> {
+        let claim = Claim::of(&mut request);
+        let window = self.limit.and_then(|limit| {
+            self.add_run_window(limit, &claim.run);
+            self.window_for(limit, &request, &claim.run)
+        });
+        let settings = self.floored(window, floor, &claim.run);
+        SupervisedFuture::new(claim, settings, request, inner)
     }
 
     /// Puts the floor beside the window, or beside one that never passes, and has the streams of
     /// `found` measured.
-    #[cold]
     fn floored(&self, window: Option<StepWindow>, floor: SpeedFloor, found: &Run) -> LayerSettings {
         // No answer is held back for a floor that ends no attempt.
         let of_attempt = !self.observes && self.scope == Scope::Found;
         let scope = if of_attempt { Scope::Found } else { Scope::Run };
         found.in_scope(scope).attempts().set_floor();
         let never = Duration::MAX;
-        let endless = || self.observed(StepWindow::new(never, never, self.resets_on, self.scope));
+        let endless =
+            || StepWindow::new(never, never, self.resets_on, self.scope).observing(self.observes);
         let window = FlooredWindow::new(window.unwrap_or_else(endless), floor);
-        LayerSettings::floored(window).reading()
+        LayerSettings::hooks(window).frames().reading()
     }
 }
 
@@ -420,21 +439,18 @@ impl SupervisesCalls for StepTimeoutLayer {
         mut request: Request<B>,
         inner: impl FnOnce(Request<B>) -> F,
     ) -> SupervisedFuture<F> {
-        if self.limit.is_none() && self.floor.is_none() {
+        if let Some(floor) = self.floor {
+            return self.supervise_floored(floor, request, inner);
+        }
+        let Some(limit) = self.limit else {
             return SupervisedFuture::inert(inner(request));
-        }
-        let claim = Claim::of(&mut request);
-        if let (Some(Limit::Step { step, .. }), Scope::Run) = (self.limit, self.scope) {
-            // The window of the run, for its tools; a local layer adds none.
-            claim.run.add_window(step, self.resets_on, self.observes);
-        }
-        let limit = self.limit;
-        let window = limit.and_then(|limit| self.window_for(limit, &request, &claim.run));
-        let settings = match (window, self.floor) {
-            (window, Some(floor)) => self.floored(window, floor, &claim.run),
-            (Some(window), None) => LayerSettings::window(window).reading(),
-            (None, None) => LayerSettings::passive(),
         };
+        let claim = Claim::of(&mut request);
+        self.add_run_window(limit, &claim.run);
+        let window = self.window_for(limit, &request, &claim.run);
+        let settings = window.map_or_else(LayerSettings::passive, |window| {
+            LayerSettings::window(window).reading()
+        });
         SupervisedFuture::new(claim, settings, request, inner)
     }
 }

@@ -27,7 +27,7 @@ const GRACE: [Nanos; 2] = [50_000_000, 200_000_000];
 /// silence.
 #[derive(Debug)]
 pub(crate) struct IdleTimer {
-    length: u64,
+    length: Nanos,
     /// The timer's own window. `None` before the first wait, after the timer is closed, and if the
     /// timer has taken the node's inline window.
     window: Option<Arc<IdleWindow>>,
@@ -43,9 +43,9 @@ pub(crate) struct IdleTimer {
 
 impl IdleTimer {
     #[inline]
-    pub(crate) fn new(resets_on: ResetOn, length: Duration) -> Self {
+    pub(crate) const fn new(resets_on: ResetOn, length: Nanos) -> Self {
         Self {
-            length: nanos(length),
+            length,
             window: None,
             in_node: false,
             resets_on,
@@ -54,9 +54,10 @@ impl IdleTimer {
         }
     }
 
-    /// Makes this a timer that only measures silence, and ends nothing.
-    pub(crate) const fn observing(mut self) -> Self {
-        self.observes = true;
+    /// Sets whether this timer only measures silence, and ends nothing.
+    #[inline]
+    pub(crate) const fn observing(mut self, observes: bool) -> Self {
+        self.observes = observes;
         self
     }
 
@@ -69,7 +70,7 @@ impl IdleTimer {
     pub(crate) fn lifeless(length: Duration) -> Self {
         Self {
             kind: WindowKind::Lifeless,
-            ..Self::new(ResetOn::AnyByte, length)
+            ..Self::new(ResetOn::AnyByte, nanos(length))
         }
     }
 

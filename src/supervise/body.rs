@@ -1,7 +1,8 @@
 use std::{
+    mem,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, ready},
+    task::{Context, Poll},
 };
 
 use bytes::Bytes;
@@ -149,7 +150,14 @@ where
                 true => StopCause::Ended,
                 false => StopCause::Failed,
             },
-            Poll::Pending => ready!(supervised.pending(&role, cx)),
+            Poll::Pending => match supervised.pending(&role, cx) {
+                Poll::Ready(why) => why,
+                Poll::Pending => {
+                    // There is no frame to drop: without this each wait would look for one.
+                    mem::forget(polled);
+                    return Poll::Pending;
+                }
+            },
         };
         if let (StopCause::Ended, Some(observer)) = (&why, supervised.observer()) {
             observer.close();

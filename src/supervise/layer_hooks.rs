@@ -1,12 +1,12 @@
 //! The part that a layer has in a supervised call: it measures silence, handles the caller's
 //! disconnect, or runs hooks of its own.
 
-use std::{fmt::Debug, time::Duration};
+use std::fmt::Debug;
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
-use super::{observer::Observer, speed_floor::FlooredWindow, step_window::StepWindow};
+use super::{observer::Observer, step_window::StepWindow};
 use crate::{
     error::BoxError,
     run::{Nanos, Run, Scope, TaskId, TerminalReason},
@@ -20,9 +20,6 @@ pub(super) enum LayerPart {
     Nothing,
     /// The layer ends the node, or notifies observers, after a window of silence.
     Window(StepWindow),
-    /// The layer also does so if the stream is slower than a floor. Behind a pointer, because few
-    /// layers have a floor.
-    Floored(Box<FlooredWindow>),
     /// A drop of the unfinished future or body ends the node that the scope chooses.
     Disconnect(Scope),
     /// The layer has hooks of its own, behind a pointer.
@@ -36,9 +33,21 @@ pub(crate) trait LayerHooks: Debug + Send + Sync {
     /// Handles a `Pending` of the inner future or body; the method does not end the node.
     ///
     /// Returns the next deadline of the layer, if any: the layer is polled again then at
-    /// the latest.
-    fn pending(&mut self, _run: &Run, _now: Duration, _task: TaskId) -> Option<Nanos> {
+    /// the latest. `observer` is `Some` if the layer [reads](super::LayerSettings::reading) the response
+    /// or settles the node.
+    fn pending(
+        &mut self,
+        _run: &Run,
+        _observer: Option<&mut Observer>,
+        _now: Nanos,
+        _task: TaskId,
+    ) -> Option<Nanos> {
         None
+    }
+
+    /// Whether the node ends once the deadline passes that [`pending`](Self::pending) returned.
+    fn ends_node(&self) -> bool {
+        false
     }
 
     /// Edits the headers of the response that the caller gets.
@@ -54,7 +63,7 @@ pub(crate) trait LayerHooks: Debug + Send + Sync {
     /// Handles an error of the inner future or body, if the node was live until then.
     ///
     /// The deadlines are checked after the layer has handled the error.
-    fn failed(&mut self, _task: TaskId) {}
+    fn failed(&mut self, _run: &Run, _now: Nanos, _task: TaskId) {}
 
     /// Handles the drop of an unfinished future or body, before the inner one drops.
     fn dropped(&mut self, _run: &Run) {}
@@ -74,19 +83,6 @@ pub(crate) trait LayerHooks: Debug + Send + Sync {
     fn release(&mut self, _run: &Run) {}
 }
 
-/// A frame of a stream with a floor: apart, so that the others stay small.
-#[cold]
-#[inline(never)]
-fn floored_frame(
-    window: &mut FlooredWindow,
-    run: &Run,
-    data: Option<&Bytes>,
-    observer: Option<&Observer>,
-) -> bool {
-    let is_progress = observer.is_some_and(Observer::has_progressed);
-    window.frame(run, observer, is_progress && data.is_some())
-}
-
 impl LayerPart {
     /// Whether the layer may have a deadline to report at a `Pending`.
     #[inline]
@@ -95,10 +91,10 @@ impl LayerPart {
     }
 
     /// Whether the node ends once the layer's deadline passes.
-    pub(super) const fn ends_node(&self) -> bool {
+    pub(super) fn ends_node(&self) -> bool {
         match self {
             Self::Window(window) => !window.observes(),
-            Self::Floored(window) => !window.observes(),
+            Self::Hooks(hooks) => hooks.ends_node(),
             _ => false,
         }
     }
@@ -112,8 +108,7 @@ impl LayerPart {
     ) -> Option<Nanos> {
         match self {
             Self::Window(window) => window.pending(run, observer, now, task),
-            Self::Floored(window) => window.pending(run, observer, now, task),
-            Self::Hooks(hooks) => hooks.pending(run, Duration::from_nanos(now), task),
+            Self::Hooks(hooks) => hooks.pending(run, observer, now, task),
             Self::Nothing | Self::Disconnect(_) => None,
         }
     }
@@ -127,7 +122,6 @@ impl LayerPart {
             Self::Window(window) => {
                 window.frame(run, None, false);
             }
-            Self::Floored(window) => window.head(run),
             Self::Hooks(hooks) => hooks.head(run, status, headers),
             _ => {}
         }
@@ -149,7 +143,6 @@ impl LayerPart {
                 let is_progress = observer.is_some_and(Observer::has_progressed);
                 window.frame(run, observer, is_progress && data.is_some())
             }
-            Self::Floored(window) => floored_frame(window, run, data, observer),
             Self::Hooks(hooks) => {
                 hooks.frame(run, data, observer);
                 false
@@ -161,8 +154,7 @@ impl LayerPart {
     pub(super) fn failed(&mut self, run: &Run, now: Nanos, task: TaskId) {
         match self {
             Self::Window(window) => window.failed(run, now, task),
-            Self::Floored(window) => window.failed(run, now, task),
-            Self::Hooks(hooks) => hooks.failed(task),
+            Self::Hooks(hooks) => hooks.failed(run, now, task),
             _ => {}
         }
     }
@@ -197,7 +189,6 @@ impl LayerPart {
     pub(super) fn release(&mut self, run: &Run) {
         match self {
             Self::Window(window) => window.release(run),
-            Self::Floored(window) => window.release(run),
             Self::Hooks(hooks) => hooks.release(run),
             _ => {}
         }

@@ -2,7 +2,6 @@
 
 use super::{
     layer_hooks::{LayerHooks, LayerPart},
-    speed_floor::FlooredWindow,
     step_window::StepWindow,
 };
 use crate::run::Scope;
@@ -49,11 +48,6 @@ impl LayerSettings {
     /// Creates the settings of a layer that ends the node, or notifies observers, after `window`.
     pub(crate) const fn window(window: StepWindow) -> Self {
         Self::new(LayerPart::Window(window))
-    }
-
-    /// Creates the settings of a layer with a window, and a floor on the speed of the stream.
-    pub(crate) fn floored(window: FlooredWindow) -> Self {
-        Self::new(LayerPart::Floored(Box::new(window)))
     }
 
     /// Creates the settings of a layer that ends the node in `scope` if the caller disconnects.

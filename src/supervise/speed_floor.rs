@@ -2,7 +2,13 @@
 
 use std::{collections::VecDeque, mem, sync::Arc, time::Duration};
 
-use super::{observer::Observer, step_window::StepWindow, stream_marks::ResponseMarks};
+use bytes::Bytes;
+use http::{HeaderMap, StatusCode};
+
+use super::{
+    layer_hooks::LayerHooks, observer::Observer, step_window::StepWindow,
+    stream_marks::ResponseMarks,
+};
 use crate::{
     llm::BYTES_PER_TOKEN,
     run::{
@@ -45,13 +51,15 @@ impl FlooredWindow {
         let speed = SpeedMeter::new(floor, silence.scope(), silence.observes());
         Self { silence, speed }
     }
+}
 
-    pub(super) const fn observes(&self) -> bool {
-        self.silence.observes()
+impl LayerHooks for FlooredWindow {
+    fn ends_node(&self) -> bool {
+        !self.silence.observes()
     }
 
-    /// Does the work of both at a `Pending`; the result is as that of [`StepWindow::pending`].
-    pub(super) fn pending(
+    /// Does the work of both at a `Pending`.
+    fn pending(
         &mut self,
         run: &Run,
         observer: Option<&mut Observer>,
@@ -64,26 +72,23 @@ impl FlooredWindow {
         slow.into_iter().chain(silent).min()
     }
 
-    /// Handles a frame, as [`StepWindow::frame`] does.
-    pub(super) fn frame(
-        &mut self,
-        run: &Run,
-        observer: Option<&Observer>,
-        is_progress: bool,
-    ) -> bool {
-        self.speed.frame(run);
-        self.silence.frame(run, observer, is_progress)
-    }
-
-    pub(super) fn head(&mut self, run: &Run) {
+    /// The head is a sign of life, as in a layer with a window alone.
+    fn head(&mut self, run: &Run, _: StatusCode, _: &mut HeaderMap) {
         self.silence.frame(run, None, false);
     }
 
-    pub(super) fn failed(&mut self, run: &Run, now: Nanos, task: TaskId) {
+    fn frame(&mut self, run: &Run, data: Option<&Bytes>, observer: Option<&Observer>) {
+        self.speed.frame(run);
+        let is_progress = observer.is_some_and(Observer::has_progressed);
+        self.silence
+            .frame(run, observer, is_progress && data.is_some());
+    }
+
+    fn failed(&mut self, run: &Run, now: Nanos, task: TaskId) {
         self.silence.failed(run, now, task);
     }
 
-    pub(super) fn release(&mut self, run: &Run) {
+    fn release(&mut self, run: &Run) {
         self.silence.release(run);
         self.speed.release(run);
     }

@@ -31,13 +31,16 @@ impl StepWindow {
     /// then `step`.
     #[inline]
     pub(crate) fn new(first: Duration, step: Duration, resets_on: ResetOn, scope: Scope) -> Self {
+        let has_content = first == step;
+        let step = nanos(step);
+        let first = if has_content { step } else { nanos(first) };
         Self {
             timer: IdleTimer::new(resets_on, first),
-            step: nanos(step),
+            step,
             scope,
             resets_on: Some(resets_on),
             observes: false,
-            has_content: first == step,
+            has_content,
             has_notified: false,
         }
     }
@@ -52,10 +55,11 @@ impl StepWindow {
         }
     }
 
-    /// Turns this window into one that only notifies observers, and does not end the node.
-    pub(crate) fn observing(mut self) -> Self {
-        self.timer = self.timer.observing();
-        self.observes = true;
+    /// Sets whether this window only notifies observers, and does not end the node.
+    #[inline]
+    pub(crate) fn observing(mut self, observes: bool) -> Self {
+        self.timer = self.timer.observing(observes);
+        self.observes = observes;
         self
     }
 

@@ -415,8 +415,10 @@ fn mark(cell: &AtomicU64) -> Option<u64> {
 pub(crate) struct MarkingReader {
     reader: StreamReader,
     marks: ResponseMarks,
-    /// The counts of the answer's tokens, if its run counts them or a floor is set on its speed.
-    counts: Option<Box<AnswerCounts>>,
+    /// The count of the answer's tokens, if its run counts them.
+    meter: Option<Box<TokenMeter>>,
+    /// Whether the stream has a floor on its speed, for which its text is counted, too.
+    has_floor: bool,
     /// The time at which an answer that is whole or has failed counts as ended: see [`LINGER`].
     /// `WHOLE` before the first `Pending` behind it; `NEVER` for any other answer.
     ends_at: Nanos,
@@ -427,30 +429,17 @@ pub(crate) struct MarkingReader {
     pub(super) chunks: crate::run::StreamChunks,
 }
 
-/// The counts of the tokens that an answer has generated so far.
-#[derive(Debug)]
-struct AnswerCounts {
-    /// The count in the runs that count tokens; `None` if none does.
-    meter: Option<TokenMeter>,
-    /// Whether the count is also published, for a floor on the stream's speed.
-    has_floor: bool,
-}
-
-impl AnswerCounts {
-    fn note(&mut self, reader: &StreamReader, marks: &ResponseMarks, has_content: bool) {
-        let (usage, unstated) = (reader.usage(), reader.unstated_bytes());
-        if let Some(meter) = &mut self.meter {
-            meter.set(usage, estimated_tokens(unstated));
-        }
-        if self.has_floor {
-            let stated = usage.map_or(0, |usage| usage.output_tokens);
-            let generated = stated.saturating_mul(BYTES_PER_TOKEN);
-            let speed = &marks.marks.speed;
-            let generated = generated.saturating_add(unstated);
-            speed.generated.store(generated, Ordering::Release);
-            if has_content {
-                speed.contents.fetch_add(1, Ordering::AcqRel);
-            }
+impl SpeedMarks {
+    /// Publishes what the stream has generated so far.
+    #[cold]
+    #[inline(never)]
+    fn note(&self, reader: &StreamReader, has_content: bool) {
+        let stated = reader.usage().map_or(0, |usage| usage.output_tokens);
+        let generated = stated.saturating_mul(BYTES_PER_TOKEN);
+        let generated = generated.saturating_add(reader.unstated_bytes());
+        self.generated.store(generated, Ordering::Release);
+        if has_content {
+            self.contents.fetch_add(1, Ordering::AcqRel);
         }
     }
 }
@@ -460,7 +449,8 @@ impl MarkingReader {
         Self {
             reader: StreamReader::new(dialect),
             marks: ResponseMarks::new(),
-            counts: None,
+            meter: None,
+            has_floor: false,
             ends_at: NEVER,
             parts: 0,
             #[cfg(feature = "metrics")]
@@ -539,8 +529,12 @@ impl MarkingReader {
         if self.reader.take_usage_news() {
             *self.marks.marks.usage.lock() = self.reader.usage();
         }
-        if let Some(counts) = &mut self.counts {
-            counts.note(&self.reader, &self.marks, seen.content);
+        if let Some(meter) = &mut self.meter {
+            let unstated = estimated_tokens(self.reader.unstated_bytes());
+            meter.set(self.reader.usage(), unstated);
+        }
+        if self.has_floor {
+            self.marks.marks.speed.note(&self.reader, seen.content);
         }
         seen
     }
@@ -554,15 +548,21 @@ impl MarkingReader {
         if let Some(partial) = run.node().begin_partial() {
             self.reader.keep_text(partial);
         }
-        let meter = run.tokens().meter().filter(|_| counts);
-        let has_floor = run.attempts().has_floor();
-        if meter.is_some() || has_floor {
+        if let Some(meter) = run.tokens().meter().filter(|_| counts) {
             self.reader.count_generated();
-            let is_unproven = has_floor && run.attempts().has_own_floor();
-            let speed = &self.marks.marks.speed;
-            speed.is_unproven.store(is_unproven, Ordering::Release);
-            self.counts = Some(Box::new(AnswerCounts { meter, has_floor }));
+            self.meter = Some(Box::new(meter));
         }
+        if run.attempts().has_floor() {
+            self.begin_speed(run);
+        }
+    }
+
+    #[cold]
+    fn begin_speed(&mut self, run: &Run) {
+        self.reader.count_generated();
+        self.has_floor = true;
+        let is_unproven = &self.marks.marks.speed.is_unproven;
+        is_unproven.store(run.attempts().has_own_floor(), Ordering::Release);
     }
 
     /// Returns the partial text of the response, if the run collects it.

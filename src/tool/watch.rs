@@ -196,8 +196,7 @@ impl<F: Future> Future for Watch<F> {
 fn windows_of_run(tool: &Run) -> Vec<StepWindow> {
     let windows = tool.windows().into_iter();
     let windows = windows.map(|(length, resets_on, observes)| {
-        let window = StepWindow::new(length, length, resets_on, Scope::Run);
-        if observes { window.observing() } else { window }
+        StepWindow::new(length, length, resets_on, Scope::Run).observing(observes)
     });
     windows.collect()
 }

@@ -145,7 +145,13 @@ impl LayerHooks for CallerDeadline {
     }
 
     /// Runs the silence limit; the call's other deadlines stand on its node.
-    fn pending(&mut self, _: &Run, now: Duration, task: TaskId) -> Option<Nanos> {
+    fn pending(
+        &mut self,
+        _: &Run,
+        _: Option<&mut Observer>,
+        now: Nanos,
+        task: TaskId,
+    ) -> Option<Nanos> {
         self.follow_writes();
         if self.call.node().is_of_many() {
             // A layer further in has turned the run of this one call into a run of many.
@@ -161,7 +167,7 @@ impl LayerHooks for CallerDeadline {
     }
 
     /// Lets `task` end the call for a passed silence limit, after an error of the inner service.
-    fn failed(&mut self, task: TaskId) {
+    fn failed(&mut self, _: &Run, _: Nanos, task: TaskId) {
         let silence = self.silence.as_ref();
         if let Some(window) = silence.and_then(|silence| silence.window.as_ref()) {
             window.set_task(task);
@@ -174,8 +180,8 @@ impl LayerHooks for CallerDeadline {
 }
 
 impl SilenceLimit {
-    fn wait(&mut self, call: &Run, now: Duration, task: TaskId) -> Nanos {
-        let since = *self.since.get_or_insert(nanos(now));
+    fn wait(&mut self, call: &Run, now: Nanos, task: TaskId) -> Nanos {
+        let since = *self.since.get_or_insert(now);
         let window = self.window.get_or_insert_with(|| {
             let window = Arc::new(IdleWindow::new(WindowKind::Callers));
             call.node().add_window(&window);

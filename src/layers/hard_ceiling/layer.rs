@@ -12,8 +12,8 @@ use super::caller_limits::{CallerDeadline, CallerLimits};
 use crate::{
     run::{Clock, Limits, Nanos, NodeKind, Run, Scope, TaskId, TerminalReason, nanos},
     supervise::{
-        Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture, SupervisedService,
-        SupervisesCalls,
+        Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture,
+        SupervisedService, SupervisesCalls,
     },
 };
 
@@ -203,7 +203,14 @@ impl ObservedCeiling {
 
 impl LayerHooks for ObservedCeiling {
     /// Reports the limits that have passed, and returns the time of the next one.
-    fn pending(&mut self, found: &Run, now: Duration, _: TaskId) -> Option<Nanos> {
+    fn pending(
+        &mut self,
+        found: &Run,
+        _: Option<&mut Observer>,
+        now: Nanos,
+        _: TaskId,
+    ) -> Option<Nanos> {
+        let now = Duration::from_nanos(now);
         let mut next: Option<Nanos> = None;
         for (reason, slot) in &mut self.limits {
             let Some(limit) = *slot else { continue };

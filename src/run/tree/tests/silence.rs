@@ -19,7 +19,7 @@ impl Quiet {
         let journal = Arc::new(Journal::default());
         Self {
             node: Node::root(NodeKind::Run, 0, NodeState::root(Instant::now(), 0)),
-            silence: IdleTimer::new(resets_on, LENGTH),
+            silence: IdleTimer::new(resets_on, nanos(LENGTH)),
             wakers: [0, 1].map(|id| journal.waker(id)),
         }
     }
@@ -109,7 +109,7 @@ fn a_grace_has_bounds() {
         (9_000, 9_120, 9_240),
     ] {
         let mut quiet = Quiet::new(ResetOn::Content);
-        quiet.silence = IdleTimer::new(ResetOn::Content, ms(length));
+        quiet.silence = IdleTimer::new(ResetOn::Content, nanos(ms(length)));
         quiet.wait(0);
 
         assert_eq!(quiet.wait(found), Some(at(due)), "{length}");
@@ -301,7 +301,7 @@ fn a_closed_one_is_forgotten_by_the_node_and_starts_afresh() {
 async fn a_pause_that_no_poll_saw_is_taken_out_as_well() {
     let (run, waker) = (Run::open(), Arc::new(Journal::default()).waker(0));
     let (node, task) = (run.node(), TaskId::of(&waker));
-    let mut silence = IdleTimer::new(ResetOn::Content, LENGTH);
+    let mut silence = IdleTimer::new(ResetOn::Content, nanos(LENGTH));
     silence.wait(node, nanos(run.now()), task);
 
     tokio::time::advance(ms(40)).await;
@@ -318,7 +318,7 @@ async fn a_pause_that_no_poll_saw_is_taken_out_as_well() {
 async fn an_error_during_a_pause_that_no_poll_saw_is_not_the_silences() {
     let (run, waker) = (Run::open(), Arc::new(Journal::default()).waker(0));
     let (node, task) = (run.node(), TaskId::of(&waker));
-    let mut silence = IdleTimer::new(ResetOn::Content, LENGTH);
+    let mut silence = IdleTimer::new(ResetOn::Content, nanos(LENGTH));
     silence.wait(node, nanos(run.now()), task);
 
     let _pause = run.pause();
