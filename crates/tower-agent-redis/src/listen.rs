@@ -51,6 +51,9 @@ pub(crate) struct Reader {
     logs: Vec<String>,
     /// The id of the last entry read of each log; `0-0` for a log that was empty.
     cursors: Vec<String>,
+    /// The id of the first entry of each log of news when the reader was opened. What was lost before
+    /// it is behind the hole that every new reader tells.
+    begins: Vec<String>,
     /// The id of the last entry of each log when the reader was opened.
     ends: Vec<String>,
     /// The server's process.
@@ -71,11 +74,13 @@ impl Reader {
                 .chain([keys.questions()])
                 .collect(),
             cursors: Vec::new(),
+            begins: Vec::new(),
             ends: Vec::new(),
             server: String::new(),
             checked: Instant::now(),
         };
         reader.server = reader.server().await?;
+        reader.begins = reader.begins().await?;
         let mut pipe = redis::pipe();
         for log in &reader.logs {
             pipe.cmd("XREVRANGE").arg(log).arg("+").arg("-");
@@ -98,22 +103,29 @@ impl Reader {
         Ok(id.unwrap_or_default().trim().to_owned())
     }
 
-    /// Whether all news that were written since the last read can still be read.
-    async fn is_whole(&mut self) -> RedisResult<bool> {
+    /// The id of the first entry of each log of news.
+    async fn begins(&mut self) -> RedisResult<Vec<String>> {
         let mut pipe = redis::pipe();
         for log in &self.logs[..QUESTIONS] {
             pipe.cmd("XRANGE").arg(log).arg("-").arg("+");
             pipe.arg("COUNT").arg(1);
         }
-        let first = first_ids(pipe, &mut self.connection).await?;
+        first_ids(pipe, &mut self.connection).await
+    }
+
+    /// Whether all news that were written since the reader was opened can still be read.
+    async fn is_whole(&mut self) -> RedisResult<bool> {
+        let first = self.begins().await?;
         let server = self.server().await?;
         self.checked = Instant::now();
-        let is_whole = |(first, cursor): (&String, &String)| match cursor.as_str() {
-            NONE => true,
-            _ if first == NONE => false,
-            cursor => number_of(first) <= number_of(cursor),
-        };
-        Ok(server == self.server && first.iter().zip(&self.cursors).all(is_whole))
+        let is_whole =
+            |((first, begin), cursor): ((&String, &String), &String)| match cursor.as_str() {
+                NONE => true,
+                _ if first == NONE => false,
+                cursor => first == begin || number_of(first) <= number_of(cursor),
+            };
+        let mut logs = first.iter().zip(&self.begins).zip(&self.cursors);
+        Ok(server == self.server && logs.all(is_whole))
     }
 
     /// Whether the entry was there when the reader was opened: it was told while nothing was read.

@@ -78,6 +78,7 @@ impl Server {
         let mut command = Command::new(program);
         if program == "redis-sentinel" {
             command.arg(self.folder.join("sentinel.conf"));
+            command.arg("--logfile").arg(self.log_file());
         } else {
             command.args(["--save", ""]);
         }
@@ -112,6 +113,15 @@ impl Server {
             .args([&format!("-{name}"), &id])
             .status();
         assert!(done.unwrap().success());
+    }
+
+    fn log_file(&self) -> PathBuf {
+        self.folder.join("log")
+    }
+
+    /// What a sentinel has logged so far.
+    pub(crate) fn log(&self) -> String {
+        fs::read_to_string(self.log_file()).unwrap()
     }
 
     pub(crate) fn url(&self) -> String {
