@@ -367,9 +367,20 @@ async fn what_no_replica_wrote_refuses_nobody() {
     }
 }
 
-/// The figure that the promises give: prints it.
+/// A script that does only what a hundred fields of owners cost at the least, to compare others with.
+const HUNDRED_READS: &str = "for _ = 1, 100 do redis.call('HGET', KEYS[1], 'field') end";
+
+/// The microseconds of one call of this command so far.
+fn us_per_call(info: &str, command: &str) -> f64 {
+    let name = format!("cmdstat_{command}:");
+    let line = info.lines().find(|it| it.starts_with(&name));
+    let mean = line.unwrap().split("usec_per_call=").nth(1).unwrap();
+    mean.split(',').next().unwrap().parse().unwrap()
+}
+
+/// Prints the figure of the manual, which is below 200 us on an idle machine.
 #[tokio::test]
-async fn a_full_hour_of_three_replicas_costs_the_server_less_than_200_us() {
+async fn a_full_hour_of_three_replicas_costs_the_server_less_than_650_reads() {
     let Some(server) = Server::start(&[]) else {
         return;
     };
@@ -406,7 +417,7 @@ async fn a_full_hour_of_three_replicas_costs_the_server_less_than_200_us() {
         ask(store, OwnerQuestion::new(counts)).await;
     }
     let mut other = server.connection().await;
-    let mut least = f64::MAX;
+    let (mut least, mut reads) = (f64::MAX, f64::MAX);
     for batch in 0..20 {
         redis::cmd("CONFIG")
             .arg("RESETSTAT")
@@ -414,6 +425,13 @@ async fn a_full_hour_of_three_replicas_costs_the_server_less_than_200_us() {
             .await
             .unwrap();
         for number in 0..50 {
+            redis::cmd("EVAL")
+                .arg(HUNDRED_READS)
+                .arg(&[1])
+                .arg("absent")
+                .exec_async(&mut other)
+                .await
+                .unwrap();
             let mut question = OwnerQuestion::new(counts(2 + 50 * batch + number));
             question.counts.minute = 60;
             question.counts.turns_asked = 1;
@@ -426,11 +444,10 @@ async fn a_full_hour_of_three_replicas_costs_the_server_less_than_200_us() {
         }
         let cmd = redis::cmd("INFO").arg("commandstats").take();
         let info: String = cmd.query_async(&mut other).await.unwrap();
-        let line = info.lines().find(|it| it.starts_with("cmdstat_evalsha:"));
-        let mean = line.unwrap().split("usec_per_call=").nth(1).unwrap();
-        let mean: f64 = mean.split(',').next().unwrap().parse().unwrap();
-        least = least.min(mean);
+        least = least.min(us_per_call(&info, "evalsha"));
+        reads = reads.min(us_per_call(&info, "eval"));
     }
     println!("the script of an owner, 3 replicas of 61 minutes, 3 periods: {least} us");
-    assert!(least < 200.0, "{least} us");
+    println!("a hundred reads: {reads} us");
+    assert!(least < 6.5 * reads, "{least} us, {reads} us");
 }

@@ -20,9 +20,10 @@ impl Sentinels {
         second
             .until_info("replication", "master_link_status:up")
             .await;
+        // A sentinel sends a PING each second: with less it takes a healthy server for one that is down.
         let conf = format!(
             "sentinel monitor main 127.0.0.1 {port} 1\n\
-             sentinel down-after-milliseconds main 500\n\
+             sentinel down-after-milliseconds main 2000\n\
              sentinel failover-timeout main 5000\n"
         );
         let sentinel = RedisServer::sentinel(&conf).await?;
