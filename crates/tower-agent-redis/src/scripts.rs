@@ -318,11 +318,16 @@ impl Commands {
                 run: adjusted_run,
                 incarnation,
                 adjusted,
+                suspension,
             } => {
                 let mut cmd = run(&SCRIPTS.adjusted, &[&self.keys.run(adjusted_run)]);
                 cmd.arg(incarnation.map_or_else(String::new, |it| it.to_string()))
                     .arg(encode_added(adjusted).split(' ').collect::<Vec<_>>())
-                    .arg(u8::from(adjusted.suspended));
+                    .arg(match suspension {
+                        None => "",
+                        Some(false) => "0",
+                        Some(true) => "1",
+                    });
                 cmd
             }
             RunNews::Counted(counts) => self.count(counts, [None; 2], [None; 3]),

@@ -79,13 +79,20 @@ pub(crate) fn decode_spent(text: &str) -> Option<TokensSpent> {
     texts.next().is_none().then_some(spent)
 }
 
+/// The greatest number that a script reads and writes as it is.
+const MOST: u64 = 1 << 53;
+
 /// What was added to the limits of a run: turns, output and total tokens, the cost, and the time in
 /// microseconds, by spaces.
 pub(crate) fn encode_added(adjusted: &RunAdjustments) -> String {
     let micros = u64::try_from(adjusted.time.as_micros()).unwrap_or(u64::MAX);
+    let cost = adjusted.cost.clamp(0.0, MOST as f64);
     format!(
-        "{} {} {} {:.12} {micros}",
-        adjusted.turns, adjusted.output_tokens, adjusted.total_tokens, adjusted.cost
+        "{} {} {} {cost:.12} {}",
+        adjusted.turns,
+        adjusted.output_tokens.min(MOST),
+        adjusted.total_tokens.min(MOST),
+        micros.min(MOST),
     )
 }
 

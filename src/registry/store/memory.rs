@@ -472,10 +472,11 @@ impl StoredRuns {
                 run,
                 incarnation,
                 adjusted,
+                suspension,
             } => {
                 if let Some(known) = self.runs.get_mut(&run) {
                     if incarnation.is_none_or(|ours| ours == known.incarnation) {
-                        known.adjusted = known.adjusted.merged(adjusted);
+                        known.adjusted = known.adjusted.merged(adjusted, suspension);
                     }
                 }
                 return;

@@ -387,6 +387,9 @@ pub enum RunNews {
         incarnation: Option<u64>,
         /// All that was changed about it there so far. The store [merges](RunAdjustments::merged) it.
         adjusted: RunAdjustments,
+        /// Whether the run is suspended from now on. `None` if the replica only extended it: then this
+        /// stays as it is.
+        suspension: Option<bool>,
     },
     /// A replica has counted so much for an owner.
     ///

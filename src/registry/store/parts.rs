@@ -68,11 +68,17 @@ impl PartLink for StoreLink {
         });
     }
 
-    fn adjusted(&self, incarnation: Option<u64>, adjusted: RunAdjustments) {
+    fn adjusted(
+        &self,
+        incarnation: Option<u64>,
+        adjusted: RunAdjustments,
+        suspension: Option<bool>,
+    ) {
         self.store.tell(RunNews::Adjusted {
             run: self.run.clone(),
             incarnation,
             adjusted,
+            suspension,
         });
     }
 

@@ -61,11 +61,50 @@ impl Run {
         node.tell_adjusted();
         Ok(())
     }
+
+    /// What was added to the limits of the nearest run so far, and whether it is
+    /// [suspended](Self::suspend).
+    #[must_use]
+    pub fn adjustments(&self) -> RunAdjustments {
+        self.run().node().adjustments()
+    }
+
+    /// Raises the limits of the nearest run until what was added comes to these sums, where it is less:
+    /// for an operator who has [extended](Self::extend) the run at another replica.
+    ///
+    /// The replica may have got the same sums from the store already. Another `extend` would count twice
+    /// then; this method may be called as often as need be. Whether the run is suspended stays as it is.
+    ///
+    /// ```
+    /// use tower_agent::{Run, RunExtension};
+    ///
+    /// let (here, elsewhere) = (Run::open(), Run::open());
+    /// here.extend(RunExtension::new().turns(10)).unwrap();
+    ///
+    /// elsewhere.adjust_to(&here.adjustments()).unwrap();
+    /// elsewhere.adjust_to(&here.adjustments()).unwrap();
+    /// assert_eq!(elsewhere.adjustments().turns, 10);
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As those of [`extend`](Self::extend).
+    #[allow(
+        clippy::result_large_err,
+        reason = "the cold path, and the type of every layer"
+    )]
+    pub fn adjust_to(&self, sums: &RunAdjustments) -> Result<(), Terminated> {
+        let run = self.run();
+        run.check()?;
+        run.node().adjust_to(sums);
+        run.node().tell_adjusted();
+        Ok(())
+    }
 }
 
 impl Node<NodeState> {
     /// What was changed about this run so far.
-    pub(in crate::run) fn adjustments(&self) -> RunAdjustments {
+    fn adjustments(&self) -> RunAdjustments {
         let rare = self.payload.rare_if_any();
         let tokens = self.tokens_if_any();
         RunAdjustments::of(
@@ -98,16 +137,29 @@ impl Node<NodeState> {
         self.extend_to(elsewhere.time);
     }
 
-    /// Tells the other replicas what was changed about this run.
-    pub(super) fn tell_adjusted(&self) {
+    /// Tells the other replicas what was added to the limits of this run.
+    fn tell_adjusted(&self) {
         if let Some(part) = self.shared() {
-            part.tell_adjusted(self.adjustments());
+            part.tell_adjusted(|| (self.adjustments(), None));
         }
     }
 
-    /// Tells them to a store that knows of none, if there are any.
+    /// Tells the other replicas whether this run is suspended, too.
+    pub(super) fn tell_suspension(&self) {
+        if let Some(part) = self.shared() {
+            part.tell_adjusted(|| {
+                let adjusted = self.adjustments();
+                (adjusted, Some(adjusted.suspended))
+            });
+        }
+    }
+
+    /// Tells what was changed to a store that knows of nothing, if there is anything.
     pub(crate) fn tell_adjustments_again(&self) {
-        if self.adjustments() != RunAdjustments::default() {
+        let adjusted = self.adjustments();
+        if adjusted.suspended {
+            self.tell_suspension();
+        } else if adjusted != RunAdjustments::default() {
             self.tell_adjusted();
         }
     }

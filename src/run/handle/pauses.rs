@@ -60,7 +60,7 @@ impl Run {
         let run = self.run();
         let is_new = run.check().is_ok() && run.node().suspend(run.now());
         if is_new {
-            run.node().tell_adjusted();
+            run.node().tell_suspension();
         }
         is_new
     }
@@ -79,7 +79,7 @@ impl Run {
         if was_suspended {
             node.wake_tree();
             node.publish(&RunNotice::Resumed, false);
-            node.tell_adjusted();
+            node.tell_suspension();
         }
         was_suspended
     }

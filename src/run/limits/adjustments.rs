@@ -42,17 +42,18 @@ impl RunAdjustments {
         }
     }
 
-    /// The greater of each of the two sums, for a store that is told `newer`, which also says whether the
-    /// run is suspended. What one replica adds is told by all that add it, and is one sum.
+    /// The greater of each of the two sums, for a store that is told `newer`. What one replica adds is told
+    /// by all that add it, and is one sum. Whether the run is suspended stays, unless `suspension` says
+    /// so: a replica that only adds need not know.
     #[must_use]
-    pub fn merged(self, newer: Self) -> Self {
+    pub fn merged(self, newer: Self, suspension: Option<bool>) -> Self {
         Self {
             turns: self.turns.max(newer.turns),
             output_tokens: self.output_tokens.max(newer.output_tokens),
             total_tokens: self.total_tokens.max(newer.total_tokens),
             cost: self.cost.max(newer.cost),
             time: self.time.max(newer.time),
-            suspended: newer.suspended,
+            suspended: suspension.unwrap_or(self.suspended),
         }
     }
 }

@@ -51,7 +51,12 @@ pub(crate) trait PartLink: fmt::Debug + Send + Sync {
     fn gave_back(&self, number: u64, turns: u32);
 
     /// Tells what was changed about the run here.
-    fn adjusted(&self, incarnation: Option<u64>, adjusted: RunAdjustments);
+    fn adjusted(
+        &self,
+        incarnation: Option<u64>,
+        adjusted: RunAdjustments,
+        suspension: Option<bool>,
+    );
 
     /// Tells what the part has spent in all.
     fn spent(&self, incarnation: Option<u64>, spent: TokensSpent);
@@ -340,9 +345,14 @@ impl SharedRun {
     }
 
     /// Tells the store what was changed about the run here, unless the part has left.
-    pub(in crate::run) fn tell_adjusted(&self, adjusted: RunAdjustments) {
+    pub(in crate::run) fn tell_adjusted(
+        &self,
+        read: impl FnOnce() -> (RunAdjustments, Option<bool>),
+    ) {
+        // What is told last must be the newest, so it is read under the lock.
         if let Some(link) = &*self.link.lock() {
-            link.adjusted(self.incarnation(), adjusted);
+            let (adjusted, suspension) = read();
+            link.adjusted(self.incarnation(), adjusted, suspension);
         }
     }
 
@@ -442,7 +452,7 @@ mod tests {
         fn left(&self, _: u32, _: bool) {}
         fn gave_back(&self, _: u64, _: u32) {}
         fn spent(&self, _: Option<u64>, _: TokensSpent) {}
-        fn adjusted(&self, _: Option<u64>, _: RunAdjustments) {}
+        fn adjusted(&self, _: Option<u64>, _: RunAdjustments, _: Option<bool>) {}
     }
 
     #[test]

@@ -74,6 +74,61 @@ async fn a_suspended_run_is_suspended_at_a_replica_that_gets_it_later() {
     held.abort();
 }
 
+/// The script counts in floating point: greater numbers would make the run unreadable.
+#[tokio::test]
+async fn an_extension_without_end_holds_at_a_replica_that_gets_the_run_later() {
+    let Some(server) = Server::start(&[]) else {
+        return;
+    };
+    let settings = Settings {
+        tokens: Some(1),
+        ..Settings::turns(2)
+    };
+    let one = replica(&server, settings).await;
+    let two = replica(&server, settings).await;
+    assert_eq!(one.ask("r").await.status, 200);
+    let run = one.registry.get(Owner::anonymous(), &id("r")).unwrap();
+    let more = RunExtension::new().tokens(u64::MAX).cost(f64::MAX);
+    for _ in 0..2 {
+        run.extend(more.turns(1).time(Duration::MAX)).unwrap();
+    }
+    one.told().await;
+
+    for status in [200, 200, 200, 422] {
+        assert_eq!(two.ask("r").await.status, status);
+    }
+}
+
+/// The replica that extends the run does not hold its turns.
+#[tokio::test]
+async fn an_extension_elsewhere_leaves_a_run_suspended() {
+    let Some(server) = Server::start(&[]) else {
+        return;
+    };
+    let (first, second, third) = (
+        replica(&server, Settings::turns(9)).await,
+        replica(&server, Settings::turns(9)).await,
+        replica(&server, Settings::turns(9)).await,
+    );
+    for replica in [&first, &second] {
+        assert_eq!(replica.ask("r").await.status, 200);
+    }
+    let run_of = |replica: &Replica| replica.registry.get(Owner::anonymous(), &id("r"));
+    assert!(run_of(&first).unwrap().suspend());
+    first.told().await;
+    let extension = RunExtension::new().turns(1);
+    run_of(&second).unwrap().extend(extension).unwrap();
+    second.told().await;
+
+    let held = third.spawn("r");
+    let is_held = || {
+        let paused = run_of(&third).and_then(|run| run.snapshot().paused);
+        paused.is_some_and(|paused| paused.suspended)
+    };
+    until("the turn is held", is_held).await;
+    held.abort();
+}
+
 #[tokio::test]
 async fn a_store_that_was_emptied_is_told_again_what_was_added() {
     let Some(server) = Server::start(&[]) else {

@@ -249,12 +249,13 @@ impl Model {
                 run,
                 incarnation,
                 adjusted,
+                suspension,
             } => {
                 let Some(known) = self.runs.get_mut(run).filter(|it| it.end.is_none()) else {
                     return;
                 };
                 if incarnation.is_none() || *incarnation == known.incarnation {
-                    known.adjusted = known.adjusted.merged(*adjusted);
+                    known.adjusted = known.adjusted.merged(*adjusted, *suspension);
                 }
             }
             RunNews::Reopened { run } => {
@@ -405,7 +406,6 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
                 adjusted.total_tokens = fastrand::u64(..9);
                 adjusted.cost = f64::from(fastrand::u32(..9)) / 8.0;
                 adjusted.time = Duration::from_micros(fastrand::u64(..9_000_000_000));
-                adjusted.suspended = fastrand::bool();
                 let known = model.runs.get(&run).and_then(|known| known.incarnation);
                 RunNews::Adjusted {
                     incarnation: match fastrand::u8(..4) {
@@ -415,6 +415,7 @@ async fn the_scripts_follow_the_model_whatever_three_replicas_do() {
                     },
                     run,
                     adjusted,
+                    suspension: pick(&[None, Some(false), Some(true)]),
                 }
             }
             _ => RunNews::Reopened { run },
