@@ -10,11 +10,11 @@ use axum::{
 };
 use serde::{Deserialize, Serialize};
 use serde_json::json;
-use tower_agent::{Run, RunExtension};
+use tower_agent::{Owner, Run, RunExtension, run::RunAdjustments};
 
 use super::{
     Watched,
-    replicas::Reached,
+    replicas::{OwnerDigest, Reached},
     runs::{Refusal, bad, parse, unknown_to_operator},
 };
 
@@ -30,13 +30,65 @@ pub(crate) enum Adjustment {
         cost: Option<f64>,
         time_ms: Option<u64>,
     },
+    /// Raises the limits until what was added comes to these sums. A gateway may have them from the store
+    /// already, where another `Extend` would count twice.
+    ExtendTo(Vec<AddedToRun>),
 }
 
 /// How many runs of an id there are, and how many of them the adjustment changed.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Adjusted {
     pub(crate) runs: usize,
     pub(crate) changed: usize,
+    /// What was added so far to the runs that an [`Extend`](Adjustment::Extend) changed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub(crate) added: Vec<AddedToRun>,
+}
+
+/// What was added to the limits of the run of an owner so far.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct AddedToRun {
+    pub(crate) owner: OwnerDigest,
+    turns: u32,
+    output_tokens: u64,
+    total_tokens: u64,
+    cost: f64,
+    time_us: u64,
+}
+
+impl AddedToRun {
+    fn of(run: &Run) -> Self {
+        let sums = run.adjustments();
+        Self {
+            owner: run.owner().unwrap_or_default().into(),
+            turns: sums.turns,
+            output_tokens: sums.output_tokens,
+            total_tokens: sums.total_tokens,
+            // JSON has no infinite number.
+            cost: sums.cost.min(f64::MAX),
+            time_us: u64::try_from(sums.time.as_micros()).unwrap_or(u64::MAX),
+        }
+    }
+
+    fn sums(&self) -> RunAdjustments {
+        let mut sums = RunAdjustments::default();
+        sums.turns = self.turns;
+        sums.output_tokens = self.output_tokens;
+        sums.total_tokens = self.total_tokens;
+        // Another program may have asked.
+        sums.cost = self.cost.max(0.0);
+        sums.time = Duration::from_micros(self.time_us);
+        sums
+    }
+}
+
+impl Adjusted {
+    /// Adds those of another gateway.
+    pub(crate) fn add(&mut self, other: Self) {
+        self.runs += other.runs;
+        self.changed += other.changed;
+        self.added.extend(other.added);
+    }
 }
 
 /// The body of an extension.
@@ -118,9 +170,11 @@ async fn adjust(
     let mut adjusted = by.carry_out(watched.registry.find(&id).iter());
     let mut reached = Reached::Alone;
     if let Some(others) = watched.others() {
-        let (elsewhere, asked) = others.adjust(&id, by).await;
-        adjusted.runs += elsewhere.runs;
-        adjusted.changed += elsewhere.changed;
+        let (elsewhere, asked) = match by {
+            Adjustment::Extend { .. } => others.extend(&id, by, adjusted.added.clone()).await,
+            by => others.adjust(&id, by, None).await,
+        };
+        adjusted.add(elsewhere);
         reached = asked;
     }
     if adjusted.runs == 0 {
@@ -137,16 +191,26 @@ impl Adjustment {
         let mut adjusted = Adjusted::default();
         for run in runs {
             adjusted.runs += 1;
-            adjusted.changed += usize::from(self.change(run));
+            let is_changed = self.change(run);
+            adjusted.changed += usize::from(is_changed);
+            if is_changed && matches!(self, Self::Extend { .. }) {
+                adjusted.added.push(AddedToRun::of(run));
+            }
         }
         adjusted
     }
 
     fn change(&self, run: &Run) -> bool {
-        match *self {
+        match self {
             Self::Pause => run.suspend(),
             Self::Resume => run.resume(),
-            Self::Extend {
+            Self::ExtendTo(added) => {
+                let owner = run.owner().unwrap_or_default();
+                let mut added = added.iter();
+                let added = added.find(|it| Owner::from(it.owner.clone()) == owner);
+                added.is_some_and(|added| run.adjust_to(&added.sums()).is_ok())
+            }
+            &Self::Extend {
                 turns,
                 tokens,
                 cost,

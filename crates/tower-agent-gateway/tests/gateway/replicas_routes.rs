@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use serde_json::{Value, json};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -950,5 +950,38 @@ fn an_abort_of_many_and_a_freeze_reach_all_gateways_and_the_freeze_outlives_a_ki
         assert_eq!(thawed.json()["owners"], json!([]));
         eventually(async || (ask(&one, "sk-one", "newest").await == 200).then_some(())).await;
         drop(open);
+    });
+}
+
+/// A gateway that has a turn of the run meanwhile gets the extension from the store, too.
+/// covers: H4, H12
+#[test]
+fn an_extension_counts_once_wherever_it_is_asked_for_and_who_has_a_turn_meanwhile() {
+    run(async {
+        let settings = "[auth]\nkeys_env = \"TEST_KEYS\"\n[run]\nmax_turns = 3";
+        let Some(shared) = Shared::start(settings).await else {
+            return;
+        };
+        let [one, two, three] = shared.gateways(["one", "two", "three"]).await;
+        for number in 0..30 {
+            let run = format!("r-{number}");
+            turn(&one, &run).await;
+            // Every third run is extended at a gateway that does not have it.
+            let at = [&one, &two, &three][number % 3];
+            let path = format!("/runs/{run}/extend");
+            let extended = at.post(&path, "{\"turns\":2}").ask();
+            let (extended, ()) = join(extended, turn(&two, &run)).await;
+            let (status, body) = outcome(&extended);
+            assert_eq!((status, &body["extended"]), (200, &json!(true)), "{body}");
+            // All have learnt of it at their next turn.
+            for gateway in [&one, &two, &three] {
+                turn(gateway, &run).await;
+                let shown = gateway.json(&format!("/runs/{run}")).await;
+                assert_eq!(shown["max_turns"], 5, "{run}");
+            }
+            let request = one.post(CHAT, chat("ok")).bearer_auth("sk-one");
+            let over = request.header("x-run-id", run).ask().await;
+            assert_eq!(over.status, 422, "{over:?}");
+        }
     });
 }

@@ -12,8 +12,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{EventFeed, name_of, number};
 use crate::routes::replicas::{
-    ControlAnswer, ControlQuestion, EventsAnswer, OtherGateways, Positions, Reached,
-    ReplicaAnswers, at_replica,
+    AnswersElsewhere, ControlAnswer, ControlQuestion, EventsAnswer, OtherGateways, Positions,
+    Reached, at_replica,
 };
 
 /// How often the others are asked.
@@ -169,7 +169,7 @@ impl Relay {
         self.hear(asked);
     }
 
-    fn hear(&mut self, asked: ReplicaAnswers<EventsAnswer>) {
+    fn hear(&mut self, asked: AnswersElsewhere<EventsAnswer>) {
         self.own = asked.own;
         if self.covers.as_ref() != Some(&asked.reached) {
             let mut covers = json!({ "event": "replicas" });

@@ -76,9 +76,15 @@ impl Answerer {
                 let ended = carry_out(&self.registry, &wanted, dry_run);
                 ControlAnswer::Aborted(ended.iter().map(raw).collect())
             }
-            ControlQuestion::Adjust { run, by } => {
+            ControlQuestion::Adjust { run, by, at } => {
                 let runs = self.find(&run, None)?;
-                let adjusted = by.carry_out(runs.iter());
+                let is_meant = |run: &&Run| {
+                    at.as_ref().is_none_or(|at| {
+                        let owner = OwnerDigest::from(run.owner().unwrap_or_default());
+                        at.contains(&(owner, self.id.clone()))
+                    })
+                };
+                let adjusted = by.carry_out(runs.iter().filter(is_meant));
                 ControlAnswer::Adjusted(adjusted)
             }
             ControlQuestion::Show { run, owner } => {

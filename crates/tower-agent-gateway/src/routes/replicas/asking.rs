@@ -11,7 +11,7 @@ use super::question::{
 };
 use crate::{
     routes::{
-        adjust::{Adjusted, Adjustment},
+        adjust::{AddedToRun, Adjusted, Adjustment},
         health::LOST,
         selection::Selection,
     },
@@ -41,16 +41,16 @@ pub(crate) enum Reached {
 
 /// The answers of the others that answered.
 #[derive(Debug)]
-pub(crate) struct ReplicaAnswers<A> {
+pub(crate) struct AnswersElsewhere<A> {
     /// The name of this gateway among them.
     pub(crate) own: String,
-    pub(crate) answers: Vec<ReplicaAnswer<A>>,
+    pub(crate) answers: Vec<AnswerElsewhere<A>>,
     pub(crate) reached: Reached,
 }
 
 /// The answer of a gateway.
 #[derive(Debug)]
-pub(crate) struct ReplicaAnswer<A> {
+pub(crate) struct AnswerElsewhere<A> {
     /// The name of the gateway.
     pub(crate) replica: String,
     /// Its id in the store.
@@ -85,10 +85,10 @@ impl OtherGateways {
         &self,
         question: &ControlQuestion,
         is_it: impl Fn(ControlAnswer) -> Option<A>,
-    ) -> ReplicaAnswers<A> {
+    ) -> AnswersElsewhere<A> {
         let asked = self.0.store.ask_replicas(&write(question), WAIT).await;
         let Ok(asked) = asked else {
-            return ReplicaAnswers {
+            return AnswersElsewhere {
                 own: self.0.store.replica().to_owned(),
                 answers: Vec::new(),
                 reached: Reached::Lost,
@@ -98,7 +98,7 @@ impl OtherGateways {
         for answer in asked.answers {
             let (replica, id) = (answer.replica, answer.id);
             match answer.text.and_then(|text| read(&text)).and_then(&is_it) {
-                Some(answer) => answers.push(ReplicaAnswer {
+                Some(answer) => answers.push(AnswerElsewhere {
                     replica,
                     id,
                     answer,
@@ -107,7 +107,7 @@ impl OtherGateways {
             }
         }
         missing.sort_unstable();
-        ReplicaAnswers {
+        AnswersElsewhere {
             own: asked.asked_by,
             reached: Reached::Gateways {
                 replicas: 1 + answers.len(),
@@ -130,7 +130,7 @@ impl OtherGateways {
         };
         let asked = self.ask(&question, is_it).await;
         let mut of_owners: BTreeMap<OwnerDigest, (String, FoundRun)> = BTreeMap::new();
-        for ReplicaAnswer {
+        for AnswerElsewhere {
             replica, answer, ..
         } in asked.answers
         {
@@ -179,11 +179,59 @@ impl OtherGateways {
         (runs.collect(), asked.reached)
     }
 
-    /// Changes the runs of this id at other gateways.
-    pub(crate) async fn adjust(&self, id: &RunId, by: Adjustment) -> (Adjusted, Reached) {
+    /// Raises the limits of the runs of this id at other gateways: one of them extends the run of an
+    /// owner, if this gateway has not `added` to it, and all take over the sums.
+    pub(crate) async fn extend(
+        &self,
+        id: &RunId,
+        by: Adjustment,
+        mut added: Vec<AddedToRun>,
+    ) -> (Adjusted, Reached) {
+        let question = ControlQuestion::Show {
+            run: id.to_string(),
+            owner: None,
+        };
+        let is_it = |answer| match answer {
+            ControlAnswer::Runs(runs) => Some(runs),
+            _ => None,
+        };
+        let asked = self.ask(&question, is_it).await;
+        let mut found = Adjusted::default();
+        let mut at: BTreeMap<OwnerDigest, String> = BTreeMap::new();
+        for AnswerElsewhere { id, answer, .. } in asked.answers {
+            for run in answer {
+                found.runs += 1;
+                if run.is_live && added.iter().all(|it| it.owner != run.owner) {
+                    at.entry(run.owner).or_insert_with(|| id.clone());
+                }
+            }
+        }
+        if at.is_empty() && added.is_empty() {
+            return (found, asked.reached);
+        }
+        if !at.is_empty() {
+            let at = at.into_iter().collect();
+            let (first, reached) = self.adjust(id, by, Some(at)).await;
+            if first.added.is_empty() && added.is_empty() {
+                found.changed = first.changed;
+                return (found, reached);
+            }
+            added.extend(first.added);
+        }
+        self.adjust(id, Adjustment::ExtendTo(added), None).await
+    }
+
+    /// Changes the runs of this id at other gateways, of all owners or of these at these gateways.
+    pub(crate) async fn adjust(
+        &self,
+        id: &RunId,
+        by: Adjustment,
+        at: Option<Vec<(OwnerDigest, String)>>,
+    ) -> (Adjusted, Reached) {
         let question = ControlQuestion::Adjust {
             run: id.to_string(),
             by,
+            at,
         };
         let is_it = |answer| match answer {
             ControlAnswer::Adjusted(adjusted) => Some(adjusted),
@@ -192,8 +240,7 @@ impl OtherGateways {
         let asked = self.ask(&question, is_it).await;
         let mut all = Adjusted::default();
         for answer in asked.answers {
-            all.runs += answer.answer.runs;
-            all.changed += answer.answer.changed;
+            all.add(answer.answer);
         }
         (all, asked.reached)
     }

@@ -14,8 +14,8 @@ mod question;
 pub(crate) use self::answering::answers;
 pub(super) use self::{
     answering::{Completion, completion, page_of, raw, without_texts},
-    asking::{OtherGateways, Reached, ReplicaAnswers, at_replica},
+    asking::{AnswersElsewhere, OtherGateways, Reached, at_replica},
     pages::{Page, merge, merge_sorted},
     positions::Positions,
-    question::{ControlAnswer, ControlQuestion, EventsAnswer, RelayedEvent},
+    question::{ControlAnswer, ControlQuestion, EventsAnswer, OwnerDigest, RelayedEvent},
 };

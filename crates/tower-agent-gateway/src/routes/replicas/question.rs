@@ -40,7 +40,13 @@ pub(crate) enum ControlQuestion {
     /// Ends the open runs that are wanted; with `dry_run` only says which.
     Abort { wanted: Selection, dry_run: bool },
     /// Changes the runs of this id that go on.
-    Adjust { run: String, by: Adjustment },
+    Adjust {
+        run: String,
+        by: Adjustment,
+        /// Only the runs of these owners, each at the gateway with this id in the store.
+        #[serde(default)]
+        at: Option<Vec<(OwnerDigest, String)>>,
+    },
     /// The runs of this id.
     Show {
         run: String,
@@ -226,6 +232,7 @@ mod tests {
                     cost: Some(0.5),
                     time_ms: None,
                 },
+                at: owner.clone().map(|owner| vec![(owner, "a-1".to_owned())]),
             },
             ControlQuestion::Abort {
                 wanted: Selection {
