@@ -194,7 +194,7 @@ impl RedisRunStore {
     where
         A: Future<Output = String> + Send + 'static,
     {
-        let (sender, mut questions) = mpsc::channel::<StoreQuestion>(QUEUED);
+        let (sender, mut questions) = mpsc::channel::<HeardQuestion>(QUEUED);
         let handler = Arc::new(handler);
         *lock(&self.shared.asking.questions) = Some(sender);
         // The sender, which the store has, ends the loop at the drop of the store.
@@ -257,7 +257,7 @@ async fn reply(
 
 /// A question of another replica.
 #[derive(Debug, PartialEq)]
-pub(crate) struct StoreQuestion {
+pub(crate) struct HeardQuestion {
     nonce: String,
     text: String,
     /// When its asker ceases to wait.
@@ -268,7 +268,7 @@ pub(crate) struct StoreQuestion {
 #[derive(Debug, Default)]
 pub(crate) struct Asking {
     /// Where questions of other replicas go; `None` if the program answers none.
-    questions: Mutex<Option<mpsc::Sender<StoreQuestion>>>,
+    questions: Mutex<Option<mpsc::Sender<HeardQuestion>>>,
     /// The connection of questions and answers, with the generation of the link at which it was
     /// made.
     connection: tokio::sync::Mutex<Option<(AskConnection, u64)>>,
@@ -293,7 +293,7 @@ pub(crate) fn read_question(
     fields: &HashMap<String, Value>,
     replica: &str,
     clock: StoreClock,
-) -> Result<Option<StoreQuestion>, Damaged> {
+) -> Result<Option<HeardQuestion>, Damaged> {
     let text = |name: &str| {
         let value = fields.get(name).ok_or(Damaged)?;
         String::from_redis_value_ref(value).map_err(|_| Damaged)
@@ -311,7 +311,7 @@ pub(crate) fn read_question(
     let asked = id.split('-').next().and_then(|time| time.parse().ok());
     let asked = Duration::from_millis(asked.ok_or(Damaged)?);
     let left = wait.saturating_sub(clock.since(asked));
-    Ok((!left.is_zero()).then(|| StoreQuestion {
+    Ok((!left.is_zero()).then(|| HeardQuestion {
         nonce,
         text: question,
         until: clock.here + left,
@@ -320,7 +320,7 @@ pub(crate) fn read_question(
 
 impl Shared {
     /// Hands a question to the program, if that answers any.
-    pub(crate) fn hear_question(&self, question: StoreQuestion) {
+    pub(crate) fn hear_question(&self, question: HeardQuestion) {
         if let Some(questions) = &*lock(&self.asking.questions) {
             // Too many wait: the asker names this replica as silent.
             let _full = questions.try_send(question);
