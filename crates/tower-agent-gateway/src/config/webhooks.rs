@@ -76,7 +76,11 @@ pub(super) fn webhooks(
     for (index, table) in tables.iter().enumerate() {
         let url = receiver_url(&table.url);
         let url = url.map_err(|why| errors.push(wrong(index, &["url".into()], why)));
-        if let Some(first) = earlier.insert(&table.url, index) {
+        let first = url
+            .as_ref()
+            .ok()
+            .and_then(|url| earlier.insert(url.clone(), index));
+        if let Some(first) = first {
             let message = format!("is that of webhooks[{first}]: write one table for a receiver");
             errors.push(wrong(index, &["url".into()], message));
         }

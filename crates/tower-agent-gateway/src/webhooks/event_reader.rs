@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use serde_json::{Value, json};
 use tokio::task::yield_now;
 use tower_agent::{
-    Owner, RunEvent, RunEvents, RunId, RunNotice, RunRegistry, RunSnapshot,
+    Owner, RunEvent, RunEvents, RunId, RunNotice, RunRegistry, RunSnapshot, TerminalReason,
     run::{LoopPattern, RunCap},
 };
 
@@ -177,27 +177,31 @@ fn detail_of_notice(notice: &RunNotice, run: &RunSnapshot) -> Option<String> {
         } => Some(format!("turns {:?}", run.max_turns)),
         RunNotice::NearCap { message, .. } => Some(message.clone()),
         RunNotice::Paused { cap, message } => cap.map(|_| message.clone()),
-        RunNotice::LooksStuck { repeats } => Some(format!("repeats {repeats}")),
-        RunNotice::Loop {
-            pattern,
-            tool,
-            times,
-            ..
-        } => Some(format!("{pattern:?} {tool} {times}")),
+        // A run may be stuck again, in the same way.
         _ => None,
+    }
+}
+
+/// What tells an end from others of the run. A gateway completes its part of a run once it is idle, though
+/// the run goes on at another: the end there is another event.
+fn detail_of_end(reason: &TerminalReason) -> &'static str {
+    match reason {
+        TerminalReason::Completed => "completed",
+        _ => "",
     }
 }
 
 impl Dispatcher {
     fn ended(&self, run: &RunSnapshot) {
         let Some(reason) = &run.reason else { return };
-        let (kind, reason) = (WebhookKind::Ended, reason.as_str());
+        let (kind, detail) = (WebhookKind::Ended, detail_of_end(reason));
+        let reason = reason.as_str();
         self.dispatch(kind, Some(reason), |show| {
             let mut data = data_of_run(run, self.last_candidate(run).as_deref(), show);
             data["reason"] = reason.into();
             data["message"] = run.message.clone().into();
             data["also"] = json!(run.also);
-            (self.0.ids.of_run(kind, run, ""), data)
+            (self.0.ids.of_run(kind, run, detail), data)
         });
     }
 
@@ -246,5 +250,16 @@ mod tests {
         assert_ne!(tokens("its cost of 2"), tokens("its cost of 3"));
         assert!(detail_of_notice(&paused(Some(RunCap::Cost)), &run).is_some());
         assert_eq!(detail_of_notice(&paused(None), &run), None);
+        // A receiver would drop the second one.
+        let stuck = RunNotice::LooksStuck { repeats: 3 };
+        assert_eq!(detail_of_notice(&stuck, &run), None);
+    }
+
+    /// A receiver would drop the abort of a run whose other part was idle.
+    #[test]
+    fn the_end_of_an_idle_part_is_not_that_of_the_run() {
+        let of = detail_of_end;
+        assert_ne!(of(&TerminalReason::Completed), of(&TerminalReason::Aborted));
+        assert_eq!(of(&TerminalReason::Aborted), of(&TerminalReason::Shutdown));
     }
 }

@@ -100,6 +100,13 @@ fn every_mistake_is_named_with_its_place() {
             format!("{RECEIVER}[[webhooks]]\n{RECEIVER}"),
             "5:7: webhooks[1].url: is that of webhooks[0]: write one table for a receiver",
         ),
+        (
+            format!(
+                "{RECEIVER}[[webhooks]]\n{}",
+                RECEIVER.replacen("hooks", "HOOKS", 1)
+            ),
+            "5:7: webhooks[1].url: is that of webhooks[0]: write one table for a receiver",
+        ),
     ] {
         let message = message(with(SECRET, &keys));
         let start = format!("gateway.toml:{says}");
