@@ -1,18 +1,14 @@
 //! A failover by sentinels.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
-use futures_util::future::join_all;
 use serde_json::json;
 use tokio::time::sleep;
 
-use super::{metric, outcome, post, raise, request, simulated, turn, until_health};
+use super::{Load, metric, outcome, post, request, simulated, turn, until_health};
 use crate::{
     net::{Ask, run_alone},
     support::Sentinels,
@@ -34,28 +30,9 @@ fn a_failover_fails_no_request_and_keeps_the_end_that_was_told_just_before() {
         stream.until("data:").await;
         assert_eq!(turn(one, "ended").await.status, 200);
 
-        let is_over = Arc::new(AtomicBool::new(false));
-        let longest = Arc::new(Mutex::new(Duration::ZERO));
-        let load = (0..4).map(|client| {
-            let (gateways, longest) = (Arc::clone(&gateways), Arc::clone(&longest));
-            let is_over = Arc::clone(&is_over);
-            tokio::spawn(async move {
-                let mut answered = 0_u32;
-                while !is_over.load(Ordering::Relaxed) {
-                    let since = Instant::now();
-                    let gateway = &gateways[answered as usize % 2];
-                    let answer = turn(gateway, &format!("load-{client}")).await;
-                    assert_eq!(answer.status, 200, "{answer:?}");
-                    raise(&longest, since.elapsed());
-                    answered += 1;
-                    sleep(Duration::from_millis(20)).await;
-                }
-                answered
-            })
-        });
-        let load: Vec<_> = load.collect();
+        let load = Load::start(&gateways);
         sleep(Duration::from_secs(1)).await;
-        let usual = std::mem::take(&mut *longest.lock().unwrap());
+        let usual = load.take_longest();
 
         assert_eq!(
             post(one, "/runs/ended/abort").await.json(),
@@ -92,9 +69,8 @@ fn a_failover_fails_no_request_and_keeps_the_end_that_was_told_just_before() {
         );
         assert!(stream.rest().await.contains("aborted"));
 
-        is_over.store(true, Ordering::Relaxed);
-        let answered: u32 = join_all(load).await.into_iter().map(Result::unwrap).sum();
-        let slowest = *longest.lock().unwrap();
+        let slowest = load.take_longest();
+        let answered = load.stop().await;
         eprintln!(
             "a master killed, and its replica promoted: {answered} requests, none failed; the slowest \
              took {usual:?} before and {slowest:?} since; both gateways had the new master {back:?} \

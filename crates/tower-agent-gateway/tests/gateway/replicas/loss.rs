@@ -1,18 +1,14 @@
 //! The store is away, or freezes.
 
 use std::{
-    sync::{
-        Arc, Mutex,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::{Arc, Mutex},
     time::{Duration, Instant},
 };
 
-use futures_util::future::join_all;
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use super::{Cluster, metric, of, outcome, post, raise, request, turn, until_health};
+use super::{Cluster, Load, metric, of, outcome, post, raise, request, turn, until_health};
 use crate::{
     net::{Ask, CHAT, asks, run, run_alone},
     support::Gateway,
@@ -32,33 +28,12 @@ fn a_store_that_freezes_holds_up_nothing_and_hears_later_what_was_told() {
         let mut stream = request(one, "sim-slow", true, "aborted").open().await;
         stream.until("data:").await;
 
-        // The longest request since it was last taken.
-        let longest = Arc::new(Mutex::new(Duration::ZERO));
-        let is_over = Arc::new(AtomicBool::new(false));
-        let load = (0..4).map(|client| {
-            let (gateways, longest) = (Arc::clone(&gateways), Arc::clone(&longest));
-            let is_over = Arc::clone(&is_over);
-            tokio::spawn(async move {
-                let mut answered = 0_u32;
-                while !is_over.load(Ordering::Relaxed) {
-                    let since = Instant::now();
-                    let gateway = &gateways[answered as usize % 2];
-                    let answer = turn(gateway, &format!("load-{client}")).await;
-                    let took = since.elapsed();
-                    assert_eq!(answer.status, 200, "{answer:?}");
-                    raise(&longest, took);
-                    answered += 1;
-                    sleep(Duration::from_millis(20)).await;
-                }
-                answered
-            })
-        });
-        let load: Vec<_> = load.collect();
+        let load = Load::start(&gateways);
         // How late this machine wakes a task that sleeps as long as a request waits.
         let late = Arc::new(Mutex::new(Duration::ZERO));
-        let (noted, until) = (Arc::clone(&late), Arc::clone(&is_over));
+        let noted = Arc::clone(&late);
         let noise = tokio::spawn(async move {
-            while !until.load(Ordering::Relaxed) {
+            loop {
                 let since = Instant::now();
                 sleep(Duration::from_millis(50)).await;
                 let by = since.elapsed().saturating_sub(Duration::from_millis(50));
@@ -66,7 +41,7 @@ fn a_store_that_freezes_holds_up_nothing_and_hears_later_what_was_told() {
             }
         });
         sleep(Duration::from_secs(2)).await;
-        let usual = std::mem::take(&mut *longest.lock().unwrap());
+        let usual = load.take_longest();
 
         cluster.store.signal("STOP");
         let stopped = Instant::now();
@@ -82,7 +57,7 @@ fn a_store_that_freezes_holds_up_nothing_and_hears_later_what_was_told() {
         sleep(freeze.saturating_sub(stopped.elapsed())).await;
         assert_eq!(one.reason("aborted").await, Value::Null);
         assert!(metric(one, "agent_store_lag_seconds").await > 1.0);
-        let frozen = std::mem::take(&mut *longest.lock().unwrap());
+        let frozen = load.take_longest();
 
         cluster.store.signal("CONT");
         let since = Instant::now();
@@ -99,9 +74,8 @@ fn a_store_that_freezes_holds_up_nothing_and_hears_later_what_was_told() {
                 (499, Some("aborted"))
             );
         }
-        is_over.store(true, Ordering::Relaxed);
-        let answered: u32 = join_all(load).await.into_iter().map(Result::unwrap).sum();
-        noise.await.unwrap();
+        let answered = load.stop().await;
+        noise.abort();
         let late = *late.lock().unwrap();
         eprintln!(
             "a freeze of {freeze:?}: {answered} requests, none failed; the slowest took {usual:?} \

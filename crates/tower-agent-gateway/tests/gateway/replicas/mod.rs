@@ -13,11 +13,18 @@ mod restarts;
 mod settings;
 mod store_restarts;
 
-use std::{sync::Mutex, time::Duration};
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
 
 use futures_util::future::join_all;
 use reqwest::RequestBuilder;
 use serde_json::Value;
+use tokio::{task::JoinHandle, time::sleep};
 
 use crate::{
     net::{Answer, Ask, CHAT, asks, eventually},
@@ -150,4 +157,52 @@ async fn until_refused(gateway: &Gateway, run: &str, reason: &str) -> Answer {
 fn raise(longest: &Mutex<Duration>, to: Duration) {
     let mut longest = longest.lock().unwrap();
     *longest = to.max(*longest);
+}
+
+/// Four clients that have turns at two gateways in turn, each of which is answered, until it is stopped.
+struct Load {
+    clients: Vec<JoinHandle<u32>>,
+    /// The longest request since it was last taken.
+    longest: Arc<Mutex<Duration>>,
+    is_over: Arc<AtomicBool>,
+}
+
+impl Load {
+    fn start(gateways: &Arc<[Gateway; 2]>) -> Self {
+        let is_over = Arc::new(AtomicBool::new(false));
+        let longest = Arc::new(Mutex::new(Duration::ZERO));
+        let clients = (0..4).map(|client| {
+            let (gateways, longest) = (Arc::clone(gateways), Arc::clone(&longest));
+            let is_over = Arc::clone(&is_over);
+            tokio::spawn(async move {
+                let mut answered = 0_u32;
+                while !is_over.load(Ordering::Relaxed) {
+                    let since = Instant::now();
+                    let gateway = &gateways[answered as usize % 2];
+                    let answer = turn(gateway, &format!("load-{client}")).await;
+                    assert_eq!(answer.status, 200, "{answer:?}");
+                    raise(&longest, since.elapsed());
+                    answered += 1;
+                    sleep(Duration::from_millis(20)).await;
+                }
+                answered
+            })
+        });
+        Self {
+            clients: clients.collect(),
+            longest,
+            is_over,
+        }
+    }
+
+    fn take_longest(&self) -> Duration {
+        std::mem::take(&mut *self.longest.lock().unwrap())
+    }
+
+    /// Returns how many requests were answered.
+    async fn stop(self) -> u32 {
+        self.is_over.store(true, Ordering::Relaxed);
+        let answered = join_all(self.clients).await;
+        answered.into_iter().map(Result::unwrap).sum()
+    }
 }
