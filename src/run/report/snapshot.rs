@@ -30,9 +30,9 @@ pub struct RunSnapshot {
     /// forgot the id in between, or was shut down. The number is 1 if the run was never given to a
     /// registry.
     pub generation: u64,
-    /// The number that the [store](crate::registry::store) of a shared registry has given to this use of
-    /// the run's id: equal at all replicas, and another one once the id is used anew. `None` without a
-    /// store, or if the store has not answered about the run.
+    /// The number that the store of a shared registry has given to this use of the run's id: equal at
+    /// all replicas, and another one once the id is used anew. `None` without a store, or if the store
+    /// has not answered about the run.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub incarnation: Option<u64>,
     /// The id of the run above this one, if this is a sub-agent's run.
