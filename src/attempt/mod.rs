@@ -34,7 +34,7 @@
 //! | answer | held until |
 //! |---|---|
 //! | a stream of events | its first content or error event, its end, 256 events or 256 KiB |
-//! | a stream with a [floor on its speed](crate::layers::step_timeout#a-floor-on-speed), by a layer with a `hold` | an error event, its end, 256 events or 256 KiB, or until it has shown its speed |
+//! | a stream with a [floor on its speed](crate::layers::step_timeout#a-floor-on-speed), by a layer with a `hold` | an error event, its end, 256 KiB, or its content or 256 events once it has shown its speed |
 //! | any other answer of success | its end, or 256 KiB |
 //! | a 204, 1xx or 3xx, or one that a layer further in has held or classified | not held |
 //! | a compressed answer of success | its first byte |

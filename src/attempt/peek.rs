@@ -419,7 +419,8 @@ where
     }
 }
 
-/// The number of events at which an attempt commits to a stream without content.
+/// The number of events at which an attempt commits to a stream without content, unless it awaits the
+/// stream's speed: that is shown by more events than these if each is a token, and the floor is high.
 const MAX_EVENTS: u64 = 256;
 
 /// The number of held bytes above which an attempt commits.
@@ -435,7 +436,8 @@ enum CommitRule {
     /// The answer is not read: a layer further in has classified the failure.
     Classified(Box<Failure>),
     /// The answer is a stream of events. It is read to its first content or error event, its
-    /// terminator or end, `MAX_EVENTS` events, or until more than `MAX_HELD` bytes are held.
+    /// terminator or end, `MAX_EVENTS` events, or until more than `MAX_HELD` bytes are held. While the
+    /// attempt awaits its speed, neither content nor a number of events commits.
     Content(ResponseMarks),
     /// The head of the answer names no event stream, but its first bytes may show that it is one.
     Unknown(ResponseMarks),
@@ -530,8 +532,8 @@ impl CommitRule {
                 if over && stop_failure(marks).is_some() {
                     return Some(PeekProgress::Failed);
                 }
-                let full = marks.events() >= MAX_EVENTS || bytes > MAX_HELD;
-                (over || full).then_some(PeekProgress::Commit)
+                let is_full = bytes > MAX_HELD || marks.events() >= MAX_EVENTS && !waits(marks);
+                (over || is_full).then_some(PeekProgress::Commit)
             }
             // As much white space is an answer of some kind.
             Self::Unknown(_) => (bytes > MAX_HELD).then_some(PeekProgress::Commit),

@@ -42,9 +42,9 @@
 //! time. Content without text, such as audio or the signature of hidden reasoning, is not measured.
 //!
 //! A retry or fallback layer that has a [`hold`](crate::RetryBudgetLayer::hold) holds an attempt's
-//! answer back, for that time at most, until the stream has shown its speed: by an eighth of the tokens
-//! that the floor asks for in its time. So another attempt can follow a slow one. Without a `hold` the
-//! first content commits the attempt, as ever, and a slow stream ends in the middle.
+//! answer back, for that time and 256 KiB at most, until the stream has shown its speed: by an eighth of
+//! the tokens that the floor asks for in its time. So another attempt can follow a slow one. Without a
+//! `hold` the first content commits the attempt, as ever, and a slow stream ends in the middle.
 //!
 //! # Tools
 //!

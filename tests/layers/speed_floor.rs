@@ -2,6 +2,7 @@
 //!
 //! covers: H14
 
+mod hold;
 mod reports;
 
 use std::time::Duration;
