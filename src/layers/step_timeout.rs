@@ -43,8 +43,11 @@
 //!
 //! A retry or fallback layer that has a [`hold`](crate::RetryBudgetLayer::hold) holds an attempt's
 //! answer back, for that time and 256 KiB at most, until the stream has shown its speed: by an eighth of
-//! the tokens that the floor asks for in its time. So another attempt can follow a slow one. Without a
-//! `hold` the first content commits the attempt, as ever, and a slow stream ends in the middle.
+//! the tokens that the floor asks for in its time, or by one piece behind a longer gap that is as much as
+//! the floor asks for in that gap. Other content behind too long a gap, content without text, and a slow
+//! gap beside a tool hand the answer on, too, as nothing tells the speed; unless the stream was below the
+//! floor in the time that counts. So another attempt can follow a slow one. Without a `hold` the first
+//! content commits the attempt, as ever, and a slow stream ends in the middle.
 //!
 //! # Tools
 //!

@@ -99,7 +99,8 @@ impl LayerHooks for FlooredWindow {
 /// The time from one content event to the next counts, as far as the layer waits for the upstream. The
 /// time of a slow reader and of pauses does not count. A gap does not count, with its text, if it is
 /// [too long](PARTS), if the event has no text that can be counted, or if it is slow while a tool of
-/// the run is under way.
+/// the run is under way. An attempt waits no longer for the speed of a stream with such gaps, unless
+/// those that count show that it is slow.
 #[derive(Debug)]
 struct SpeedMeter {
     floor: SpeedFloor,
@@ -207,13 +208,19 @@ impl SpeedMeter {
             time: mem::take(&mut self.gap),
             bytes: generated.saturating_sub(before),
         };
-        let is_short = gap.time <= nanos(self.floor.over / PARTS);
-        let is_slow = || (gap.bytes as f64) < self.floor.bytes_in(gap.time);
-        if is_first || gap.bytes == 0 || !is_short || is_slow() && run.node().has_tool() {
+        if is_first {
             return;
         }
-        self.add(gap);
-        if self.is_proven() {
+        let has_text = gap.bytes > 0;
+        let is_short = gap.time <= nanos(self.floor.over / PARTS);
+        let is_fast = has_text && gap.bytes as f64 >= self.floor.bytes_in(gap.time);
+        let is_known = if has_text && is_short && (is_fast || !run.node().has_tool()) {
+            self.add(gap);
+            self.is_proven()
+        } else {
+            is_fast || !self.is_below()
+        };
+        if is_known {
             marks.prove_speed();
         }
     }

@@ -26,7 +26,10 @@ fn gaps(plan: &Plan, entries: &[Entry], call: usize, floor: Floor) -> Vec<(usize
         let at = quarters(entry.at);
         match entry.event {
             Event::Pending(of) if of == call => {
-                waits = waits.or(Some(at));
+                gap += waits.take().map_or(0, |since| unpaused(plan, since, at));
+                // Behind a pause the wait begins at the next poll, and a reader may be away.
+                let stands = pause(plan).is_some_and(|(begin, end)| (begin..end).contains(&at));
+                waits = (!stands).then_some(at);
                 has_waited = true;
             }
             Event::Gave(of, given) if of == call => {
@@ -49,13 +52,18 @@ fn gaps(plan: &Plan, entries: &[Entry], call: usize, floor: Floor) -> Vec<(usize
     gaps
 }
 
+/// When the plan's pause begins and ends.
+fn pause(plan: &Plan) -> Option<(u64, u64)> {
+    let (begin, span) = plan.pause?;
+    let begin = begin * 4 + 2;
+    Some((begin, begin + span * 4))
+}
+
 /// The time of a wait that the plan's pause did not take.
 fn unpaused(plan: &Plan, from: u64, to: u64) -> u64 {
-    let Some((begin, span)) = plan.pause else {
+    let Some((begin, end)) = pause(plan) else {
         return to - from;
     };
-    let begin = begin * 4 + 2;
-    let end = begin + span * 4;
     to - from - end.min(to).saturating_sub(begin.max(from))
 }
 
@@ -151,8 +159,5 @@ fn ended(plan: &Plan, story: &Story) -> Result<(), String> {
 }
 
 fn is_paused(plan: &Plan, at: u64) -> bool {
-    plan.pause.is_some_and(|(begin, span)| {
-        let begin = begin * 4 + 2;
-        (begin..=begin + span * 4).contains(&at)
-    })
+    pause(plan).is_some_and(|(begin, end)| (begin..=end).contains(&at))
 }
