@@ -424,7 +424,14 @@ impl AdmitsHeld for HeldTurn {
             self.question = found.ask_for_turn(self.cap);
         }
         if let Some(question) = &mut self.question {
-            ready!(question.poll(cx));
+            match ready!(question.poll(cx)) {
+                Ok(elsewhere) => found.nearest().adjust_to(&elsewhere),
+                Err(end) => {
+                    // The turn asks no more: what waits for that may close the run.
+                    self.question = None;
+                    return Poll::Ready(Err(found.refuse_as_told(&end).into()));
+                }
+            }
         }
         let asked = self.question.take().map(TurnQuestion::into_turn);
         Poll::Ready(admit(found, self.cap, extensions, Some(ticket), asked))

@@ -83,9 +83,9 @@ pub(crate) use self::{
     idle_timer::IdleTimer,
     limit_kind::{CapWindow, LimitHit, LimitKind, TokenLimit, TokenRate},
     limits::{
-        LoopLimits, PartLink, Raised, RunTokenCaps, SharedRun, Spending, TokenAccount, TokenMeter,
-        ToolArguments, TurnLimit, TurnNeeded, TurnQuestion, TurnUnderWay, TurnsAnswered,
-        TurnsFuture, WorkingNotices,
+        EndElsewhere, LoopLimits, PartLink, Raised, RunTokenCaps, SharedRun, Spending,
+        TokenAccount, TokenMeter, ToolArguments, TurnLimit, TurnNeeded, TurnQuestion, TurnUnderWay,
+        TurnsAnswered, TurnsFuture, TurnsGranted, WorkingNotices,
     },
     poll_scope::{PollScope, Role, TaskGuard},
     report::{OnEnd, is_traced},

@@ -3,6 +3,7 @@
 mod candidates;
 mod extension;
 mod freezes;
+mod held;
 mod owners;
 mod tokens;
 

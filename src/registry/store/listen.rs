@@ -9,8 +9,8 @@ use super::{
 use crate::{
     registry::{Owner, RunRegistry},
     run::{
-        LimitHit, LimitKind, Node, NodeState, RunAdjustments, RunId, SharedRun, TerminalReason,
-        TokenLimit, TokensSpent, TurnNeeded,
+        EndElsewhere, LimitHit, LimitKind, Node, NodeState, RunAdjustments, RunId, SharedRun,
+        TerminalReason, TokenLimit, TokensSpent, TurnNeeded,
     },
 };
 
@@ -147,32 +147,9 @@ impl RunRegistry {
 
     /// Ends this registry's part of a run that has ended elsewhere.
     pub(crate) fn end_as_told(&self, key: &RunKey, incarnation: u64, end: &RunEnd) {
-        let Some(run) = self.get(key.owner, &key.id) else {
-            return;
-        };
-        if let Some(part) = run.node().shared() {
-            if !part.is_of(incarnation) {
-                return;
-            }
-            part.set_ended_elsewhere();
+        if let Some(run) = self.get(key.owner, &key.id) {
+            run.end_as_told(&end.told(incarnation));
         }
-        let (node, now) = (run.node(), run.now());
-        let passed = end.limit_hit();
-        if end.at_cap {
-            let passed = passed.unwrap_or(LimitHit {
-                limit: None,
-                measure: LimitKind::Set,
-            });
-            let part = node.shared();
-            if part.is_some_and(|part| part.defer_closing(&end.reason, passed)) {
-                return;
-            }
-            if !node.is_idle() {
-                // The calls that were admitted here go on, and the part ends after them.
-                return node.close_at_cap(&end.reason, passed, None, now);
-            }
-        }
-        drop(node.end(end.reason.clone(), passed, now));
     }
 
     /// Carries out news that were told so long `ago`. What the store did not know then it is told now:
@@ -381,6 +358,16 @@ impl Parts {
 }
 
 impl RunEnd {
+    /// This end of the run with that number.
+    pub(super) fn told(&self, incarnation: u64) -> EndElsewhere {
+        EndElsewhere {
+            incarnation,
+            reason: self.reason.clone(),
+            passed: self.limit_hit(),
+            at_cap: self.at_cap,
+        }
+    }
+
     fn limit_hit(&self) -> Option<LimitHit> {
         let measure = self.measure();
         let is_limit = measure != LimitKind::Set || self.limit.is_some();

@@ -11,7 +11,7 @@ use crate::{
     lock::Lock,
     run::{
         PartLink, RunAdjustments, SharedRun, TokensSpent, TurnNeeded, TurnUnderWay, TurnsAnswered,
-        TurnsFuture,
+        TurnsFuture, TurnsGranted,
     },
 };
 
@@ -46,14 +46,15 @@ impl PartLink for StoreLink {
         Box::pin(async move {
             match answer.await {
                 Err(StoreLost) => TurnsAnswered::Lost,
-                // The end is on its way to this replica: no turn is left until it comes.
-                Ok(recalled) if recalled.end.is_some() => TurnsAnswered::Granted {
-                    granted: needed.taken,
-                    elsewhere: needed.cap.saturating_sub(needed.taken),
-                },
-                Ok(recalled) => TurnsAnswered::Granted {
-                    granted: recalled.granted,
-                    elsewhere: recalled.turns_elsewhere,
+                Ok(recalled) => match &recalled.end {
+                    Some(end) => TurnsAnswered::Ended(end.told(recalled.incarnation)),
+                    None => TurnsAnswered::Granted(TurnsGranted {
+                        incarnation: recalled.incarnation,
+                        granted: recalled.granted,
+                        elsewhere: recalled.turns_elsewhere,
+                        spent_elsewhere: recalled.spent_elsewhere,
+                        adjusted: recalled.adjusted,
+                    }),
                 },
             }
         })

@@ -11,9 +11,9 @@ use std::{
 use super::{Run, TurnRefused};
 use crate::run::{
     limit_kind::{LimitHit, LimitKind},
-    limits::{LastCall, SharedRun, TurnLimit, TurnQuestion, TurnUnderWay},
+    limits::{EndElsewhere, LastCall, SharedRun, TurnLimit, TurnQuestion, TurnUnderWay},
     reason::TerminalReason,
-    report::{Hold, RunCap, RunNotice},
+    report::{Hold, RunCap, RunNotice, Terminated},
     state::{HeldBy, NodeState, RareRunState},
     tree::{Node, NodeKind},
 };
@@ -55,13 +55,7 @@ impl TurnLimit {
         ticket: Option<u64>,
     ) -> Result<(), TurnRefused> {
         let call = found.node().turn_of_call();
-        if let Err(end) = found.check() {
-            if let Some(call) = call.filter(|call| call.own_end().is_none()) {
-                // The call was opened before the run was closed, and has not begun.
-                drop(call.end(end.reason.clone(), call.refusal_limit(), found.now()));
-            }
-            return Err(end.into());
-        }
+        found.check_turn()?;
         if found.node().is_last() {
             return Ok(());
         }
@@ -199,6 +193,78 @@ impl Run {
         {
             registry.give_turn_back(run, counted);
         }
+    }
+
+    /// Checks the node of a turn, and ends the call of a turn that its run refuses.
+    ///
+    /// # Errors
+    ///
+    /// The node is over or closing.
+    #[allow(
+        clippy::result_large_err,
+        reason = "the cold path, and the type of every layer"
+    )]
+    #[inline]
+    fn check_turn(&self) -> Result<(), Terminated> {
+        let Err(end) = self.check() else {
+            return Ok(());
+        };
+        let call = self.node().turn_of_call();
+        if let Some(call) = call.filter(|call| call.own_end().is_none()) {
+            // The call was opened before the run was closed, and has not begun.
+            drop(call.end(end.reason.clone(), call.refusal_limit(), self.now()));
+        }
+        Err(end)
+    }
+
+    /// Ends this replica's part of the nearest run, which has ended elsewhere.
+    ///
+    /// At a cap the calls that were admitted here go on, and the part ends after them, or closes once the
+    /// turns under way are known.
+    pub(crate) fn end_as_told(&self, end: &EndElsewhere) {
+        let (run, now) = (self.nearest(), self.now());
+        if let Some(part) = run.shared() {
+            if !part.is_of(end.incarnation) {
+                return;
+            }
+            part.set_ended_elsewhere();
+        }
+        if end.at_cap {
+            let passed = end.passed.unwrap_or(LimitHit {
+                limit: None,
+                measure: LimitKind::Set,
+            });
+            let part = run.shared();
+            if part.is_some_and(|part| part.defer_closing(&end.reason, passed)) {
+                return;
+            }
+            if !run.is_idle() {
+                return run.close_at_cap(&end.reason, passed, None, now);
+            }
+        }
+        drop(run.end(end.reason.clone(), end.passed, now));
+    }
+
+    /// Refuses a turn that was held, as its run has ended elsewhere, and ends the run here as well. The
+    /// turn asks the store no more.
+    pub(crate) fn refuse_as_told(&self, told: &EndElsewhere) -> Terminated {
+        self.end_as_told(told);
+        if let Err(end) = self.check_turn() {
+            return end;
+        }
+        // Other turns are under way, for which the run waits; or the id is another run's by now.
+        let call = self.node().turn_of_call();
+        if let Some(call) = call {
+            drop(call.end(told.reason.clone(), told.passed, self.now()));
+        }
+        let mut end = self.to_terminated();
+        if call.is_none() {
+            end.reason = told.reason.clone();
+            if let Some(passed) = told.passed {
+                (end.limit, end.measure) = (passed.limit, passed.measure);
+            }
+        }
+        end
     }
 
     /// Closes the run at a cap that was reached elsewhere, if that waited for the turns which were

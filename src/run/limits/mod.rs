@@ -30,7 +30,8 @@ pub(crate) use self::{
     repetition::{RepeatDetector, Repetition},
     shadow_mode::{ShadowHit, Shadows},
     shared_run::{
-        PartLink, SharedRun, TurnNeeded, TurnQuestion, TurnUnderWay, TurnsAnswered, TurnsFuture,
+        EndElsewhere, PartLink, SharedRun, TurnNeeded, TurnQuestion, TurnUnderWay, TurnsAnswered,
+        TurnsFuture, TurnsGranted,
     },
     step_windows::RunWindows,
     tokens::{CountedRun, Raised, RunTokenCaps, Spending, TokenAccount, TokenLedger, TokenMeter},

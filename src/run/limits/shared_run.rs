@@ -30,12 +30,35 @@ const WAIT: Duration = Duration::from_millis(50);
 pub(crate) type TurnsFuture = Pin<Box<dyn Future<Output = TurnsAnswered> + Send>>;
 
 /// What the store answers about turns.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) enum TurnsAnswered {
-    /// The turns that the part may take in all, and those of the others.
-    Granted { granted: u32, elsewhere: u32 },
+    Granted(TurnsGranted),
+    /// The run has ended at another replica.
+    Ended(EndElsewhere),
     /// There was no answer.
     Lost,
+}
+
+/// What the store knows of a run that lives.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct TurnsGranted {
+    pub(crate) incarnation: u64,
+    /// The turns that the part may take in all.
+    pub(crate) granted: u32,
+    /// The turns that the others were granted.
+    pub(crate) elsewhere: u32,
+    pub(crate) spent_elsewhere: TokensSpent,
+    pub(crate) adjusted: RunAdjustments,
+}
+
+/// The end of a run at another replica.
+#[derive(Clone, Debug)]
+pub(crate) struct EndElsewhere {
+    pub(crate) incarnation: u64,
+    pub(crate) reason: TerminalReason,
+    pub(crate) passed: Option<LimitHit>,
+    /// Whether a cap on turns ended the run, so that the calls which are admitted here go on.
+    pub(crate) at_cap: bool,
 }
 
 /// How a part reaches the store.
@@ -193,16 +216,23 @@ impl SharedRun {
         let part = Arc::clone(self);
         let learns = async move {
             let answered = async {
-                match answer?.await {
-                    TurnsAnswered::Granted { granted, elsewhere } => Some((granted, elsewhere)),
-                    TurnsAnswered::Lost => None,
+                match answer {
+                    Some(answer) => answer.await,
+                    None => TurnsAnswered::Lost,
                 }
             };
             match timeout(WAIT, answered).await {
-                Ok(Some((granted, elsewhere))) => {
-                    part.learn_turns(needed.number, granted, elsewhere);
+                Ok(TurnsAnswered::Granted(run)) => {
+                    part.learn(run.incarnation);
+                    part.learn_turns(needed.number, run.granted, run.elsewhere);
+                    part.learn_spent(run.spent_elsewhere);
+                    Ok(run.adjusted)
                 }
-                Ok(None) | Err(_) => part.grant_alone(needed.want, needed.cap),
+                Ok(TurnsAnswered::Ended(end)) => Err(end),
+                Ok(TurnsAnswered::Lost) | Err(_) => {
+                    part.grant_alone(needed.want, needed.cap);
+                    Ok(RunAdjustments::default())
+                }
             }
         };
         TurnQuestion {
@@ -415,12 +445,23 @@ impl Drop for TurnUnderWay {
 /// A question about a turn that was held, and the turn.
 pub(crate) struct TurnQuestion {
     turn: TurnUnderWay,
-    learns: Lock<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    learns: Lock<LearnsTurns>,
 }
 
+/// A future that resolves with what was changed about the run elsewhere; an error is the run's end there.
+type LearnsTurns = Pin<Box<dyn Future<Output = Result<RunAdjustments, EndElsewhere>> + Send>>;
+
 impl TurnQuestion {
-    /// Waits until the part has learnt the answer, or knows that there is none.
-    pub(crate) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    /// Waits until the part has learnt the answer, or knows that there is none. Resolves with what was
+    /// changed about the run elsewhere.
+    ///
+    /// # Errors
+    ///
+    /// The run has ended elsewhere.
+    pub(crate) fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<RunAdjustments, EndElsewhere>> {
         self.learns.get_mut().as_mut().poll(cx)
     }
 
