@@ -309,7 +309,7 @@ impl AdmitsHeld for HeldRequest {
         })
     }
 
-    fn give_up(&self, found: &Run, extensions: &Extensions) {
+    fn give_up(&mut self, found: &Run, extensions: &Extensions) {
         give_turn_back(found, extensions);
     }
 }

@@ -436,6 +436,14 @@ impl AdmitsHeld for HeldTurn {
         let asked = self.question.take().map(TurnQuestion::into_turn);
         Poll::Ready(admit(found, self.cap, extensions, Some(ticket), asked))
     }
+
+    fn give_up(&mut self, found: &Run, _: &Extensions) {
+        if let Some(question) = self.question.take() {
+            drop(question);
+            // The closing of the run may have waited for what the turn asks.
+            found.close_as_deferred();
+        }
+    }
 }
 
 impl HoldsCalls for Arc<TurnCapLayer> {

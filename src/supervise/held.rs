@@ -83,7 +83,7 @@ pub(crate) trait AdmitsHeld: Debug + Send + Sync {
     ) -> Poll<Result<(), TurnRefused>>;
 
     /// Gives back what the call has taken, because it is refused or dropped.
-    fn give_up(&self, _found: &Run, _extensions: &Extensions) {}
+    fn give_up(&mut self, _found: &Run, _extensions: &Extensions) {}
 }
 
 /// A request's extension: when the wait of the request for a paused run is over, in any layer.

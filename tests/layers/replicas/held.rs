@@ -2,13 +2,22 @@
 //!
 //! covers: H12, H4
 
+use std::{sync::Arc, time::Duration};
+
 use tokio::time::sleep;
+use tower::ServiceExt;
 use tower_agent::{
-    RunExtension, TerminalReason, TurnCapLayer, registry::store::InMemoryRunStore, run::PauseAtCap,
+    AgentStack, Owner, RunExtension, RunRegistry, TerminalReason, TurnCapLayer,
+    registry::store::{
+        Heard, InMemoryReplica, InMemoryRunStore, NewsSubject, OwnerElsewhere, OwnerQuestion,
+        Reach, Recalled, RunNews, RunQuestion, RunStore, StoreFuture, StoreLost, StoredCooldowns,
+        StoredFreezes,
+    },
+    run::PauseAtCap,
 };
 
-use super::{Replica, heard, spawn};
-use crate::support::{healthy, secs};
+use super::{Replica, heard, id, spawn};
+use crate::support::{Outcome, Upstream, healthy, prompt, secs, with_header};
 
 fn pausing(store: &InMemoryRunStore, turns: u32) -> Replica {
     Replica::new(store, healthy(), |stack| {
@@ -100,4 +109,82 @@ async fn a_held_turn_learns_which_run_it_is_of() {
 
     assert_eq!(held.await.unwrap().status, 200);
     assert!(one.run("r").unwrap().snapshot().incarnation.is_some());
+}
+
+/// A store whose answers come 20 ms late; news come at once.
+#[derive(Debug)]
+struct LateAnswers(Arc<InMemoryReplica>);
+
+impl RunStore for LateAnswers {
+    fn ask(self: Arc<Self>, question: RunQuestion) -> StoreFuture<Result<Recalled, StoreLost>> {
+        Box::pin(async move {
+            let answer = Arc::clone(&self.0).ask(question).await;
+            sleep(Duration::from_millis(20)).await;
+            answer
+        })
+    }
+
+    fn ask_owner(
+        self: Arc<Self>,
+        question: OwnerQuestion,
+    ) -> StoreFuture<Result<OwnerElsewhere, StoreLost>> {
+        Arc::clone(&self.0).ask_owner(question)
+    }
+
+    fn tell(&self, news: RunNews) {
+        self.0.tell(news);
+    }
+
+    fn reach(
+        self: Arc<Self>,
+        about: NewsSubject,
+        wait: Duration,
+    ) -> StoreFuture<Result<Reach, StoreLost>> {
+        Arc::clone(&self.0).reach(about, wait)
+    }
+
+    fn next(self: Arc<Self>) -> StoreFuture<Heard> {
+        Arc::clone(&self.0).next()
+    }
+
+    fn cooldowns(self: Arc<Self>) -> StoreFuture<Result<StoredCooldowns, StoreLost>> {
+        Arc::clone(&self.0).cooldowns()
+    }
+
+    fn frozen(self: Arc<Self>) -> StoreFuture<Result<StoredFreezes, StoreLost>> {
+        Arc::clone(&self.0).frozen()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_held_turn_that_leaves_while_it_asks_lets_the_run_close() {
+    let store = InMemoryRunStore::new();
+    let registry = RunRegistry::new().share(Arc::new(LateAnswers(store.replica())));
+    let listener = tokio::spawn(registry.listen());
+    let service = AgentStack::server(&registry)
+        .max_turns(TurnCapLayer::new(1).pause(PauseAtCap::new()))
+        .service(Upstream::script(healthy()));
+    let ask = || {
+        Outcome::of(
+            service
+                .clone()
+                .oneshot(with_header(prompt("a"), "x-run-id", "r")),
+        )
+    };
+    let other = Replica::new(&store, healthy(), |stack| stack.max_turns(1));
+    assert_eq!(ask().await.status, 200);
+    let held = tokio::spawn(ask());
+    sleep(secs(5)).await;
+    let run = registry.get(Owner::anonymous(), &id("r")).unwrap();
+    run.extend(RunExtension::new().turns(1)).unwrap();
+    sleep(Duration::from_millis(10)).await;
+    // The held turn has been granted the second one, and its answer is on the way.
+    assert_eq!(other.ask("r").await.status, 422);
+    heard().await;
+    assert_eq!(run.terminal_reason(), None, "it waits for the answer");
+    held.abort();
+    heard().await;
+
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::TurnCap));
+    listener.abort();
 }
