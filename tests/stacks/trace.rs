@@ -55,6 +55,8 @@ pub(crate) enum Event {
     Visited(usize),
     /// The operation with this number succeeded; the run has had so many turns.
     Operated(usize, u32),
+    /// Of so many turns that the run's cap held, the operation with this number let so many go on.
+    LetGo(usize, u32, u32),
     /// An observer saw the end of the run, or of the call.
     Noticed(Node, TerminalReason),
     /// Everything is gone: what is in flight, in the run and in the registry,

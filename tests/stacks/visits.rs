@@ -3,7 +3,11 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use futures_util::future::{join, join_all};
+use futures_util::{
+    StreamExt,
+    future::{join, join_all},
+    stream::FuturesUnordered,
+};
 use http::{HeaderValue, Request};
 use proptest::{prelude::*, sample::Index};
 use tokio::{
@@ -13,7 +17,9 @@ use tokio::{
 use tower::Layer;
 use tower_agent::{
     Owner, ReplayBody, Run, RunLayer, RunRegistry, TerminalReason,
-    layers::run_store::RunStoreLayer, registry::store::InMemoryRunStore, run::RunExtension,
+    layers::run_store::RunStoreLayer,
+    registry::store::InMemoryRunStore,
+    run::{RunCap, RunExtension},
 };
 
 use crate::tests::stacks::{
@@ -142,11 +148,11 @@ impl Replica {
         }))
     }
 
-    fn operate(&self, number: usize, operation: Operation) {
-        let Some(run) = self.run() else {
-            return;
-        };
+    /// Operates on the run; of an extension the turns that its cap held, and those that it had.
+    fn operate(&self, number: usize, operation: Operation) -> Option<(u32, u32)> {
+        let run = self.run()?;
         let turns = run.turns();
+        let paused = run.snapshot().paused.filter(|paused| !paused.suspended);
         let is_done = match operation {
             Operation::Extend(turns) => run.extend(RunExtension::new().turns(turns)).is_ok(),
             Operation::Suspend => run.suspend(),
@@ -157,8 +163,20 @@ impl Replica {
                 true
             }
         };
-        if is_done {
-            self.trace.push(Event::Operated(number, turns));
+        if !is_done {
+            return None;
+        }
+        self.trace.push(Event::Operated(number, turns));
+        let paused = paused.filter(|paused| paused.cap == Some(RunCap::Turns))?;
+        matches!(operation, Operation::Extend(_)).then_some((paused.held as u32, turns))
+    }
+
+    /// Notes what became of the turns that were held when an operation extended the run.
+    fn note_let_go(&self, number: usize, (held, before): (u32, u32)) {
+        let lives = self.run().filter(|run| run.terminal_reason().is_none());
+        if let Some(run) = lives.filter(|_| held > 0) {
+            let admitted = run.turns().saturating_sub(before);
+            self.trace.push(Event::LetGo(number, held, admitted));
         }
     }
 }
@@ -179,7 +197,8 @@ pub(crate) fn play(plan: &Plan) -> Story {
             .map(|_| Replica::new(plan, store.as_ref()))
             .collect();
         let start = Instant::now();
-        let requests = visits
+        // A request is polled only if it was woken, as in a task of its own.
+        let requests: FuturesUnordered<_> = visits
             .requests
             .iter()
             .enumerate()
@@ -193,7 +212,8 @@ pub(crate) fn play(plan: &Plan) -> Story {
                     sleep(ticks(*tick)).await;
                     read_all(trace, service, request(plan, number), patience).await;
                 }
-            });
+            })
+            .collect();
         let observers = replicas.iter().map(|replica| async move {
             // Runs are opened at full ticks; nothing ends before the next quarter.
             for tick in 0..16 {
@@ -212,14 +232,20 @@ pub(crate) fn play(plan: &Plan) -> Story {
                     Operation::Abort => &replicas[..1],
                     _ => &replicas[..],
                 };
-                for replica in reached {
-                    replica.operate(number, *operation);
-                }
+                let held: Vec<_> = reached
+                    .iter()
+                    .map(|replica| replica.operate(number, *operation))
+                    .collect();
                 settle_at_once().await;
+                for (replica, held) in reached.iter().zip(held) {
+                    if let Some(held) = held {
+                        replica.note_let_go(number, held);
+                    }
+                }
             }
         };
         let (_, (observers, ())) =
-            join(join_all(requests), join(join_all(observers), operations)).await;
+            join(requests.count(), join(join_all(observers), operations)).await;
         for (replica, observer) in replicas.iter_mut().zip(observers) {
             settle(plan, &replica.trace).await;
             replica.tasks.extend(observer);
@@ -288,8 +314,9 @@ fn parts(story: &Story) -> impl Iterator<Item = &[Entry]> {
 /// What must hold at each replica, and over all.
 pub(crate) fn judge(plan: &Plan, story: &Story) -> Vec<(&'static str, String)> {
     type Judgement = fn(&Plan, &Visits, &Story) -> Option<String>;
-    let checks: [(&'static str, Judgement); 4] = [
+    let checks: [(&'static str, Judgement); 5] = [
         ("2 no more turns than the cap and what was added", turns),
+        ("2 an extension lets as many held turns go on", let_go),
         ("2 no turn while the run is suspended", suspended),
         ("2 an end is one everywhere, and at once", ends),
         ("2 what has ended asks no upstream", refused),
@@ -340,6 +367,21 @@ fn turns(plan: &Plan, visits: &Visits, story: &Story) -> Option<String> {
     let most = cap(plan)? + added.sum::<usize>();
     let admitted = admitted(story).len();
     (admitted > most).then(|| format!("{admitted} turns of {most}"))
+}
+
+fn let_go(_: &Plan, visits: &Visits, story: &Story) -> Option<String> {
+    // At two replicas the turns that were added are for both.
+    (visits.replicas == 1).then_some(())?;
+    parts(story).flatten().find_map(|entry| {
+        let Event::LetGo(number, held, admitted) = entry.event else {
+            return None;
+        };
+        let Operation::Extend(added) = visits.operations[number].1 else {
+            return None;
+        };
+        let least = added.min(held);
+        (admitted < least).then(|| format!("{admitted} of {held} held turns, by {added}"))
+    })
 }
 
 fn suspended(plan: &Plan, visits: &Visits, story: &Story) -> Option<String> {
@@ -393,11 +435,12 @@ fn refused(_: &Plan, visits: &Visits, story: &Story) -> Option<String> {
     (!late.is_empty()).then(|| format!("{late:?}"))
 }
 
-pub(crate) const SIGHTS: [&str; 6] = [
+pub(crate) const SIGHTS: [&str; 7] = [
     "a run at two replicas",
     "an end at both",
     "a turn that was put off",
     "a turn beyond the cap",
+    "a held turn that an extension let go",
     "a suspension and its end",
     "an end by the limit of a pause",
 ];
@@ -410,6 +453,7 @@ pub(crate) fn sights(plan: &Plan, story: &Story) -> Vec<&'static str> {
         Event::Over(Over::Error(error)) => error.contains("the run is paused"),
         _ => false,
     };
+    let is_let_go = |entry: &Entry| matches!(entry.event, Event::LetGo(_, _, 1..));
     let resumed = |number: &usize| visits.operations[*number].1 == Operation::Resume;
     let pauses = |kind: &Kind| matches!(kind, Kind::PausingTurnCap { .. });
     let is_capped =
@@ -419,6 +463,7 @@ pub(crate) fn sights(plan: &Plan, story: &Story) -> Vec<&'static str> {
         parts(story).filter(|part| ended(part).is_some()).count() == 2,
         parts(story).flatten().any(put_off),
         cap(plan).is_some_and(|cap| admitted(story).len() > cap),
+        parts(story).flatten().any(is_let_go),
         operated(story).iter().any(resumed),
         plan.layers.iter().any(pauses) && parts(story).any(is_capped),
     ];
