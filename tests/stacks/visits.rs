@@ -19,7 +19,7 @@ use tower_agent::{
     Owner, ReplayBody, Run, RunLayer, RunRegistry, TerminalReason,
     layers::run_store::RunStoreLayer,
     registry::store::InMemoryRunStore,
-    run::{RunCap, RunExtension},
+    run::{RunAdjustments, RunCap, RunExtension},
 };
 
 use crate::tests::stacks::{
@@ -148,13 +148,26 @@ impl Replica {
         }))
     }
 
-    /// Operates on the run; of an extension the turns that its cap held, and those that it had.
-    fn operate(&self, number: usize, operation: Operation) -> Option<(u32, u32)> {
+    /// Operates on the run; of an extension the turns that its cap held, and those that it had. One replica
+    /// extends the run, and the others take over its `sums`.
+    fn operate(
+        &self,
+        number: usize,
+        operation: Operation,
+        sums: &mut Option<RunAdjustments>,
+    ) -> Option<(u32, u32)> {
         let run = self.run()?;
         let turns = run.turns();
         let paused = run.snapshot().paused.filter(|paused| !paused.suspended);
         let is_done = match operation {
-            Operation::Extend(turns) => run.extend(RunExtension::new().turns(turns)).is_ok(),
+            Operation::Extend(turns) => match sums {
+                Some(sums) => run.adjust_to(sums).is_ok(),
+                None => {
+                    let is_done = run.extend(RunExtension::new().turns(turns)).is_ok();
+                    *sums = is_done.then(|| run.adjustments());
+                    is_done
+                }
+            },
             Operation::Suspend => run.suspend(),
             Operation::Resume => run.resume(),
             Operation::Abort => {
@@ -232,11 +245,12 @@ pub(crate) fn play(plan: &Plan) -> Story {
                     Operation::Abort => &replicas[..1],
                     _ => &replicas[..],
                 };
-                let held: Vec<_> = reached
-                    .iter()
-                    .map(|replica| replica.operate(number, *operation))
-                    .collect();
-                settle_at_once().await;
+                let (mut held, mut sums) = (vec![], None);
+                for replica in reached {
+                    held.push(replica.operate(number, *operation, &mut sums));
+                    // Requests go on between the replicas, and may ask the store.
+                    settle_at_once().await;
+                }
                 for (replica, held) in reached.iter().zip(held) {
                     if let Some(held) = held {
                         replica.note_let_go(number, held);
