@@ -103,7 +103,7 @@ pub struct Listed {
     #[arg(long)]
     reason: Option<String>,
     /// The order.
-    #[arg(long, value_parser = ["started", "silent", "spent", "turns"], default_value = "silent")]
+    #[arg(long, value_parser = ["started", "silent", "spent", "turns", "oldest"], default_value = "silent")]
     sort: String,
     /// The most rows.
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u16).range(1..=1000))]

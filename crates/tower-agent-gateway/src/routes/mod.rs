@@ -14,6 +14,7 @@ mod health;
 mod metrics;
 mod names;
 mod openapi;
+mod page;
 mod queries;
 mod replicas;
 mod runs;
@@ -25,9 +26,12 @@ use std::sync::Arc;
 use axum::{
     Json, Router,
     extract::FromRef,
+    http::{HeaderValue, header},
+    response::Response,
     routing::{MethodRouter, get, post, put},
 };
 use serde_json::{Value, json};
+use tower::util::MapResponseLayer;
 use tower_agent::{Cooldowns, RunRegistry, config::CandidateTable};
 
 pub(crate) use self::{names::OwnerNames, replicas::answers};
@@ -134,6 +138,7 @@ pub(crate) fn routes(gateway: Gateway, mut watched: Watched, config: &Config) ->
             "/healthz",
             get(health::show).with_state((watched.peers.clone(), watched.registry.clone())),
         )
+        .merge(page::routes())
         .method_not_allowed_fallback(unknown_route::method_not_allowed)
         .merge(operator_routes(watched, operator));
     // A path without a route gets the fallback of the callers' routes, behind their checks.
@@ -181,7 +186,15 @@ fn operator_routes(watched: Watched, operator: Operator) -> Router {
     routes
         .fold(Router::new(), |app, (path, route)| app.route(path, route))
         .method_not_allowed_fallback(unknown_route::method_not_allowed)
-        .layer(CheckLayer(operator))
+        .layer((MapResponseLayer::new(never_stored), CheckLayer(operator)))
+}
+
+/// Tells browsers and proxies to keep no copy: the answers are about one instant, and for the operator
+/// alone.
+fn never_stored(mut answer: Response) -> Response {
+    let no_store = HeaderValue::from_static("no-store");
+    answer.headers_mut().insert(header::CACHE_CONTROL, no_store);
+    answer
 }
 
 /// The operator's routes by their paths; `openapi.json` describes them.

@@ -64,6 +64,8 @@ pub(crate) enum RunOrder {
     Spent,
     /// Those with the most turns first.
     Turns,
+    /// Those that have been open for the longest time first.
+    Oldest,
 }
 
 /// By what a row is sorted: the greatest first.
@@ -88,6 +90,7 @@ impl RunOrder {
                 RowKey(spent.cost, tokens.into_iter().fold(0, u64::saturating_add))
             }
             Self::Turns => RowKey(f64::from(run.turns), 0),
+            Self::Oldest => RowKey(run.elapsed.as_secs_f64(), 0),
         }
     }
 }

@@ -37,6 +37,7 @@ mod metrics;
 #[path = "../../../../tests/support/net/mod.rs"]
 mod net;
 mod operator;
+mod page;
 mod progress;
 mod prompts;
 mod public_reports;

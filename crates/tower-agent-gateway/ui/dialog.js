@@ -1,0 +1,103 @@
+// The question before an action: it names how much the action touches, and asks once.
+
+import { html, useEffect, useRef } from "./html.js";
+import { signal } from "./vendor/signals.js";
+import { notice, readSoon, readRestNow } from "./state.js";
+
+const asked = signal(null);
+
+// Asks about an action:
+// - `title`, and `button`, a function of the count;
+// - `fields`: name, label, hint, and `kind` ("text" or "checkbox") of each value that a person types;
+// - `count(values)`: finds out what the action would touch: `{ count, text, examples }`;
+// - `countsFields`: whether the fields say what it touches. Then a change of them needs a new count;
+// - `act(values)`: does it, and returns what was done, as a sentence.
+export function ask(action) {
+  const values = { ...action.values };
+  asked.value = { ...action, values, found: null, error: null, busy: false };
+  if (!action.countsFields || Object.keys(values).length) count();
+}
+
+function change(changes) {
+  if (asked.value) asked.value = { ...asked.value, ...changes };
+}
+
+async function attempt(task) {
+  const before = asked.value;
+  change({ busy: true, error: null });
+  try {
+    const done = await task(before);
+    // The question may have been closed meanwhile.
+    if (asked.value?.act === before.act) change({ busy: false, ...done });
+  } catch (error) {
+    change({ busy: false, error: error.message });
+  }
+}
+
+const count = () => attempt(async ({ count, values }) => ({ found: await count(values) }));
+
+const act = () => attempt(async ({ act, values }) => {
+  notice.value = { text: await act(values), at: Date.now() };
+  asked.value = null;
+  readSoon(0);
+  readRestNow();
+});
+
+function type(name, value) {
+  const values = { ...asked.value.values, [name]: value };
+  change({ values, ...(asked.value.countsFields ? { found: null } : {}) });
+}
+
+function Field({ field, value }) {
+  const id = `field-${field.name}`;
+  const isBox = field.kind === "checkbox";
+  const on = (event) => type(field.name, isBox ? event.target.checked : event.target.value.trim());
+  return html`<div class=${isBox ? "field box" : "field"}>
+    <label for=${id}>${field.label}</label>
+    ${isBox
+      ? html`<input id=${id} type="checkbox" checked=${value === true} onChange=${on} />`
+      : html`<input id=${id} type="text" autocomplete="off" spellcheck=${false}
+          placeholder=${field.hint ?? ""} value=${value ?? ""} onInput=${on} />`}
+  </div>`;
+}
+
+function Found({ found }) {
+  return html`<div class="found" role="status">
+    <p><strong>${found.text}</strong></p>
+    ${found.examples?.length > 0 && html`<ul class="examples">
+      ${found.examples.map((it) => html`<li><bdi>${it}</bdi></li>`)}
+      ${found.count > found.examples.length && html`<li>and ${found.count - found.examples.length} more</li>`}
+    </ul>`}
+  </div>`;
+}
+
+export function Dialog() {
+  const element = useRef(null);
+  const question = asked.value;
+  useEffect(() => {
+    if (question && !element.current.open) element.current.showModal();
+  });
+  if (!question) return null;
+  const { title, text, fields = [], values, found, error, busy, button, isHarmless } = question;
+  const close = () => { asked.value = null; };
+  const submit = (event) => {
+    event.preventDefault();
+    if (found?.count > 0) act();
+    else if (!found) count();
+  };
+  return html`<dialog ref=${element} aria-labelledby="dialog-title" onClose=${close}>
+    <form onSubmit=${submit}>
+      <h2 id="dialog-title">${title}</h2>
+      ${text && html`<p>${text}</p>`}
+      ${fields.map((field) => html`<${Field} key=${field.name} field=${field} value=${values[field.name]} />`)}
+      ${found && html`<${Found} found=${found} />`}
+      ${error && html`<p class="bad" role="alert">${error}</p>`}
+      <div class="buttons">
+        <button type="button" onClick=${close}>Cancel</button>
+        ${found?.count > 0
+          ? html`<button class=${isHarmless ? "main" : "danger"} disabled=${busy}>${button(found.count)}</button>`
+          : html`<button class="main" disabled=${busy || found}>${busy ? "Counting" : "Count first"}</button>`}
+      </div>
+    </form>
+  </dialog>`;
+}
