@@ -17,6 +17,9 @@ pub(crate) struct Args {
     /// The TOML configuration; without it a simulated upstream serves.
     #[arg(long, value_name = "FILE", env = "TOWER_AGENT_CONFIG")]
     pub(crate) config: Option<PathBuf>,
+    /// Has simulated agents call the simulated upstream, so that the page at /ui has something to show.
+    #[arg(long, conflicts_with_all = ["config", "check", "print_config"])]
+    pub(crate) demo_load: bool,
     /// The address to listen on; port 0 takes any free one.
     #[arg(
         long,

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! cargo run -p tower-agent-gateway
+//! cargo run -p tower-agent-gateway -- --demo-load
 //! cargo run -p tower-agent-gateway -- --config FILE --listen 127.0.0.1:8787
 //! cargo run -p tower-agent-gateway -- --check FILE --probe
 //! cargo run -p tower-agent-gateway -- --print-config FILE
@@ -129,8 +130,16 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     let (config, embedded) = match &args.config {
         Some(path) => (load(path).await?, None),
         None => {
+            if args.demo_load && !args.listen.ip().is_loopback() {
+                let message = "--demo-load serves this machine alone: --listen must name loopback";
+                return Err(message.into());
+            }
             let upstream = demo::spawn().await?;
-            (demo::config(upstream)?, Some(upstream))
+            let config = match args.demo_load {
+                true => demo::load::config(upstream)?,
+                false => demo::config(upstream)?,
+            };
+            (config, Some(upstream))
         }
     };
     let telemetry = Telemetry::new(&config)?;
@@ -151,8 +160,17 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     let hangups = unix::signal(SignalKind::hangup())?;
     // The gateway serves even if the reader of its output has left.
     let _ = writeln!(io::stdout(), "listening on http://{address}");
-    if let Some(upstream) = embedded {
-        let _ = writeln!(io::stdout(), "{}", demo::greeting(address, upstream));
+    match embedded {
+        Some(upstream) if args.demo_load => {
+            demo::load::spawn(address)?;
+            let _ = writeln!(io::stdout(), "{}", demo::load::greeting(address, upstream));
+        }
+        Some(upstream) => {
+            let _ = writeln!(io::stdout(), "{}", demo::greeting(address, upstream));
+        }
+        None => {
+            let _ = writeln!(io::stdout(), "the page of what runs: http://{address}/ui");
+        }
     }
     let served = serve(listener, app.router(), &config, &runs, async || {
         select(pin!(term.recv()), pin!(interrupt.recv())).await;

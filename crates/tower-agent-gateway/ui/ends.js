@@ -6,7 +6,7 @@ import { amount, words } from "./format.js";
 import { ends } from "./state.js";
 
 const MINUTES = 60;
-const HEIGHT = 150;
+const HEIGHT = 200;
 
 // Reasons that are told apart at a glance; the table beside the plot names each.
 const COLOURS = {
@@ -88,7 +88,8 @@ function Plot({ times, rows }) {
 }
 
 export function Ends() {
-  const [hidden, setHidden] = useState(new Set());
+  // Calls that went well are many, and would flatten the others.
+  const [hidden, setHidden] = useState(new Set(["completed"]));
   const { times, rows } = tabulate(ends.value);
   const toggle = (reason) => {
     const next = new Set(hidden);
@@ -103,8 +104,8 @@ export function Ends() {
       <tbody>${rows.map(({ reason, counts, total }) => html`<tr key=${reason}>
         <td><button class="plain" aria-pressed=${!hidden.has(reason)} title="Show or hide it in the plot"
           onClick=${() => toggle(reason)}>
-          <span class="swatch" style=${{ background: colourOf(reason) }}></span>
-          <span class=${hidden.has(reason) ? "hidden" : ""}>${words(reason)}</span></button></td>
+          <span class="swatch" style=${{ borderColor: colourOf(reason), background: hidden.has(reason) ? "none" : colourOf(reason) }}></span>
+          ${words(reason)}${hidden.has(reason) && html`<span class="quiet"> (not drawn)</span>`}</button></td>
         <td>${amount(counts.at(-1))}</td><td>${amount(total)}</td>
       </tr>`)}</tbody>
     </table>

@@ -77,12 +77,12 @@ function Candidate({ candidate: it }) {
     <span class=${rests ? "state bad" : "state good"}>
       ${rests ? `rests ${duration(it.left_ms)}: ${words(it.class)}` : "up"}
     </span>
-    <span class="share" title=${why}>
-      ${it.attempts ? html`${percent(it.failures, it.attempts)} of ${amount(it.attempts)} failed` : "not asked"}
+    ${rests && html`<button onClick=${() => clearCooldown(it.candidate)}>Clear…</button>`}
+    <span class="share quiet">
+      ${it.attempts ? html`<span class=${it.failures ? "bad" : ""}>${percent(it.failures, it.attempts)} of ${amount(it.attempts)} failed</span>` : "not asked"}
+      ${why && html` (${why})`}
       ${it.first_content_p50_ms != null && html`, first token ${duration(it.first_content_p50_ms)}`}
     </span>
-    ${why && html`<span class="why quiet">${why}</span>`}
-    ${rests && html`<button onClick=${() => clearCooldown(it.candidate)}>Clear…</button>`}
   </li>`;
 }
 

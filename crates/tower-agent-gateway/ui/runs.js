@@ -11,11 +11,11 @@ const COLUMNS = [
   { name: "Owner", hint: "The name of the caller's key, which is its agent's name in [agents]" },
   { name: "Session" },
   { name: "Candidate" },
-  { name: "Turns", sort: "turns" },
-  { name: "Tokens" },
-  { name: "Cost", sort: "spent" },
-  { name: "Age", sort: "oldest" },
-  { name: "Silent", sort: "silent" },
+  { name: "Turns", sort: "turns", kind: "number" },
+  { name: "Tokens", kind: "number" },
+  { name: "Cost", sort: "spent", kind: "number" },
+  { name: "Age", sort: "oldest", kind: "number" },
+  { name: "Silent", sort: "silent", kind: "number" },
   { name: "Nearest limit" },
 ];
 
@@ -63,9 +63,9 @@ function Row({ run, isSelected }) {
 
 function Head({ column }) {
   const { sort } = query.value;
-  if (!column.sort) return html`<th scope="col" title=${column.hint}>${column.name}</th>`;
+  if (!column.sort) return html`<th scope="col" class=${column.kind} title=${column.hint}>${column.name}</th>`;
   const isSorted = sort === column.sort;
-  return html`<th scope="col" aria-sort=${isSorted ? "descending" : "none"}>
+  return html`<th scope="col" class=${column.kind} aria-sort=${isSorted ? "descending" : "none"}>
     <button class="plain" title="Sort by it, the greatest first"
       onClick=${() => show({ sort: column.sort })}>${column.name}${isSorted ? " ▼" : ""}</button></th>`;
 }

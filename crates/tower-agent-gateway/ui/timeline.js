@@ -28,6 +28,32 @@ function attemptsOf(run, now) {
   return [...over, ...flying].sort((a, b) => a.began - b.began);
 }
 
+// Places on the line, in percent. A time in which no attempt was under way is the agent's own, and is
+// shortened to a tenth of the line at most, so that the attempts keep their width.
+function scaleOf(attempts) {
+  const pieces = [];
+  let reached = null;
+  for (const { began, lasted } of attempts) {
+    if (reached !== null && began > reached) pieces.push({ from: reached, to: began, isGap: true });
+    const from = Math.max(reached ?? began, began);
+    const to = Math.max(from, began + lasted);
+    pieces.push({ from, to });
+    reached = to;
+  }
+  const busy = pieces.reduce((sum, it) => sum + (it.isGap ? 0 : it.to - it.from), 0) || 1;
+  let width = 0;
+  for (const piece of pieces) {
+    piece.at = width;
+    piece.width = piece.isGap ? Math.min(piece.to - piece.from, busy / 10) : piece.to - piece.from;
+    width += piece.width;
+  }
+  return (time) => {
+    const piece = pieces.findLast((it) => it.from <= time) ?? pieces[0];
+    const part = piece.to > piece.from ? Math.min(1, (time - piece.from) / (piece.to - piece.from)) : 0;
+    return (100 * (piece.at + part * piece.width)) / (width || 1);
+  };
+}
+
 function outcome(it) {
   const status = it.status ? ` ${it.status}` : "";
   if (it.class) return `failed: ${words(it.class)}${status}`;
@@ -48,9 +74,9 @@ export function Timeline({ run }) {
   const now = Date.now();
   const attempts = attemptsOf(run, now);
   if (!attempts.length) return html`<p class="quiet">No attempt yet.</p>`;
-  const start = Math.min(...attempts.map((it) => it.began));
-  const end = Math.max(...attempts.map((it) => it.began + it.lasted), start + 1);
-  const scale = (at) => (100 * (at - start)) / (end - start);
+  const start = attempts[0].began;
+  const end = Math.max(...attempts.map((it) => it.began + it.lasted));
+  const scale = scaleOf(attempts);
   return html`<ol class="timeline">
     ${attempts.map((it, at) => {
       const before = attempts[at - 1];
@@ -75,5 +101,6 @@ export function Timeline({ run }) {
   <p class="quiet key"><span class="bar-piece waits"></span> wait for the first token
     <span class="bar-piece streams"></span> answer
     <span class="bar-piece waits failed"></span> failed
-    <span class="bar-piece flies"></span> in flight; ${duration(end - start)} in all</p>`;
+    <span class="bar-piece flies"></span> in flight.
+    ${duration(end - start)} in all; time between attempts is shortened.</p>`;
 }

@@ -123,7 +123,10 @@ fn serve(path: &str, headers: &HeaderMap) -> Option<Response> {
         (header::CONTENT_SECURITY_POLICY, POLICY),
         (header::X_CONTENT_TYPE_OPTIONS, "nosniff"),
         (header::REFERRER_POLICY, "no-referrer"),
-        (HeaderName::from_static("cross-origin-resource-policy"), "same-origin"),
+        (
+            HeaderName::from_static("cross-origin-resource-policy"),
+            "same-origin",
+        ),
     ];
     let headers = answer.headers_mut();
     headers.insert(header::ETAG, tag.clone());
@@ -159,7 +162,10 @@ mod tests {
             let name = format!("{prefix}{}", entry.file_name().to_str().unwrap());
             if entry.file_type().unwrap().is_dir() {
                 below(&entry.path(), &format!("{name}/"), found);
-            } else if [".html", ".css", ".svg", ".js"].iter().any(|end| name.ends_with(end)) {
+            } else if [".html", ".css", ".svg", ".js"]
+                .iter()
+                .any(|end| name.ends_with(end))
+            {
                 found.insert(name);
             }
         }
@@ -186,7 +192,11 @@ mod tests {
         for (name, entry) in record.as_object().unwrap() {
             let file = fs::read(ui().join("vendor").join(name)).unwrap();
             let digest = digest(&SHA256, &file);
-            let hex: String = digest.as_ref().iter().map(|it| format!("{it:02x}")).collect();
+            let hex: String = digest
+                .as_ref()
+                .iter()
+                .map(|it| format!("{it:02x}"))
+                .collect();
             assert_eq!(entry["sha256"], hex, "{name}");
             let licence = entry["license_file"].as_str().unwrap();
             assert!(ui().join("vendor").join(licence).is_file(), "{licence}");
@@ -200,7 +210,10 @@ mod tests {
     /// People read the page's own files.
     #[test]
     fn a_file_of_our_own_has_less_than_300_lines() {
-        for file in FILES.iter().filter(|file| !file.path.starts_with("vendor/")) {
+        for file in FILES
+            .iter()
+            .filter(|file| !file.path.starts_with("vendor/"))
+        {
             let lines = file.bytes.iter().filter(|byte| **byte == b'\n').count();
             assert!(lines < 300, "{} has {lines} lines", file.path);
         }

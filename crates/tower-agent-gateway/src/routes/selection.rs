@@ -58,7 +58,8 @@ pub(crate) enum RunOrder {
     /// The newest first.
     #[default]
     Started,
-    /// Those without progress for the longest time first.
+    /// Those without progress for the longest time first, and behind them those with nothing in flight: a
+    /// run whose agent is busy with something else does not hang.
     Silent,
     /// Those that cost the most first; of those that cost the same, those with the most tokens.
     Spent,
@@ -78,7 +79,9 @@ impl RunOrder {
             Self::Started => RowKey(0.0, 0),
             Self::Silent => {
                 let silent = run.progress.last_change_ago.unwrap_or(run.elapsed);
-                RowKey(silent.as_secs_f64(), 0)
+                let silent = u64::try_from(silent.as_millis()).unwrap_or(u64::MAX);
+                let works = run.in_flight > 0;
+                RowKey(f64::from(u8::from(works)), silent)
             }
             Self::Spent => {
                 let spent = run.spent.unwrap_or_default();

@@ -35,6 +35,10 @@ fn a_wrong_flag_is_named() {
                 &["--listen", "localhost"],
                 "invalid value 'localhost' for '--listen <IP:PORT>'",
             ),
+            (
+                &["--demo-load", "--config", "gateway.toml"],
+                "the argument '--demo-load' cannot be used with '--config <FILE>'",
+            ),
         ] {
             let (status, [said, told]) = Gateway::printed(args, &[]).await;
             assert_eq!((status, &*said), (Some(2), ""), "{told}");
@@ -51,6 +55,7 @@ fn the_help_has_every_flag_and_its_variable() {
         for word in [
             "--config <FILE>",
             "TOWER_AGENT_CONFIG",
+            "--demo-load",
             "--listen <IP:PORT>",
             "TOWER_AGENT_LISTEN",
             "--check <FILE>",

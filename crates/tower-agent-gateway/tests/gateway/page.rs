@@ -2,10 +2,12 @@
 //!
 //! covers: H11
 
+use std::collections::BTreeSet;
+
 use reqwest::Method;
 
 use crate::{
-    net::{Answer, Ask, run},
+    net::{Answer, Ask, eventually, run},
     support::{Config, Gateway},
 };
 
@@ -24,7 +26,9 @@ async fn guarded() -> Gateway {
 
 async fn get(gateway: &Gateway, path: &str, headers: &[(&str, &str)]) -> Answer {
     let start = gateway.get(path);
-    let request = headers.iter().fold(start, |it, (name, value)| it.header(*name, *value));
+    let request = headers
+        .iter()
+        .fold(start, |it, (name, value)| it.header(*name, *value));
     request.ask().await
 }
 
@@ -49,7 +53,14 @@ fn the_files_need_no_token_and_the_data_does() {
             assert_eq!(answer.header("cache-control"), Some("no-cache"));
             assert!(!answer.text().contains("sesame"));
         }
-        for path in ["/runs", "/freeze", "/candidates", "/ends", "/metrics", "/events"] {
+        for path in [
+            "/runs",
+            "/freeze",
+            "/candidates",
+            "/ends",
+            "/metrics",
+            "/events",
+        ] {
             assert_eq!(get(&gateway, path, &[]).await.status, 403, "{path}");
         }
         let token = [("authorization", "Bearer sesame")];
@@ -111,13 +122,52 @@ fn a_foreign_origin_and_a_wrong_host_get_no_file() {
                 [("sec-fetch-site", "cross-site")],
                 [("sec-fetch-site", "same-site")],
             ] {
-                assert_eq!(get(&gateway, path, &headers).await.status, 403, "{headers:?}");
+                assert_eq!(
+                    get(&gateway, path, &headers).await.status,
+                    403,
+                    "{headers:?}"
+                );
             }
             let host = [("host", "evil.example@127.0.0.1")];
             assert_eq!(get(&gateway, path, &host).await.status, 400);
             for headers in [[("origin", &*own)], [("sec-fetch-site", "none")]] {
-                assert_eq!(get(&gateway, path, &headers).await.status, 200, "{headers:?}");
+                assert_eq!(
+                    get(&gateway, path, &headers).await.status,
+                    200,
+                    "{headers:?}"
+                );
             }
         }
+    });
+}
+
+#[test]
+fn the_demo_has_runs_of_several_agents_that_end_for_several_reasons() {
+    run(async {
+        let gateway = Gateway::demo_load().await;
+        eventually(async || {
+            let runs = gateway.json("/runs").await;
+            let owners = runs["runs"].as_array().unwrap().iter();
+            let owners: BTreeSet<_> = owners.map(|run| run["owner"].as_str().unwrap()).collect();
+            (owners.len() >= 5).then_some(())
+        })
+        .await;
+        eventually(async || {
+            let runs = gateway.json("/runs?session=nightly-1").await;
+            (runs["runs"][0]["paused"]["cap"] == "turns").then_some(())
+        })
+        .await;
+    });
+}
+
+/// The keys of its agents are known to all.
+#[test]
+fn the_demo_serves_this_machine_alone() {
+    run(async {
+        let lines = Gateway::refused(&["--demo-load", "--listen", "0.0.0.0:0"]).await;
+        assert!(
+            lines[0].contains("--listen must name loopback"),
+            "{lines:?}"
+        );
     });
 }

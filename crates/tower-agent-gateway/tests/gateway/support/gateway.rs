@@ -30,6 +30,11 @@ impl Gateway {
         gateway
     }
 
+    /// Starts one with simulated agents.
+    pub(crate) async fn demo_load() -> Self {
+        Self::listening("127.0.0.1:0", &["--demo-load"], &[]).await
+    }
+
     /// Starts one with a simulated model that cannot fall back.
     ///
     /// Its limits are those of the embedded configuration.

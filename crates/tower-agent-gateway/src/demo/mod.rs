@@ -1,5 +1,7 @@
 //! The gateway without a configuration file, in front of a simulated upstream.
 
+pub mod load;
+
 use std::{fmt::Write as _, io, net::SocketAddr};
 
 use tower_agent::config::ConfigError;
@@ -83,6 +85,8 @@ pub fn greeting(address: SocketAddr, upstream: SocketAddr) -> String {
          # how each run ended, and what the upstream saw\n  \
          curl http://{address}/runs\n  \
          curl http://{upstream}/stats\n\n\
+         The page of what runs:\n\n  \
+         http://{address}/ui\n\n\
          Or with any SDK:\n\n  \
          export OPENAI_BASE_URL=http://{address}/v1 OPENAI_API_KEY=none\n  \
          export ANTHROPIC_BASE_URL=http://{address} ANTHROPIC_API_KEY=none\n"
