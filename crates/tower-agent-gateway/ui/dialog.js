@@ -1,6 +1,6 @@
 // The question before an action: it names how much the action touches, and asks once.
 
-import { html, useEffect, useRef } from "./html.js";
+import { html, useLayoutEffect, useRef } from "./html.js";
 import { signal } from "./vendor/signals.js";
 import { notice, readSoon, readRestNow } from "./state.js";
 
@@ -74,7 +74,7 @@ function Found({ found }) {
 export function Dialog() {
   const element = useRef(null);
   const question = asked.value;
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (question && !element.current.open) element.current.showModal();
   });
   if (!question) return null;

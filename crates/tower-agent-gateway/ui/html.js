@@ -7,4 +7,4 @@ import "./vendor/signals.js";
 
 export const html = htm.bind(h);
 export { render };
-export { useEffect, useRef, useState } from "./vendor/preact-hooks.js";
+export { useEffect, useLayoutEffect, useRef, useState } from "./vendor/preact-hooks.js";

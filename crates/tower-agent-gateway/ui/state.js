@@ -29,7 +29,7 @@ export const notice = signal(null); // what the last action did
 
 // The time between two reads of the list without an event, and at least after one.
 const IDLE_READ = 2000;
-const EVENT_READ = 250;
+const EVENT_READ = 150;
 
 let feed = null;
 let timer = null;
@@ -141,8 +141,9 @@ async function read() {
     reading = false;
   }
   // A list that costs the gateway much is read less often.
-  const pace = 5 * (performance.now() - began);
-  readSoon(Math.max(again || asked !== query.value ? EVENT_READ : IDLE_READ, pace));
+  const took = performance.now() - began;
+  const isDue = again || asked !== query.value;
+  readSoon(isDue ? Math.max(EVENT_READ, took) : Math.max(IDLE_READ, 5 * took));
 }
 
 async function readDetail() {
