@@ -63,6 +63,7 @@ fn places(line: &str) -> Vec<PathBuf> {
         "src",
         "tests",
         "crates/tower-agent-gateway/src",
+        "crates/tower-agent-gateway/ui",
         "crates/tower-agent-llm/src",
     ];
     let rooms = rooms.map(|room| root().join(room));

@@ -168,9 +168,8 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
         Some(upstream) => {
             let _ = writeln!(io::stdout(), "{}", demo::greeting(address, upstream));
         }
-        None => {
-            let _ = writeln!(io::stdout(), "the page of what runs: http://{address}/ui");
-        }
+        // Programs read the records on stdout: the page is named in the log.
+        None => tracing::info!("the page of what runs is at http://{address}/ui"),
     }
     let served = serve(listener, app.router(), &config, &runs, async || {
         select(pin!(term.recv()), pin!(interrupt.recv())).await;

@@ -56,9 +56,9 @@ function draw(element, times, rows) {
   }));
   return new uPlot({
     width: element.clientWidth, height: HEIGHT,
-    legend: { show: false }, cursor: { show: false }, padding: [8, 8, 0, 0],
+    legend: { show: false }, cursor: { show: false }, padding: [8, 20, 0, 0],
     scales: { x: { range: (_, min, max) => [min - 60, max + 60] }, y: { range: (_, min, max) => [0, Math.max(max, 4)] } },
-    axes: [{ ...axis, values: time, space: 70 }, { ...axis, size: 40, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000] }],
+    axes: [{ ...axis, values: time, space: 70, size: 26 }, { ...axis, size: 40, incrs: [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000, 10_000] }],
     series: [{}, ...series],
   }, [times, ...stack(rows)], element);
 }

@@ -58,7 +58,7 @@ export function stateOf(run) {
   if (run.reason) return { text: words(run.reason), tone: run.reason === "completed" ? "good" : "bad" };
   if (run.paused) {
     const { cap } = run.paused;
-    return { text: cap ? `paused at its cap: ${words(cap)}` : "paused by hand", tone: "warn" };
+    return { text: cap ? `paused: cap on ${words(cap)}` : "paused by hand", tone: "warn" };
   }
   if (run.closing) return { text: `closing: ${words(run.closing)}`, tone: "warn" };
   const check = run.last_check?.status;

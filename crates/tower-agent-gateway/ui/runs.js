@@ -6,17 +6,17 @@ import { PAGE, query, runs, select, selected, show, totals } from "./state.js";
 
 // The columns; `sort` is an order of GET /runs, in which the gateway sorts all of its runs.
 const COLUMNS = [
-  { name: "Run" },
-  { name: "State" },
-  { name: "Owner", hint: "The name of the caller's key, which is its agent's name in [agents]" },
-  { name: "Session" },
-  { name: "Candidate" },
-  { name: "Turns", sort: "turns", kind: "number" },
-  { name: "Tokens", kind: "number" },
-  { name: "Cost", sort: "spent", kind: "number" },
-  { name: "Age", sort: "oldest", kind: "number" },
-  { name: "Silent", sort: "silent", kind: "number" },
-  { name: "Nearest limit" },
+  { name: "Run", kind: "w-17" },
+  { name: "State", kind: "w-12" },
+  { name: "Owner", kind: "w-8", hint: "The name of the caller's key, which is its agent's name in [agents]" },
+  { name: "Session", kind: "w-12 spare" },
+  { name: "Candidate", kind: "w-10" },
+  { name: "Turns", sort: "turns", kind: "w-5 number" },
+  { name: "Tokens", kind: "w-6 number spare" },
+  { name: "Cost", sort: "spent", kind: "w-8 number" },
+  { name: "Age", sort: "oldest", kind: "w-6 number" },
+  { name: "Silent", sort: "silent", kind: "w-6 number" },
+  { name: "Nearest limit", kind: "w-10" },
 ];
 
 const SORTS = [
@@ -48,16 +48,16 @@ function Row({ run, isSelected }) {
   return html`<tr tabindex="0" class=${isSelected ? "selected" : ""} aria-selected=${isSelected}
       data-run=${run.run} onClick=${() => select(run)} onKeyDown=${onKey}>
     <td data-name="Run" class="id"><${Text}>${run.run}<//>${run.replica && html`<small class="quiet"> at <bdi>${run.replica}</bdi></small>`}</td>
-    <td data-name="State"><span class="state ${state.tone}">${state.text}</span></td>
+    <td data-name="State" class="whole"><span class="state ${state.tone}">${state.text}</span></td>
     <td data-name="Owner"><${Text}>${run.owner}<//></td>
-    <td data-name="Session"><${Text}>${run.session}<//></td>
+    <td data-name="Session" class="spare"><${Text}>${run.session}<//></td>
     <td data-name="Candidate"><${Text}>${run.candidate && run.candidate + tries}<//></td>
     <td data-name="Turns" class="number">${ofCap(run.turns, run.max_turns, String)}</td>
-    <td data-name="Tokens" class="number">${ofCap(tokensOf(run), caps.max_total_tokens, amount)}</td>
+    <td data-name="Tokens" class="number spare">${ofCap(tokensOf(run), caps.max_total_tokens, amount)}</td>
     <td data-name="Cost" class="number">${ofCap(run.spent?.cost, caps.max_cost, cost)}</td>
     <td data-name="Age" class="number">${duration(run.elapsed_ms)}</td>
     <td data-name="Silent" class="number">${run.reason ? "-" : duration(silenceOf(run))}</td>
-    <td data-name="Nearest limit">${limit ? html`<span class=${limit.near ? "near" : ""}>${limit.near ? "! " : ""}${limit.text}</span>` : "-"}</td>
+    <td data-name="Nearest limit" class="whole">${limit ? html`<span class=${limit.near ? "near" : ""}>${limit.near ? "! " : ""}${limit.text}</span>` : "-"}</td>
   </tr>`;
 }
 

@@ -101,6 +101,6 @@ export function Timeline({ run }) {
   <p class="quiet key"><span class="bar-piece waits"></span> wait for the first token
     <span class="bar-piece streams"></span> answer
     <span class="bar-piece waits failed"></span> failed
-    <span class="bar-piece flies"></span> in flight.
+    <span class="bar-piece flies"></span> in flight.${" "}
     ${duration(end - start)} in all; time between attempts is shortened.</p>`;
 }

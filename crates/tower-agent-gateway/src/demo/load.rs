@@ -27,6 +27,9 @@ const MOST: usize = 1 << 20;
 /// The time between the starts of two agents.
 const STAGGER: Duration = Duration::from_millis(250);
 
+/// How often the cooldowns are cleared: they grow with each failure, and the page would show fewer and fewer.
+const CLEARED_EVERY: Duration = Duration::from_secs(45);
+
 /// The agents: a name, which is the owner of its runs, how many of it there are, and what they do.
 const AGENTS: [(&str, u32, Habit); 9] = [
     ("coder", 4, Habit::Works),
@@ -142,6 +145,11 @@ fn key(name: &str) -> String {
 /// If the HTTP client cannot be made.
 pub fn spawn(address: SocketAddr) -> Result<(), BoxError> {
     let client = http_client(&UpstreamProxy::default())?;
+    let on_call = OnCall {
+        client: client.clone(),
+        base: format!("http://{address}"),
+    };
+    spawn_background(on_call.clear_cooldowns());
     let mut start = Duration::ZERO;
     for (name, count, habit) in AGENTS {
         for number in 1..=count {
@@ -179,6 +187,26 @@ pub fn greeting(address: SocketAddr, upstream: SocketAddr) -> String {
          export OPENAI_BASE_URL=http://{address}/v1 OPENAI_API_KEY={}\n",
         key(example)
     )
+}
+
+/// A simulated operator, who has the upstreams repaired now and then.
+struct OnCall {
+    client: HyperService,
+    base: String,
+}
+
+impl OnCall {
+    async fn clear_cooldowns(self) {
+        loop {
+            sleep(CLEARED_EVERY).await;
+            for (name, _) in CANDIDATES {
+                let request = Request::post(format!("{}/cooldowns/{name}/clear", self.base));
+                if let Ok(request) = request.body(ReplayBody::default()) {
+                    let _ = self.client.clone().oneshot(request).await;
+                }
+            }
+        }
+    }
 }
 
 /// A simulated agent.
