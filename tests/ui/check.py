@@ -247,6 +247,17 @@ def an_abort_by_row_ends_the_clients_read(world):
         expect(page.locator(".sentence")).to_contain_text("Ended as aborted")
         page.keyboard.press("Escape")
         expect(page.locator(".panel")).to_have_count(0)
+        # By keys alone: from row to row, into the panel, and back.
+        open_runs(world.gateway.port, KEYS["coder"], ["first", "second"])
+        order(page, "oldest")
+        expect(rows(page)).to_have_count(2)
+        rows(page).first.focus()
+        page.keyboard.press("ArrowDown")
+        expect(rows(page).last).to_be_focused()
+        page.keyboard.press("Enter")
+        expect(page.locator(".panel")).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(rows(page).last).to_be_focused()
 
 
 def the_operator_freezes_and_thaws(world):

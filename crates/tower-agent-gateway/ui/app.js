@@ -1,11 +1,11 @@
 // The page: the form for the token, or all the rest.
 
 import { html, render, useEffect, useRef } from "./html.js";
-import { access, enter, refusal, select, selected } from "./state.js";
+import { access, enter, refusal, selected } from "./state.js";
 import { Dialog } from "./dialog.js";
 import { Ends } from "./ends.js";
 import { Bar, Blind, Candidates, Seen, Strip } from "./overview.js";
-import { RunPanel } from "./run.js";
+import { RunPanel, closeRun } from "./run.js";
 import { Runs } from "./runs.js";
 
 function Token() {
@@ -66,9 +66,7 @@ function App() {
 document.addEventListener("keydown", (event) => {
   // An open dialog closes by itself.
   if (event.key !== "Escape" || !selected.value || document.querySelector("dialog[open]")) return;
-  const row = document.querySelector("tr.selected");
-  select(null);
-  row?.focus();
+  closeRun();
 });
 
 render(html`<${App} />`, document.body);

@@ -34,7 +34,7 @@ export function Blind() {
   const alone = runs.value?.replicas === "lost";
   const { all, owners } = frozen.value;
   const lines = [];
-  if (!stream.value.up) lines.push("The stream of events is not connected: the list is read every 2 s instead.");
+  if (stream.value === false) lines.push("The stream of events is not connected: the list is read every 2 s instead.");
   if (behind.value) lines.push(`The list is old: ${behind.value}`);
   if (lost.value) lines.push(`${plural(lost.value, "event")} came too fast and got lost; the list was read again.`);
   if (missing.length) lines.push(`${plural(missing.length, "replica")} silent: ${missing.join(", ")}. Their runs are not below.`);
@@ -53,9 +53,10 @@ export function Blind() {
 
 export function Seen() {
   const list = runs.value;
+  const state = stream.value ? "● live" : stream.value === false ? "○ not live" : "○ connecting";
   const replicas = typeof list?.replicas === "number" ? `, ${plural(list.replicas, "replica")}` : "";
   return html`<p class="seen">
-    <span class=${stream.value.up ? "good" : "warn"}>${stream.value.up ? "● live" : "○ not live"}</span>
+    <span class=${stream.value ? "good" : "warn"}>${state}</span>
     <span class="quiet">${plural(lost.value, "event")} lost${replicas}</span>
   </p>`;
 }

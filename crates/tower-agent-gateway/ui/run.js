@@ -90,6 +90,13 @@ function Buttons({ run }) {
   </div>`;
 }
 
+// Closes the panel; the focus goes back to the row, from where the arrows lead on.
+export function closeRun() {
+  const row = document.querySelector("tr.selected");
+  select(null);
+  row?.focus();
+}
+
 export function RunPanel() {
   const element = useRef(null);
   const id = selected.value?.run;
@@ -100,7 +107,7 @@ export function RunPanel() {
   return html`<aside class="panel" tabindex="-1" ref=${element} aria-labelledby="run-title">
     <header>
       <h2 id="run-title"><bdi>${run.run}</bdi></h2>
-      <button class="plain close" aria-label="Close the run (Escape)" onClick=${() => select(null)}>×</button>
+      <button class="plain close" aria-label="Close the run (Escape)" onClick=${closeRun}>×</button>
     </header>
     <p><span class="state ${state.tone}">${state.text}</span></p>
     ${gone && html`<p class="warning" role="status">${gone}</p>`}

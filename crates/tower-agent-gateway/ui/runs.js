@@ -45,7 +45,7 @@ function Row({ run, isSelected }) {
     event.preventDefault();
     event.currentTarget[next]?.focus();
   };
-  return html`<tr tabindex="0" class=${isSelected ? "selected" : ""} aria-selected=${isSelected}
+  return html`<tr tabindex="0" class=${isSelected ? "selected" : ""} aria-current=${isSelected ? "true" : undefined}
       data-run=${run.run} onClick=${() => select(run)} onKeyDown=${onKey}>
     <td data-name="Run" class="id"><${Text}>${run.run}<//>${run.replica && html`<small class="quiet"> at <bdi>${run.replica}</bdi></small>`}</td>
     <td data-name="State" class="whole"><span class="state ${state.tone}">${state.text}</span></td>

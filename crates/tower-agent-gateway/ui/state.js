@@ -22,7 +22,7 @@ export const candidates = signal([]);
 export const ends = signal([]);
 export const frozen = signal({ all: false, owners: [] });
 export const totals = signal({ open: null, tokens: null });
-export const stream = signal({ up: false, since: Date.now() });
+export const stream = signal(null); // whether the events come; null until the first answer
 export const lost = signal(0);
 export const behind = signal(null); // the error of the last read of the list, if it failed
 export const notice = signal(null); // what the last action did
@@ -31,8 +31,12 @@ export const notice = signal(null); // what the last action did
 const IDLE_READ = 2000;
 const EVENT_READ = 150;
 
+// The same of a tab that nobody sees.
+const HIDDEN_READ = 15_000;
+
 let feed = null;
 let timer = null;
+let restTimer = null;
 let reading = false;
 let again = false;
 let due = 0;
@@ -51,11 +55,11 @@ export async function enter(given) {
   feed = follow({
     event: onEvent,
     connected() {
-      stream.value = { up: true, since: Date.now() };
+      stream.value = true;
       readSoon(0);
     },
     broken(error) {
-      if (stream.value.up) stream.value = { up: false, since: Date.now() };
+      stream.value = false;
       if (error?.status === 403) leave(error);
     },
   });
@@ -73,7 +77,10 @@ function stop() {
   feed?.end();
   feed = null;
   clearTimeout(timer);
+  clearTimeout(restTimer);
+  timer = null;
   batch(() => {
+    stream.value = null;
     runs.value = null;
     selected.value = null;
     detail.value = null;
@@ -132,7 +139,7 @@ async function read() {
   const asked = query.value;
   try {
     const [list] = await Promise.all([get(listPath()), readDetail()]);
-    if (asked === query.value) runs.value = list;
+    if (asked === query.value && access.value === "granted") runs.value = list;
     behind.value = null;
   } catch (error) {
     if (error.status === 403) return leave(error);
@@ -143,7 +150,8 @@ async function read() {
   // A list that costs the gateway much is read less often.
   const took = performance.now() - began;
   const isDue = again || asked !== query.value;
-  readSoon(isDue ? Math.max(EVENT_READ, took) : Math.max(IDLE_READ, 5 * took));
+  const idle = document.hidden ? HIDDEN_READ : IDLE_READ;
+  readSoon(isDue ? Math.max(EVENT_READ, took) : Math.max(idle, 5 * took));
 }
 
 async function readDetail() {
@@ -189,7 +197,7 @@ async function readRest() {
   await Promise.allSettled(tasks);
   // The rate needs a second sample.
   const isFirst = samples.length < 2;
-  setTimeout(readRest, document.hidden ? 15_000 : isFirst ? 1200 : 3000);
+  restTimer = setTimeout(readRest, document.hidden ? HIDDEN_READ : isFirst ? 1200 : 3000);
 }
 
 export const readRestNow = () => Promise.allSettled([
@@ -217,3 +225,7 @@ async function readTotals() {
   const tokens = seconds > 1 ? Math.max(0, output - samples[0].output) / seconds : null;
   totals.value = { open, tokens };
 }
+
+document.addEventListener("visibilitychange", () => {
+  if (!document.hidden && access.value === "granted") readSoon(0);
+});
