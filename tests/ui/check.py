@@ -12,7 +12,7 @@ import traceback
 
 from playwright.sync_api import expect, sync_playwright
 
-from support import PATIENCE, Call, Gateway, Proxy, eventually, open_runs, watched
+from support import PATIENCE, Call, Gateway, Proxy, eventually, free_port, listens, open_runs, watched
 
 TOKEN = "sesame-0123456789"
 KEYS = {"coder": "key-coder", "nightly": "key-nightly", "late": "key-late"}
@@ -157,6 +157,15 @@ def a_gateway_without_a_token_needs_no_form(world):
         assert page.get_by_role("button", name="Forget the token").count() == 0
 
 
+def failed_by(world, kind):
+    """A run of which an attempt failed by this class."""
+    for at in range(50):
+        attempts = world.ask("GET", f"/runs/mixed-{at}")["attempts_of_late"]
+        if any(it["class"] == kind for it in attempts):
+            return f"mixed-{at}"
+    return None
+
+
 def a_row_follows_its_event(world):
     models = ["sim-stall-stream", "sim-failing", "sim-slow", "sim-cut", "sim-rate-limited-long"]
     for at in range(50):
@@ -180,7 +189,8 @@ def a_row_follows_its_event(world):
         # Those that fell back, and those that were cut, say so in their panel.
         page.get_by_role("searchbox", name="session").fill("mixed")
         page.keyboard.press("Enter")
-        for run, says in [("mixed-1", "failed: server 500"), ("mixed-3", "failed: transport")]:
+        for kind, says in [("server", "failed: server 500"), ("transport", "failed: transport")]:
+            run, _ = eventually(lambda: failed_by(world, kind), f"no attempt failed by {kind}")
             row(page, run).click()
             expect(page.locator(".timeline").get_by_text(says).first).to_be_visible()
             assert page.locator(".timeline .bar-piece").count() > 0
@@ -371,6 +381,7 @@ def a_foreign_page_and_a_frame_are_refused(world):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     # The simulator's gateway asks for no token, so that its checks of the origin are all there is.
     target = f"http://127.0.0.1:{world.simulator.port}"
+    Call(world.simulator.port, "one", "goes-on", "sim-slow")
     context = world.browser.new_context()
     page = context.new_page()
     for host in ["127.0.0.1", "localhost"]:
@@ -402,19 +413,19 @@ def a_foreign_page_and_a_frame_are_refused(world):
     context.close()
     server.shutdown()
     status, list_ = world.simulator.ask("GET", "/runs?state=open")
-    assert status == 200 and any(it["run"] == "open-run" for it in list_["runs"]), "a foreign page ended a run"
+    assert status == 200 and any(it["run"] == "goes-on" for it in list_["runs"]), "a foreign page ended a run"
 
 
 def hostile_names_are_text(world):
-    for at, (name, _) in enumerate(NAMES):
-        world.call(f"hostile-{at}", name, session="hostile")
     for width in [1400, 360]:
+        for at, (name, _) in enumerate(NAMES):
+            world.call(f"hostile-{width}-{at}", name)
         with watched(world.browser, viewport={"width": width, "height": 800}) as page:
             world.enter(page)
             order(page, "newest")
             for at, (name, _) in enumerate(NAMES):
-                expect(row(page, f"hostile-{at}")).to_contain_text(name)
-                row(page, f"hostile-{at}").click()
+                expect(row(page, f"hostile-{width}-{at}")).to_contain_text(name)
+                row(page, f"hostile-{width}-{at}").click()
                 expect(page.locator(".sentence")).to_contain_text(name)
                 expect(page.locator(".timeline")).to_contain_text(name)
                 page.keyboard.press("Escape")
@@ -423,7 +434,7 @@ def hostile_names_are_text(world):
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, f"the page is {wide} px wide in a window of {width} px"
             # What is written from right to left does not turn its neighbours.
-            cell = row(page, "hostile-1").locator("td[data-name=Candidate] bdi")
+            cell = row(page, f"hostile-{width}-1").locator("td[data-name=Candidate] bdi")
             assert cell.evaluate("it => getComputedStyle(it).unicodeBidi") == "isolate"
 
 
@@ -431,11 +442,11 @@ def a_silent_replica_is_named(world):
     if not shutil.which("redis-server"):
         print("    left out: there is no redis-server here")
         return
-    port = Proxy(1).port + 1
+    port = free_port()
     redis = subprocess.Popen(
         ["redis-server", "--port", str(port), "--save", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    time.sleep(0.5)
+    eventually(lambda: listens(port), "redis-server does not listen")
     config = world.config + '[replicas]\nurl_env = "UI_STORE"\nsecret_env = "UI_SECRET"\nname_env = "UI_NAME"\n'
     env = {**world.env, "UI_STORE": f"redis://127.0.0.1:{port}", "UI_SECRET": "0123456789abcdef0123456789abcdef"}
     one, two = (Gateway(world.binary, config=config, env={**env, "UI_NAME": name}) for name in ["one", "two"])

@@ -130,6 +130,19 @@ def open_runs(port, key, names, model="sim-healthy"):
         list(pool.map(some, parts))
 
 
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
+
+
+def listens(port):
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+        return True
+    except OSError:
+        return False
+
+
 class Proxy:
     """Passes connections on to a port, and cuts them all when it is told to."""
 

@@ -13,7 +13,10 @@ function Figure({ name, value, title }) {
 export function Strip() {
   const { open, tokens } = totals.value;
   const rows = runs.value?.runs ?? [];
-  const spent = rows.reduce((sum, run) => sum + (run.spent?.cost ?? 0), 0);
+  // What a run has spent includes its sub-agents.
+  const ids = new Set(rows.map((run) => run.run));
+  const above = rows.filter((run) => !ids.has(run.parent));
+  const spent = above.reduce((sum, run) => sum + (run.spent?.cost ?? 0), 0);
   const up = candidates.value.filter((it) => it.state === "up").length;
   const all = candidates.value.length;
   return html`<dl class="strip" aria-label="Now">

@@ -190,10 +190,11 @@ fn operator_routes(watched: Watched, operator: Operator) -> Router {
 }
 
 /// Tells browsers and proxies to keep no copy: the answers are about one instant, and for the operator
-/// alone.
+/// alone. A stream of events says for itself what proxies need to hear.
 fn never_stored(mut answer: Response) -> Response {
     let no_store = HeaderValue::from_static("no-store");
-    answer.headers_mut().insert(header::CACHE_CONTROL, no_store);
+    let control = answer.headers_mut().entry(header::CACHE_CONTROL);
+    control.or_insert(no_store);
     answer
 }
 
