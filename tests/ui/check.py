@@ -426,7 +426,7 @@ def hostile_names_are_text(world):
             for at, (name, _) in enumerate(NAMES):
                 expect(row(page, f"hostile-{width}-{at}")).to_contain_text(name)
                 row(page, f"hostile-{width}-{at}").click()
-                expect(page.locator(".sentence")).to_contain_text(name)
+                expect(page.locator(".sentence")).to_contain_text(f"asks \u2068{name}\u2069, attempt 1")
                 expect(page.locator(".timeline")).to_contain_text(name)
                 page.keyboard.press("Escape")
             assert page.locator("img").count() == 0

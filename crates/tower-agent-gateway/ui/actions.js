@@ -2,7 +2,7 @@
 
 import { ask } from "./dialog.js";
 import { get, path, post, put, remove } from "./api.js";
-import { duration, plural } from "./format.js";
+import { duration, isolated, plural } from "./format.js";
 import { frozen } from "./state.js";
 
 // The most ids that a question lists.
@@ -150,7 +150,7 @@ export function extend(id, { cap } = {}) {
 // Keeps new runs out, of one owner or of all.
 export function freeze(owner) {
   ask({
-    title: owner ? `Keep new runs of ${owner} out?` : "Keep all new runs out?",
+    title: owner ? `Keep new runs of ${isolated(owner)} out?` : "Keep all new runs out?",
     text: "New runs get a 503 that says frozen. Open runs go on; end them by themselves.",
     count: async () => {
       const selector = owner ? { owner } : { all: true };
@@ -160,14 +160,14 @@ export function freeze(owner) {
     button: () => (owner ? "Freeze 1 owner" : "Freeze all owners"),
     act: async () => {
       frozen.value = await put(owner ? path`freeze/${owner}` : "freeze");
-      return owner ? `New runs of ${owner} are refused.` : "All new runs are refused.";
+      return owner ? `New runs of ${isolated(owner)} are refused.` : "All new runs are refused.";
     },
   });
 }
 
 export function thaw(owner) {
   ask({
-    title: owner ? `Admit new runs of ${owner} again?` : "Admit new runs again?",
+    title: owner ? `Admit new runs of ${isolated(owner)} again?` : "Admit new runs again?",
     count: async () => {
       const now = await get("freeze");
       const is = owner ? now.owners.includes(owner) : now.all;
@@ -186,7 +186,7 @@ export function thaw(owner) {
 
 export function clearCooldown(candidate) {
   ask({
-    title: `End the rest of ${candidate}?`,
+    title: `End the rest of ${isolated(candidate)}?`,
     text: "The next call may ask it again.",
     count: async () => {
       const { cooldowns } = await get("cooldowns");

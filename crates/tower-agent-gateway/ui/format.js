@@ -33,6 +33,11 @@ export function plural(n, one, many = `${one}s`) {
   return `${n} ${n === 1 ? one : many}`;
 }
 
+// A name that others chose, within a sentence: what it says about the direction of text ends with it.
+export function isolated(name) {
+  return `\u2068${name}\u2069`;
+}
+
 // A wire name such as `turn_cap_reached` in words.
 export function words(name) {
   return String(name ?? "").replaceAll("_", " ");
@@ -96,11 +101,11 @@ export function sentence(run) {
   const turns = run.turns ? ` and ${plural(run.turns, "turn")}` : "";
   if (run.reason) {
     const after = ` after ${duration(run.elapsed_ms)}${turns}`;
-    const why = run.message ? `: ${run.message}` : "";
-    return `Ended as ${words(run.reason)}${after}${why}${/[.!?]$/.test(why) ? "" : "."}${also}`;
+    const why = run.message ? `: ${isolated(run.message)}` : "";
+    return `Ended as ${words(run.reason)}${after}${why}${/[.!?]\u2069$/.test(why) ? "" : "."}${also}`;
   }
   const state = stateOf(run).text;
-  const asks = run.candidate ? ` It asks ${run.candidate}, attempt ${Math.max(run.attempts, 1)}.` : "";
+  const asks = run.candidate ? ` It asks ${isolated(run.candidate)}, attempt ${Math.max(run.attempts, 1)}.` : "";
   const limit = nearestLimit(run);
   return `Open for ${duration(run.elapsed_ms)}${turns}: ${state}.${asks}`
     + ` Nothing new for ${duration(silenceOf(run))}.${limit ? ` Nearest limit: ${limit.text}.` : ""}`;

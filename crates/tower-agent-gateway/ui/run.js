@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "./html.js";
 import { endAll, endRun, extend, freeze, pause, resume, thaw } from "./actions.js";
 import { get } from "./api.js";
-import { amount, cost, duration, sentence, silenceOf, stateOf, tokensOf } from "./format.js";
+import { amount, cost, duration, isolated, sentence, silenceOf, stateOf, tokensOf } from "./format.js";
 import { detail, frozen, select, selected } from "./state.js";
 import { Timeline } from "./timeline.js";
 
@@ -82,8 +82,8 @@ function Buttons({ run }) {
         ? html`<button onClick=${() => resume(run.run)}>Resume…</button>`
         : html`<button onClick=${() => pause(run.run)}>Pause…</button>`}
       <button class=${run.paused?.cap ? "main" : ""} onClick=${() => extend(run.run, run.paused ?? {})}>Extend…</button>`}
-    ${session && html`<button onClick=${() => endAll(`End the open runs of the session ${session}?`, { session })}>End its session…</button>`}
-    ${owner && html`<button onClick=${() => endAll(`End the open runs of ${owner}?`, { owner })}>End its owner's…</button>`}
+    ${session && html`<button onClick=${() => endAll(`End the open runs of the session ${isolated(session)}?`, { session })}>End its session…</button>`}
+    ${owner && html`<button onClick=${() => endAll(`End the open runs of ${isolated(owner)}?`, { owner })}>End its owner's…</button>`}
     ${owner && (isFrozen
       ? html`<button onClick=${() => thaw(owner)}>Thaw its owner…</button>`
       : html`<button onClick=${() => freeze(owner)}>Freeze its owner…</button>`)}

@@ -75,12 +75,12 @@ function Filters() {
   const text = (name, label) => html`<label class="filter">${label}
     <input type="search" value=${now[name]} autocomplete="off" spellcheck=${false}
       onChange=${(event) => show({ [name]: event.target.value.trim() })} /></label>`;
-  const choice = (name, label, options) => html`<label class="filter">${label}
-    <select value=${now[name]} onChange=${(event) => show({ [name]: event.target.value })}>
+  const choice = (name, label, options, more = {}) => html`<label class="filter">${label}
+    <select value=${now[name]} onChange=${(event) => show({ ...more, [name]: event.target.value })}>
       ${options.map(([value, title]) => html`<option value=${value} selected=${now[name] === value}>${title}</option>`)}
     </select></label>`;
   return html`<form class="filters" role="search" onSubmit=${(event) => event.preventDefault()}>
-    ${choice("state", "state", [["open", "open"], ["ended", "ended, 10 minutes"], ["", "all"]])}
+    ${choice("state", "state", [["open", "open"], ["ended", "ended, 10 minutes"], ["", "all"]], { reason: "" })}
     ${choice("sort", "order", SORTS)}
     ${text("owner", "owner")}${text("session", "session")}${text("candidate", "candidate")}
     ${now.state !== "open" && text("reason", "reason")}
