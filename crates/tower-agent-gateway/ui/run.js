@@ -3,7 +3,7 @@
 import { html, useEffect, useRef, useState } from "./html.js";
 import { endAll, endRun, extend, freeze, pause, resume, thaw } from "./actions.js";
 import { get } from "./api.js";
-import { amount, cost, duration, isolated, sentence, silenceOf, stateOf, tokensOf } from "./format.js";
+import { amount, cost, duration, isolated, plural, sentence, silenceOf, stateOf, tokensOf } from "./format.js";
 import { detail, frozen, select, selected } from "./state.js";
 import { Timeline } from "./timeline.js";
 
@@ -38,7 +38,7 @@ function Facts({ run }) {
     ${clocks.length > 0 && html`<${Fact} name="limits">${clocks.join(", ")}<//>`}
     ${step && html`<${Fact} name="last step">${step.filter(Boolean).join(": ")}<//>`}
     ${run.errors > 0 && html`<${Fact} name="errors">${run.errors}<//>`}
-    ${run.paused && html`<${Fact} name="paused">for ${duration(run.paused.since_ms)}, ${run.paused.held} turns wait<//>`}
+    ${run.paused && html`<${Fact} name="paused">for ${duration(run.paused.since_ms)}, ${plural(run.paused.held, "turn")} held<//>`}
     ${run.last_check && html`<${Fact} name="checker">${run.last_check.status}: ${run.last_check.reason}<//>`}
   </dl>`;
 }
