@@ -5,12 +5,10 @@ import json
 import shutil
 import signal
 import subprocess
-import sys
 import threading
 import time
-import traceback
 
-from playwright.sync_api import expect, sync_playwright
+from playwright.sync_api import expect
 
 from support import PATIENCE, Call, Gateway, Proxy, eventually, free_port, listens, open_runs, watched
 
@@ -86,10 +84,10 @@ class World:
         assert status == 200, (method, path, status, answer)
         return answer
 
-    def enter(self, page, port=None):
+    def enter(self, page, port=None, path="/ui"):
         """Opens the page in a tab that has the token; the first case types it."""
         page.add_init_script(f"sessionStorage.setItem('tower-agent-token', '{TOKEN}')")
-        page.goto(f"http://127.0.0.1:{port or self.gateway.port}/ui")
+        page.goto(f"http://127.0.0.1:{port or self.gateway.port}{path}")
         expect(page.get_by_role("heading", name="Runs", exact=True)).to_be_visible()
         expect(page.locator(".pages")).to_be_visible()
 
@@ -535,32 +533,3 @@ CASES = [
     a_silent_replica_is_named,
     many_open_runs_stay_quick,
 ]
-
-
-def main():
-    binary, *rest = sys.argv[1:]
-    is_full = "--full" in rest
-    wanted = [it for it in rest if it != "--full"]
-    failed = []
-    expect.set_options(timeout=PATIENCE * 1000)
-    with sync_playwright() as playwright:
-        # As root Chromium has no sandbox of its own.
-        browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=["--no-sandbox"])
-        world = World(binary, browser, is_full)
-        cases = [it for it in CASES if not wanted or any(name in it.__name__ for name in wanted)]
-        for case in cases:
-            print(f"  {case.__name__}", flush=True)
-            try:
-                world.clean()
-                case(world)
-            except Exception:
-                traceback.print_exc(limit=-3)
-                failed.append(case.__name__)
-        world.gateway.stop()
-        world.simulator.stop()
-        browser.close()
-    print(f"{len(cases) - len(failed)} passed, {len(failed)} failed")
-    sys.exit(1 if failed else 0)
-
-
-main()

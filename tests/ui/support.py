@@ -81,13 +81,16 @@ def chat(model, stream=True):
 
 
 class Call:
-    """A caller on a socket of its own, which reads its answer to the end."""
+    """A caller on a socket of its own, which reads its answer to the end; without `run` it names none."""
 
     def __init__(self, port, key, run, model, session=None, stream=True):
         self.status = None
         self.text = ""
         self.ended = None
-        headers = {"content-type": "application/json", "authorization": f"Bearer {key}", "x-run-id": run}
+        self.connection = None
+        headers = {"content-type": "application/json", "authorization": f"Bearer {key}"}
+        if run:
+            headers["x-run-id"] = run
         if session:
             headers["x-session-id"] = session
         self.thread = threading.Thread(target=self._read, args=(port, headers, chat(model, stream)), daemon=True)
@@ -95,7 +98,7 @@ class Call:
 
     def _read(self, port, headers, body):
         try:
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
+            connection = self.connection = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
             connection.request("POST", "/v1/chat/completions", json.dumps(body), headers)
             answer = connection.getresponse()
             self.status = answer.status
@@ -105,13 +108,16 @@ class Call:
             self.text = f"broken: {error}"
         self.ended = time.monotonic()
 
+    def hang_up(self):
+        self.connection.sock.shutdown(socket.SHUT_RDWR)
+
     def wait(self, limit=PATIENCE):
         self.thread.join(limit)
         assert self.ended is not None, f"the call has not ended within {limit} s"
         return self
 
 
-def open_runs(port, key, names, model="sim-healthy"):
+def open_runs(port, key, names, model="sim-healthy", session=None):
     """Opens a run for each name: its call is served, and the run stays open."""
     names = list(names)
 
@@ -119,6 +125,8 @@ def open_runs(port, key, names, model="sim-healthy"):
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         for name in part:
             headers = {"content-type": "application/json", "authorization": f"Bearer {key}", "x-run-id": name}
+            if session:
+                headers["x-session-id"] = session
             connection.request("POST", "/v1/chat/completions", json.dumps(chat(model, False)), headers)
             answer = connection.getresponse()
             answer.read()
