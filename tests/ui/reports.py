@@ -760,7 +760,7 @@ def hostile_texts_stay_texts_in_titles_and_dialogs(world):
             assert candidate.locator(".name").get_attribute("title") == name
             candidate.locator(".name").hover()
             candidate.get_by_role("button", name="Clear…").click()
-            expect(dialog.get_by_role("heading")).to_have_text(f"End the rest of {name}?")
+            expect(dialog.get_by_role("heading")).to_have_text(f"End the rest of \u2068{name}\u2069?")
             # The question is within the window, with its buttons.
             yes = dialog.get_by_role("button", name=re.compile(r"^End \d+ cooldowns?$"))
             expect(yes).to_be_in_viewport()
