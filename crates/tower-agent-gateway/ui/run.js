@@ -72,11 +72,11 @@ function Children({ run }) {
   </li>`)}</ul>`;
 }
 
-function Buttons({ run }) {
+function Buttons({ run, isOpen }) {
   const { owner, session } = run;
   const isFrozen = frozen.value.owners.includes(owner);
   return html`<div class="buttons">
-    ${!run.reason && html`
+    ${isOpen && html`
       <button class="danger" onClick=${() => endRun(run.run)}>End…</button>
       ${run.paused?.suspended
         ? html`<button onClick=${() => resume(run.run)}>Resume…</button>`
@@ -102,8 +102,9 @@ export function RunPanel() {
   const id = selected.value?.run;
   useEffect(() => element.current?.focus(), [id]);
   if (!detail.value) return null;
-  const { run, others, gone } = detail.value;
-  const state = stateOf(run);
+  const { run, others, gone, isUnknown } = detail.value;
+  const isOpen = !run.reason && !isUnknown;
+  const state = isOpen || run.reason ? stateOf(run) : { text: "unknown", tone: "warn" };
   return html`<aside class="panel" tabindex="-1" ref=${element} aria-labelledby="run-title">
     <header>
       <h2 id="run-title"><bdi>${run.run}</bdi></h2>
@@ -111,9 +112,9 @@ export function RunPanel() {
     </header>
     <p><span class="state ${state.tone}">${state.text}</span></p>
     ${gone && html`<p class="warning" role="status">${gone}</p>`}
-    ${others > 0 && html`<p class="warning">${others} other owners use this id, too.</p>`}
-    <p class="sentence"><bdi>${sentence(run)}</bdi></p>
-    <${Buttons} run=${run} />
+    ${others > 0 && html`<p class="warning">${plural(others, "other owner")} ${others === 1 ? "uses" : "use"} this id, too.</p>`}
+    ${(isOpen || run.reason) && html`<p class="sentence"><bdi>${sentence(run)}</bdi></p>`}
+    <${Buttons} run=${run} isOpen=${isOpen} />
     <h3>Attempts</h3>
     <${Timeline} run=${run} />
     <h3>Sub-agents</h3>

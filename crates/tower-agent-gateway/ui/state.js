@@ -98,15 +98,7 @@ function leave(error) {
 
 function onEvent(name, data) {
   if (name === "lost") lost.value += data.events ?? 1;
-  if (name === "ended") markEnded(data);
   readSoon(EVENT_READ);
-}
-
-// The row of a run that has ended goes at once; the next read brings the others.
-function markEnded({ run, replica }) {
-  if (!runs.value || query.value.state !== "open") return;
-  const rows = runs.value.runs.filter((row) => row.run !== run || row.replica !== replica);
-  if (rows.length < runs.value.runs.length) runs.value = { ...runs.value, runs: rows };
 }
 
 // Reads the list in `wait` ms, or earlier if it is due earlier.
@@ -162,7 +154,7 @@ async function readDetail() {
     if (wanted === selected.value) detail.value = pick(answer.runs ?? [answer], wanted);
   } catch (error) {
     if (error.status === 403) throw error;
-    if (wanted === selected.value) detail.value = { ...detail.value, gone: error.message };
+    if (wanted === selected.value) detail.value = { ...detail.value, gone: error.message, isUnknown: error.status === 404 };
   }
 }
 
@@ -197,6 +189,8 @@ async function readRest() {
   await Promise.allSettled(tasks);
   // The rate needs a second sample.
   const isFirst = samples.length < 2;
+  // One that was under way while the token was forgotten and given again does not go on beside the new one.
+  clearTimeout(restTimer);
   restTimer = setTimeout(readRest, document.hidden ? HIDDEN_READ : isFirst ? 1200 : 3000);
 }
 
