@@ -1,8 +1,6 @@
 """Public reports about other products' pages, each as a case about the operator's page.
 
 A case expects of this page what failed in the page of the report.
-
-covers: H11
 """
 
 import http.client
