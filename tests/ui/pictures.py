@@ -57,7 +57,7 @@ def take(browser, gateway, folder, scheme):
             page.evaluate("scrollTo(0, 0)")
             page.screenshot(path=folder / f"run-{scheme}.png")
             page.keyboard.press("Escape")
-            page.get_by_role("button", name="Freeze…").click()
+            page.get_by_role("button", name="Freeze all…").click()
             expect(page.locator("dialog .found")).to_be_visible()
             page.screenshot(path=folder / f"question-{scheme}.png")
         else:

@@ -42,6 +42,7 @@ const endBulk = async (selector) => `Ended ${runs((await post("abort", selector)
 export function endRun(id) {
   ask({
     title: "End this run?",
+    subject: id,
     text: "Its calls stop at once, and its sub-agents with it. Its caller gets the reason aborted.",
     count: () => countOpen(id, "Ends"),
     button: (n) => `End ${runs(n)}`,
@@ -56,6 +57,7 @@ export function endRun(id) {
 export function endAll(title, selector) {
   ask({
     title,
+    recounts: true,
     count: () => countBulk(selector),
     button: (n) => `End ${runs(n)}`,
     act: () => endBulk(selector),
@@ -78,6 +80,7 @@ export function endMany() {
       { name: "all", label: "All open runs", kind: "checkbox" },
     ],
     countsFields: true,
+    recounts: true,
     count: (values) => countBulk(selector(values)),
     button: (n) => `End ${runs(n)}`,
     act: (values) => endBulk(selector(values)),
@@ -87,6 +90,7 @@ export function endMany() {
 export function pause(id) {
   ask({
     title: "Pause this run?",
+    subject: id,
     text: "Its next turn waits. A call that is in flight goes on, and so does the ceiling's clock.",
     count: () => countOpen(id, "Pauses"),
     button: (n) => `Pause ${runs(n)}`,
@@ -101,6 +105,7 @@ export function pause(id) {
 export function resume(id) {
   ask({
     title: "Let this run go on?",
+    subject: id,
     text: "A pause by hand ends. A pause at a cap ends when the cap is raised.",
     count: () => countOpen(id, "Resumes"),
     button: (n) => `Resume ${runs(n)}`,
@@ -121,6 +126,7 @@ export function extend(id, { cap } = {}) {
   };
   ask({
     title: "Raise the caps of this run",
+    subject: id,
     text: "Each is added to its cap; a run that is at the cap gets so much from its present use.",
     fields: [
       { name: "turns", label: "Turns", hint: "10" },

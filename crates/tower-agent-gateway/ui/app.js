@@ -1,7 +1,7 @@
 // The page: the form for the token, or all the rest.
 
 import { html, render, useEffect, useRef } from "./html.js";
-import { access, enter, refusal, selected } from "./state.js";
+import { access, behind, enter, refusal, selected } from "./state.js";
 import { Dialog } from "./dialog.js";
 import { Ends } from "./ends.js";
 import { Bar, Blind, Candidates, Seen, Strip } from "./overview.js";
@@ -45,9 +45,11 @@ function Page() {
     <header class=${selected.value ? "top with-panel" : "top"}><h1>tower-agent gateway</h1><${Seen} /><${Bar} /></header>
     <main class=${selected.value ? "page with-panel" : "page"}>
       <${Blind} />
-      <${Strip} />
-      <div class="upstreams"><${Ends} /><${Candidates} /></div>
-      <${Runs} />
+      <div class=${behind.value ? "seen-last old" : "seen-last"}>
+        <${Strip} />
+        <div class="upstreams"><${Ends} /><${Candidates} /></div>
+        <${Runs} />
+      </div>
     </main>
     <${RunPanel} />
     <${Dialog} />`;

@@ -2,20 +2,32 @@
 
 import { html, useLayoutEffect, useRef } from "./html.js";
 import { signal } from "./vendor/signals.js";
+import { isolated } from "./format.js";
 import { notice, readSoon, readRestNow } from "./state.js";
 
 const asked = signal(null);
 
+// How long the page says what was done.
+const TOLD = 20_000;
+
 // Asks about an action:
-// - `title`, and `button`, a function of the count;
+// - `title`, `subject`, the name of what it is about, if it has one, and `button`, a function of the count;
 // - `fields`: name, label, hint, and `kind` ("text" or "checkbox") of each value that a person types;
 // - `count(values)`: finds out what the action would touch: `{ count, text, examples }`;
 // - `countsFields`: whether the fields say what it touches. Then a change of them needs a new count;
+// - `recounts`: whether it counts again before it acts, as what fits may be more by then;
 // - `act(values)`: does it, and returns what was done, as a sentence.
 export function ask(action) {
   const values = { ...action.values };
   asked.value = { ...action, values, found: null, error: null, busy: false };
   if (!action.countsFields || Object.keys(values).length) count();
+}
+
+// Says what was done, for a while.
+function tell(text) {
+  const told = { text };
+  notice.value = told;
+  setTimeout(() => { if (notice.value === told) notice.value = null; }, TOLD);
 }
 
 function change(changes) {
@@ -36,8 +48,13 @@ async function attempt(task) {
 
 const count = () => attempt(async ({ count, values }) => ({ found: await count(values) }));
 
-const act = () => attempt(async ({ act, values }) => {
-  notice.value = { text: await act(values), at: Date.now() };
+const act = () => attempt(async ({ act, count, found, recounts, subject, values }) => {
+  if (recounts) {
+    const now = await count(values);
+    if (now.count !== found.count) return { found: now, error: `The number has changed: it was ${found.count}.` };
+  }
+  const done = await act(values);
+  tell(subject ? `${isolated(subject)}: ${done}` : done);
   asked.value = null;
   readSoon(0);
   readRestNow();
@@ -78,7 +95,7 @@ export function Dialog() {
     if (question && !element.current.open) element.current.showModal();
   });
   if (!question) return null;
-  const { title, text, fields = [], values, found, error, busy, button, isHarmless } = question;
+  const { title, subject, text, fields = [], values, found, error, busy, button, isHarmless } = question;
   const close = () => { asked.value = null; };
   const submit = (event) => {
     event.preventDefault();
@@ -88,6 +105,7 @@ export function Dialog() {
   return html`<dialog ref=${element} aria-labelledby="dialog-title" onClose=${close}>
     <form onSubmit=${submit}>
       <h2 id="dialog-title">${title}</h2>
+      ${subject && html`<p class="subject"><bdi>${subject}</bdi></p>`}
       ${text && html`<p>${text}</p>`}
       ${fields.map((field) => html`<${Field} key=${field.name} field=${field} value=${values[field.name]} />`)}
       ${found && html`<${Found} found=${found} />`}

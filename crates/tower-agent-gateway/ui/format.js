@@ -74,6 +74,9 @@ export function stateOf(run) {
   return { text: "working", tone: "good" };
 }
 
+// A clock with less left, in ms, is near.
+const NEAR = 10_000;
+
 // The limit that a run meets first: a clock, or a cap of which it has used the most.
 export function nearestLimit(run) {
   if (run.reason) return null;
@@ -88,11 +91,11 @@ export function nearestLimit(run) {
   cap("tokens", tokensOf(run) ?? 0, run.token_caps?.max_total_tokens);
   const fullest = caps.sort((a, b) => b.part - a.part)[0];
   const soonest = clocks.sort((a, b) => a.left - b.left)[0];
-  if (fullest && fullest.part >= 0.8) {
-    return { text: `${fullest.name} at ${Math.round(100 * fullest.part)} %`, near: true };
+  if (fullest && fullest.part >= 0.5 && !(soonest?.left < NEAR && fullest.part < 0.8)) {
+    return { text: `${fullest.name} at ${Math.round(100 * fullest.part)} %`, near: fullest.part >= 0.8 };
   }
   if (!soonest) return fullest && { text: `${fullest.name} at ${Math.round(100 * fullest.part)} %` };
-  return { text: `${soonest.name} in ${duration(soonest.left)}`, near: soonest.left < 10_000 };
+  return { text: `${soonest.name} in ${duration(soonest.left)}`, near: soonest.left < NEAR };
 }
 
 // Why a run ended, or what it does now, in one sentence.
@@ -101,8 +104,11 @@ export function sentence(run) {
   const turns = run.turns ? ` and ${plural(run.turns, "turn")}` : "";
   if (run.reason) {
     const after = ` after ${duration(run.elapsed_ms)}${turns}`;
+    const last = run.attempts_of_late?.at(-1);
+    const failed = run.reason === "completed" && last?.class
+      ? ` Its last attempt failed: ${words(last.class)}${last.status ? ` ${last.status}` : ""}.` : "";
     const why = run.message ? `: ${isolated(run.message)}` : "";
-    return `Ended as ${words(run.reason)}${after}${why}${/[.!?]\u2069$/.test(why) ? "" : "."}${also}`;
+    return `Ended as ${words(run.reason)}${after}${why}${/[.!?]\u2069$/.test(why) ? "" : "."}${failed}${also}`;
   }
   const state = stateOf(run).text;
   const asks = run.candidate ? ` It asks ${isolated(run.candidate)}, attempt ${Math.max(run.attempts, 1)}.` : "";

@@ -34,7 +34,7 @@ function Facts({ run }) {
       && html`<${Fact} name="output tokens">${ofCap(run.spent?.output_tokens ?? 0, caps.max_output_tokens, amount)}<//>`}
     <${Fact} name="cost">${ofCap(run.spent?.cost ?? 0, caps.max_cost, cost)}<//>
     <${Fact} name="age">${duration(run.elapsed_ms)}<//>
-    <${Fact} name="silent for">${duration(silenceOf(run))}<//>
+    ${!run.reason && html`<${Fact} name="silent for">${duration(silenceOf(run))}<//>`}
     ${clocks.length > 0 && html`<${Fact} name="limits">${clocks.join(", ")}<//>`}
     ${step && html`<${Fact} name="last step">${step.filter(Boolean).join(": ")}<//>`}
     ${run.errors > 0 && html`<${Fact} name="errors">${run.errors}<//>`}
@@ -100,7 +100,12 @@ export function closeRun() {
 export function RunPanel() {
   const element = useRef(null);
   const id = selected.value?.run;
+  const ended = detail.value?.run.reason;
   useEffect(() => element.current?.focus(), [id]);
+  // The button that had the focus may be gone with the run.
+  useEffect(() => {
+    if (document.activeElement === document.body) element.current?.focus();
+  }, [ended]);
   if (!detail.value) return null;
   const { run, others, gone, isUnknown } = detail.value;
   const isOpen = !run.reason && !isUnknown;

@@ -2,7 +2,7 @@
 
 import { html } from "./html.js";
 import { amount, cost, duration, nearestLimit, plural, silenceOf, stateOf, tokensOf } from "./format.js";
-import { PAGE, query, runs, select, selected, show, totals } from "./state.js";
+import { PAGE, ends, query, runs, select, selected, show, totals } from "./state.js";
 
 // The columns; `sort` is an order of GET /runs, in which the gateway sorts all of its runs.
 const COLUMNS = [
@@ -20,7 +20,7 @@ const COLUMNS = [
 ];
 
 const SORTS = [
-  ["silent", "silent for longest"], ["spent", "most spent"], ["turns", "most turns"],
+  ["silent", "silent for longest, idle last"], ["spent", "most spent"], ["turns", "most turns"],
   ["oldest", "oldest"], ["started", "newest"],
 ];
 
@@ -29,6 +29,12 @@ const keyOf = (run) => `${run.replica ?? ""}/${run.owner}/${run.run}/${run.gener
 function Text({ children }) {
   const text = children ?? "-";
   return html`<span class="cut" title=${text}><bdi>${text}</bdi></span>`;
+}
+
+// An id that is cut keeps its end, by which ids of one make differ.
+function Id({ children: id }) {
+  if (!/^[!-~]{18,}$/.test(id)) return html`<${Text}>${id}<//>`;
+  return html`<span class="cut both-ends" title=${id}><span class="head">${id.slice(0, -8)}</span><span class="tail">${id.slice(-8)}</span></span>`;
 }
 
 const ofCap = (used, cap, write) => (cap == null ? write(used) : `${write(used)}/${write(cap)}`);
@@ -47,7 +53,7 @@ function Row({ run, isSelected }) {
   };
   return html`<tr tabindex="0" class=${isSelected ? "selected" : ""} aria-current=${isSelected ? "true" : undefined}
       data-run=${run.run} onClick=${() => select(run)} onKeyDown=${onKey}>
-    <td data-name="Run" class="id"><${Text}>${run.run}<//>${run.replica && html`<small class="quiet"> at <bdi>${run.replica}</bdi></small>`}</td>
+    <td data-name="Run" class="id"><${Id}>${run.run}<//>${run.replica && html`<small class="quiet"> at <bdi>${run.replica}</bdi></small>`}</td>
     <td data-name="State" class="whole"><span class="state ${state.tone}">${state.text}</span></td>
     <td data-name="Owner"><${Text}>${run.owner}<//></td>
     <td data-name="Session" class="spare"><${Text}>${run.session}<//></td>
@@ -70,11 +76,16 @@ function Head({ column }) {
       onClick=${() => show({ sort: column.sort })}>${column.name}${isSorted ? " ▼" : ""}</button></th>`;
 }
 
+// A reason as the page writes it, or as the gateway does.
+const wireName = (text) => text.toLowerCase().replaceAll(" ", "_");
+
+const reasonsOf = (minutes) => [...new Set(minutes.flatMap((it) => Object.keys(it.ends)))].sort();
+
 function Filters() {
   const now = query.value;
-  const text = (name, label) => html`<label class="filter">${label}
-    <input type="search" value=${now[name]} autocomplete="off" spellcheck=${false}
-      onChange=${(event) => show({ [name]: event.target.value.trim() })} /></label>`;
+  const text = (name, label, read = (it) => it, list) => html`<label class="filter">${label}
+    <input type="search" value=${now[name]} autocomplete="off" spellcheck=${false} placeholder="whole, then Enter" list=${list}
+      onChange=${(event) => show({ [name]: read(event.target.value.trim()) })} /></label>`;
   const choice = (name, label, options, more = {}) => html`<label class="filter">${label}
     <select value=${now[name]} onChange=${(event) => show({ ...more, [name]: event.target.value })}>
       ${options.map(([value, title]) => html`<option value=${value} selected=${now[name] === value}>${title}</option>`)}
@@ -83,7 +94,8 @@ function Filters() {
     ${choice("state", "state", [["open", "open"], ["ended", "ended, 10 minutes"], ["", "all"]], { reason: "" })}
     ${choice("sort", "order", SORTS)}
     ${text("owner", "owner")}${text("session", "session")}${text("candidate", "candidate")}
-    ${now.state !== "open" && text("reason", "reason")}
+    ${now.state !== "open" && html`${text("reason", "reason", wireName, "reasons")}
+      <datalist id="reasons">${reasonsOf(ends.value).map((it) => html`<option value=${it} />`)}</datalist>`}
   </form>`;
 }
 

@@ -25,6 +25,8 @@ export const totals = signal({ open: null, tokens: null });
 export const stream = signal(null); // whether the events come; null until the first answer
 export const lost = signal(0);
 export const behind = signal(null); // the error of the last read of the list, if it failed
+export const heard = signal(null); // when the list was read last, by the browser's clock
+export const renewed = signal(null); // since when another process of the gateway answers
 export const notice = signal(null); // what the last action did
 
 // The time between two reads of the list without an event, and at least after one.
@@ -40,6 +42,7 @@ let restTimer = null;
 let reading = false;
 let again = false;
 let due = 0;
+let lastNumber = 0;
 
 // Finds out whether the routes answer without a token, or with the one of this tab.
 export async function enter(given) {
@@ -132,6 +135,9 @@ async function read() {
   try {
     const [list] = await Promise.all([get(listPath()), readDetail()]);
     if (asked === query.value && access.value === "granted") runs.value = list;
+    // Of several gateways each may answer in turn.
+    if (list.replicas === undefined) noteProcess(list.registry_sequence);
+    heard.value = Date.now();
     behind.value = null;
   } catch (error) {
     if (error.status === 403) return leave(error);
@@ -144,6 +150,15 @@ async function read() {
   const isDue = again || asked !== query.value;
   const idle = document.hidden ? HIDDEN_READ : IDLE_READ;
   readSoon(isDue ? Math.max(EVENT_READ, took) : Math.max(idle, 5 * took));
+}
+
+// The number of its last event only grows while a gateway runs.
+function noteProcess(number) {
+  if (number < lastNumber) {
+    renewed.value = Date.now();
+    samples = [];
+  }
+  lastNumber = number;
 }
 
 async function readDetail() {
