@@ -149,6 +149,29 @@ class Codex(Agent):
         ]
 
 
+class CodexByUrl(Codex):
+    """Codex with its own provider at another URL, where it opens a WebSocket first."""
+
+    name = "codex by openai_base_url"
+
+    def __init__(self, home, url, modules, node):
+        super().__init__(home, url, modules, node)
+        Path(home, "auth.json").write_text(json.dumps({"OPENAI_API_KEY": "sk-dummy"}))
+
+    def command(self, words, resumes):
+        resume = ["resume", "--last"] if resumes else []
+        return [
+            *self.program,
+            "exec",
+            *resume,
+            "--skip-git-repo-check",
+            "--dangerously-bypass-approvals-and-sandbox",
+            *("-c", f'openai_base_url="{self.url}/v1"'),
+            *("-c", "model=gpt-5"),
+            words,
+        ]
+
+
 class OpenCode(Agent):
     """OpenCode with a provider that its user named."""
 
@@ -250,6 +273,14 @@ def a_sub_agent_is_a_child(world):
         is_shared = main["session"] == child["session"]
         assert is_shared == agent.shares_session, (main, child)
         world.keep(agent, model, "delegates")
+
+
+def it_sends_its_requests_by_post_at_once(world):
+    with world.of(calls=2) as (model, gateway, agent):
+        printed = agent.turn("count to two")
+        assert "Reconnecting" not in printed, printed[-3000:]
+        assert "It is done." in printed, printed[-1500:]
+        assert [run["turns"] for run in gateway.runs()] == [3], gateway.runs()
 
 
 CASES = [
@@ -367,8 +398,10 @@ def main():
     for name in ("gateway", "modules", "node"):
         setattr(options, name, os.path.abspath(getattr(options, name)))
     failed = 0
-    for kind in (ClaudeCode, Codex, OpenCode):
-        for case in CASES:
+    kinds = [(ClaudeCode, CASES), (Codex, CASES), (OpenCode, CASES)]
+    kinds.append((CodexByUrl, [it_sends_its_requests_by_post_at_once]))
+    for kind, cases in kinds:
+        for case in cases:
             name = f"{kind.name}: {case.__name__}"
             if options.words and not any(word in name for word in options.words):
                 continue

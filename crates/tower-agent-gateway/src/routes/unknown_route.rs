@@ -1,7 +1,7 @@
 //! The answers to paths that the gateway does not serve, and to methods that a path does not take.
 
 use axum::{extract::Request, response::Response};
-use http::{StatusCode, Uri};
+use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 
 use crate::http::api;
 
@@ -17,15 +17,52 @@ pub(crate) async fn not_found(request: Request) -> Response {
     api::error(asked, StatusCode::NOT_FOUND, "not_found_error", &message)
 }
 
-/// Answers 405; axum adds the `allow` header.
+/// Answers 405, or 426 to a WebSocket; axum adds the `allow` header.
 pub(crate) async fn method_not_allowed(request: Request) -> Response {
     let (method, uri) = (request.method(), request.uri());
     let path = shown(uri);
+    if is_operation(uri) && is_websocket(request.headers()) {
+        return no_websocket(&request);
+    }
     let message =
         format!("The route {path} does not take {method}: the header `allow` lists what it takes");
     let status = StatusCode::METHOD_NOT_ALLOWED;
     let asked = (uri, request.headers());
     api::error(asked, status, "method_not_allowed", &message)
+}
+
+/// Answers 426 to a client that asks for an operation over a WebSocket.
+///
+/// Codex opens `/v1/responses` as one. At a 426 it sends a POST at once; at any other refusal it first
+/// connects five times more.
+fn no_websocket(request: &Request) -> Response {
+    let path = shown(request.uri());
+    let message = format!("The route {path} does not speak WebSocket: send a POST");
+    let asked = (request.uri(), request.headers());
+    let mut answer = api::error(
+        asked,
+        StatusCode::UPGRADE_REQUIRED,
+        "upgrade_required",
+        &message,
+    );
+    // RFC 9110, 15.5.22: the answer names a protocol that would do.
+    let protocol = HeaderValue::from_static("HTTP/1.1");
+    answer.headers_mut().insert(header::UPGRADE, protocol);
+    answer
+}
+
+fn is_operation(uri: &Uri) -> bool {
+    api::OPERATIONS.contains(&uri.path())
+}
+
+/// Whether a client asks for a WebSocket: over HTTP/1.1, as HTTP/2 has no such request here.
+fn is_websocket(headers: &HeaderMap) -> bool {
+    let asked = headers.get_all(header::UPGRADE).into_iter();
+    let mut asked = asked.filter_map(|value| value.to_str().ok());
+    asked.any(|value| {
+        let mut protocols = value.split(',').map(str::trim);
+        protocols.any(|protocol| protocol.eq_ignore_ascii_case("websocket"))
+    })
 }
 
 /// The path as an error shows it: without the query, which may hold a key.

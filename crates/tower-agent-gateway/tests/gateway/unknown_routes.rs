@@ -18,6 +18,7 @@ fn error(answer: &Answer, status: u16, is_anthropic: bool) -> String {
     let body = answer.json();
     let kind = match status {
         404 => "not_found_error",
+        426 => "upgrade_required",
         _ => "method_not_allowed",
     };
     assert_eq!(body["error"]["type"], kind, "{body}");
@@ -147,6 +148,41 @@ fn a_method_that_a_path_does_not_take_is_405_with_those_that_it_takes() {
             assert!(message.contains(method.as_str()), "{message}");
             assert!(message.contains(path), "{message}");
         }
+        assert_eq!(upstream.count(), 0);
+    });
+}
+
+/// Codex opens the operation as a WebSocket, and sends a POST at once only at a 426.
+/// covers: H1
+#[test]
+fn a_websocket_for_an_operation_is_answered_426_after_the_check_of_the_key() {
+    run(async {
+        let upstream = Upstream::model().await;
+        let keys = "[auth]\nkeys_env = \"TEST_KEYS\"";
+        let config = Config::new(keys).candidates(&["m"], upstream.addr);
+        let gateway = config.env("TEST_KEYS", "one:sk-one").start().await;
+        let ask = async |path: &str, key: &str, upgrade: &str| {
+            let request = gateway.get(path).bearer_auth(key);
+            let request = request
+                .header("connection", "Upgrade")
+                .header("upgrade", upgrade)
+                .header("sec-websocket-version", "13")
+                .header("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ==")
+                .header("openai-beta", "responses_websockets=2026-02-06");
+            request.ask().await
+        };
+        let refused = ask("/v1/responses", "sk-one", "websocket").await;
+        let message = error(&refused, 426, false);
+        assert!(message.ends_with("send a POST"), "{message}");
+        assert_eq!(refused.header("allow"), Some("POST"));
+        assert_eq!(refused.header("upgrade"), Some("HTTP/1.1"));
+        error(&ask(CHAT, "sk-one", "h2c, WebSocket").await, 426, false);
+        assert_eq!(
+            ask("/v1/responses", "sk-wrong", "websocket").await.status,
+            401
+        );
+        error(&ask("/v1/responses", "sk-one", "h2c").await, 405, false);
+        assert_eq!(ask("/v1/models", "sk-one", "websocket").await.status, 200);
         assert_eq!(upstream.count(), 0);
     });
 }
