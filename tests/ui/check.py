@@ -268,6 +268,33 @@ def an_abort_by_row_ends_the_clients_read(world):
         expect(rows(page).last).to_be_focused()
 
 
+def a_hung_run_among_130_others_is_ended_in_two_clicks(world):
+    open_runs(world.gateway.port, KEYS["coder"], [f"idle-{at}" for at in range(120)])
+    working = [world.call(f"works-{at}", "sim-slow") for at in range(10)]
+    hung = world.call("hung", "sim-stall-stream")
+    with watched(world.browser) as page:
+        world.enter(page)
+        # It has written its first tokens, and no more since.
+        expect(rows(page).first).to_have_attribute("data-run", "hung")
+        page.wait_for_timeout(2000)
+        first = rows(page).first
+        expect(first).to_have_attribute("data-run", "hung")
+        first.hover()
+        first.get_by_role("button", name="End the run").click()
+        yes = page.get_by_role("dialog").get_by_role("button", name="End 1 run", exact=True)
+        yes.click()
+        assert "aborted" in hung.wait().text
+        expect(row(page, "hung")).to_have_count(0)
+        assert all(call.ended is None for call in working)
+        # By the keyboard: no more keys than clicks.
+        row(page, "works-3").focus()
+        page.keyboard.press("Delete")
+        expect(yes).to_be_enabled()
+        yes.press("Enter")
+        assert "aborted" in working[3].wait().text
+        assert world.ask("POST", "/abort", {"owner": "coder", "dry_run": True})["count"] == 129
+
+
 def the_operator_freezes_and_thaws(world):
     with watched(world.browser) as page:
         world.enter(page)
@@ -529,6 +556,7 @@ CASES = [
     a_gateway_without_a_token_needs_no_form,
     a_row_follows_its_event,
     an_abort_by_row_ends_the_clients_read,
+    a_hung_run_among_130_others_is_ended_in_two_clicks,
     the_operator_freezes_and_thaws,
     a_run_is_paused_resumed_and_extended,
     many_runs_are_counted_and_then_ended,

@@ -1,7 +1,8 @@
 // The table of runs, its order, and what it shows.
 
 import { html } from "./html.js";
-import { amount, cost, duration, nearestLimit, plural, silenceOf, stateOf, tokensOf } from "./format.js";
+import { endRun } from "./actions.js";
+import { amount, cost, duration, isolated, nearestLimit, plural, silenceOf, stateOf, tokensOf } from "./format.js";
 import { PAGE, ends, query, runs, select, selected, show, totals } from "./state.js";
 
 // The columns; `sort` is an order of GET /runs, in which the gateway sorts all of its runs.
@@ -46,10 +47,15 @@ function Row({ run, isSelected }) {
   const tries = run.attempts > 1 ? ` ×${run.attempts}` : "";
   const onKey = (event) => {
     if (event.key === "Enter") select(run);
+    if (event.key === "Delete" && !run.reason) endRun(run.run);
     const next = { ArrowDown: "nextElementSibling", ArrowUp: "previousElementSibling" }[event.key];
     if (!next) return;
     event.preventDefault();
     event.currentTarget[next]?.focus();
+  };
+  const onEnd = (event) => {
+    event.stopPropagation();
+    endRun(run.run);
   };
   return html`<tr tabindex="0" class=${isSelected ? "selected" : ""} aria-current=${isSelected ? "true" : undefined}
       data-run=${run.run} onClick=${() => select(run)} onKeyDown=${onKey}>
@@ -63,7 +69,8 @@ function Row({ run, isSelected }) {
     <td data-name="Cost" class="number">${ofCap(run.spent?.cost, caps.max_cost, cost)}</td>
     <td data-name="Age" class="number">${duration(run.elapsed_ms)}</td>
     <td data-name="Silent" class="number">${run.reason ? "-" : duration(silenceOf(run))}</td>
-    <td data-name="Nearest limit" class="whole">${limit ? html`<span class=${limit.near ? "near" : ""}>${limit.near ? "! " : ""}${limit.text}</span>` : "-"}</td>
+    <td data-name="Nearest limit" class="whole last">${limit ? html`<span class=${limit.near ? "near" : ""}>${limit.near ? "! " : ""}${limit.text}</span>` : "-"}
+      ${!run.reason && html`<button class="row-end" tabindex="-1" aria-label=${`End the run ${isolated(run.run)}`} onClick=${onEnd}>End…</button>`}</td>
   </tr>`;
 }
 
