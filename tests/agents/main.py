@@ -134,19 +134,15 @@ class Codex(Agent):
         self.program = [node, f"{modules}/@openai/codex/bin/codex.js"]
         self.env |= {"CODEX_HOME": home, "DUMMY_KEY": "dummy"}
 
-    def command(self, words, resumes):
+    def settings(self):
         provider = f'{{name="gateway",base_url="{self.url}/v1",env_key="DUMMY_KEY",wire_api="responses"}}'
+        return ["model_provider=gateway", f"model_providers.gateway={provider}"]
+
+    def command(self, words, resumes):
         resume = ["resume", "--last"] if resumes else []
-        return [
-            *self.program,
-            "exec",
-            *resume,
-            "--skip-git-repo-check",
-            "--dangerously-bypass-approvals-and-sandbox",
-            *("-c", "model_provider=gateway", "-c", f"model_providers.gateway={provider}"),
-            *("-c", "model=gpt-5"),
-            words,
-        ]
+        settings = [word for setting in [*self.settings(), "model=gpt-5"] for word in ("-c", setting)]
+        flags = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
+        return [*self.program, "exec", *resume, *flags, *settings, words]
 
 
 class CodexByUrl(Codex):
@@ -158,18 +154,8 @@ class CodexByUrl(Codex):
         super().__init__(home, url, modules, node)
         Path(home, "auth.json").write_text(json.dumps({"OPENAI_API_KEY": "sk-dummy"}))
 
-    def command(self, words, resumes):
-        resume = ["resume", "--last"] if resumes else []
-        return [
-            *self.program,
-            "exec",
-            *resume,
-            "--skip-git-repo-check",
-            "--dangerously-bypass-approvals-and-sandbox",
-            *("-c", f'openai_base_url="{self.url}/v1"'),
-            *("-c", "model=gpt-5"),
-            words,
-        ]
+    def settings(self):
+        return [f'openai_base_url="{self.url}/v1"']
 
 
 class OpenCode(Agent):
