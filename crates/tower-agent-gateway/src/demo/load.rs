@@ -219,7 +219,7 @@ struct Agent {
 }
 
 /// What became of a turn.
-enum Outcome {
+enum SimulatedTurn {
     Served(Value),
     /// The upstream failed, and the run may go on.
     Failed,
@@ -278,7 +278,7 @@ impl Agent {
             let model = if is_quick { "fast" } else { "careful" };
             let chat = [user(&format!("Step {turn} of the task"))];
             // An answer of `careful` that does not stream takes 3 s.
-            if let Outcome::Over = self.turn(run, session, model, &chat, is_quick).await {
+            if let SimulatedTurn::Over = self.turn(run, session, model, &chat, is_quick).await {
                 return;
             }
             sleep(Duration::from_millis(700 * u64::from(1 + turn % 4))).await;
@@ -291,7 +291,7 @@ impl Agent {
         for turn in 0..turns {
             let at = (round as usize + turn as usize) % models.len();
             let chat = [user(&format!("Item {turn}"))];
-            if let Outcome::Over = self.turn(run, session, models[at], &chat, true).await {
+            if let SimulatedTurn::Over = self.turn(run, session, models[at], &chat, true).await {
                 return;
             }
             sleep(Duration::from_secs(2)).await;
@@ -304,9 +304,9 @@ impl Agent {
         let mut chat = vec![user("Is the build done?")];
         loop {
             let answer = match self.turn(run, session, "polling", &chat, false).await {
-                Outcome::Served(answer) => answer,
-                Outcome::Failed => continue,
-                Outcome::Over => return,
+                SimulatedTurn::Served(answer) => answer,
+                SimulatedTurn::Failed => continue,
+                SimulatedTurn::Over => return,
             };
             let said = &answer["choices"][0]["message"];
             let id = &said["tool_calls"][0]["id"];
@@ -361,7 +361,7 @@ impl Agent {
         model: &str,
         chat: &[Value],
         stream: bool,
-    ) -> Outcome {
+    ) -> SimulatedTurn {
         let mut body = json!({ "model": model, "messages": chat, "stream": stream });
         if stream {
             body["stream_options"] = json!({ "include_usage": true });
@@ -377,17 +377,17 @@ impl Agent {
                 .header("x-run-id", run)
                 .header("x-session-id", session);
             let Ok(request) = request.body(ReplayBody::from(body.to_string())) else {
-                return Outcome::Over;
+                return SimulatedTurn::Over;
             };
             let Ok((status, is_over, answer)) = self.send(request).await else {
                 sleep(Duration::from_secs(2)).await;
-                return Outcome::Failed;
+                return SimulatedTurn::Failed;
             };
             match status {
-                _ if is_over => return Outcome::Over,
+                _ if is_over => return SimulatedTurn::Over,
                 StatusCode::SERVICE_UNAVAILABLE => sleep(Duration::from_secs(3)).await,
-                _ if status.is_success() => return Outcome::Served(answer),
-                _ => return Outcome::Failed,
+                _ if status.is_success() => return SimulatedTurn::Served(answer),
+                _ => return SimulatedTurn::Failed,
             }
         }
     }
