@@ -20,7 +20,7 @@ impl Run {
     ///
     /// If the registry is [shared](crate::RunRegistry::share), the extension holds at this replica, and at
     /// others from their next request of the run on that asks the store. Turns that wait there are not
-    /// woken: extend the run at each replica for that.
+    /// woken: have each other replica take over the sums for that, by [`adjust_to`](Self::adjust_to).
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() {

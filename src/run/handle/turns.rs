@@ -118,6 +118,9 @@ impl TurnLimit {
         number: &AtomicU32,
         asked: Option<TurnUnderWay>,
     ) -> Result<(), u32> {
+        // A turn of another run is given back, which tells the store, before this run is locked.
+        let shared = run.shared();
+        let asked = asked.filter(|asked| shared.is_some_and(|shared| asked.is_of(shared)));
         let mut turns = run.turns.lock();
         turns.cap = if self.turns == Self::NONE.turns {
             0
@@ -125,10 +128,9 @@ impl TurnLimit {
             self.turns
         };
         let cap = turns.most(self.turns);
-        let is_taken = match run.shared() {
+        let is_taken = match shared {
             None => turns.take(cap, number),
             Some(shared) => {
-                let asked = asked.filter(|asked| asked.is_of(shared));
                 let most = match cap {
                     uncapped if uncapped == Self::NONE.turns => uncapped,
                     cap => shared.most(cap, asked.is_some()),
@@ -175,8 +177,11 @@ impl Run {
         let Some(rare) = rare else { return };
         let mut turns = rare.turns.lock();
         turns.taken = turns.taken.saturating_sub(1);
-        if let Some(shared) = rare.shared() {
-            shared.return_taken(turns.taken);
+        let shared = rare.shared();
+        let kept = shared.map(|shared| (shared, shared.return_taken(turns.taken)));
+        drop(turns);
+        if let Some((shared, kept)) = kept {
+            shared.tell_given_back(kept);
         }
     }
 

@@ -149,7 +149,7 @@ pub(crate) struct TurnNeeded {
 
 /// What the store is told when turns are given back: how many the part keeps.
 #[derive(Clone, Copy, Debug)]
-struct TurnsKept {
+pub(in crate::run) struct TurnsKept {
     number: u64,
     turns: u32,
 }
@@ -301,13 +301,12 @@ impl SharedRun {
         drop(counts);
     }
 
-    /// A turn that was taken here is given back: of those taken, so many are left.
-    pub(in crate::run) fn return_taken(&self, taken: u32) {
+    /// A turn that was taken here is given back: of those taken, so many are left. The result is for
+    /// [`tell_given_back`](Self::tell_given_back).
+    pub(in crate::run) fn return_taken(&self, taken: u32) -> TurnsKept {
         let mut counts = self.counts.lock();
         counts.taken = taken;
-        let news = counts.give_back();
-        drop(counts);
-        self.tell_given_back(news);
+        counts.give_back()
     }
 
     /// Defers the closing of the part at a cap that was reached elsewhere, if a request asks for a turn:
@@ -360,7 +359,9 @@ impl SharedRun {
         self.tell_given_back(news);
     }
 
-    fn tell_given_back(&self, TurnsKept { number, turns }: TurnsKept) {
+    /// Tells the store of turns that were given back. The caller holds no lock of the run's counts: what
+    /// was changed about the run is read from them under the lock of the link.
+    pub(in crate::run) fn tell_given_back(&self, TurnsKept { number, turns }: TurnsKept) {
         if let Some(link) = &*self.link.lock() {
             link.gave_back(number, turns);
         }
@@ -480,7 +481,10 @@ impl fmt::Debug for TurnQuestion {
 
 #[cfg(test)]
 mod tests {
+    use std::{sync::mpsc, thread};
+
     use super::*;
+    use crate::run::{Run, RunExtension};
 
     #[derive(Debug)]
     struct Silent;
@@ -506,5 +510,30 @@ mod tests {
         part.learn_turns(first.number, 1, 0);
         assert!(part.most(3, true) > 1, "of three turns one is taken");
         part.record_taken(2, Some(one));
+    }
+    /// What is told of an extension is read from the counts, of which a turn is given back meanwhile.
+    #[test]
+    fn an_operator_and_a_turn_that_is_given_back_do_not_wait_for_each_other() {
+        let run = Run::open();
+        let part = Arc::new(SharedRun::new(1, Box::new(Silent)));
+        run.node().run_state().rare().share(&part);
+        let works: [fn(&Run); 2] = [
+            |run| run.extend(RunExtension::new().turns(1)).unwrap(),
+            |run| run.give_turn_back(1),
+        ];
+        let (done, over) = mpsc::channel();
+        for work in works {
+            let (run, done) = (run.clone(), done.clone());
+            thread::spawn(move || {
+                for _ in 0..50_000 {
+                    work(&run);
+                }
+                done.send(()).unwrap();
+            });
+        }
+        for _ in works {
+            over.recv_timeout(Duration::from_secs(30))
+                .expect("both go on");
+        }
     }
 }
