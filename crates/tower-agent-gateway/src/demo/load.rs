@@ -305,7 +305,10 @@ impl Agent {
         loop {
             let answer = match self.turn(run, session, "polling", &chat, false).await {
                 SimulatedTurn::Served(answer) => answer,
-                SimulatedTurn::Failed => continue,
+                SimulatedTurn::Failed => {
+                    sleep(Duration::from_secs(2)).await;
+                    continue;
+                }
                 SimulatedTurn::Over => return,
             };
             let said = &answer["choices"][0]["message"];

@@ -45,9 +45,11 @@ fn no_websocket(request: &Request) -> Response {
         "upgrade_required",
         &message,
     );
-    // RFC 9110, 15.5.22: the answer names a protocol that would do.
+    // RFC 9110, 15.5.22 and 7.8: the answer names a protocol that would do.
     let protocol = HeaderValue::from_static("HTTP/1.1");
     answer.headers_mut().insert(header::UPGRADE, protocol);
+    let named = HeaderValue::from_static("upgrade");
+    answer.headers_mut().insert(header::CONNECTION, named);
     answer
 }
 

@@ -176,6 +176,7 @@ fn a_websocket_for_an_operation_is_answered_426_after_the_check_of_the_key() {
         assert!(message.ends_with("send a POST"), "{message}");
         assert_eq!(refused.header("allow"), Some("POST"));
         assert_eq!(refused.header("upgrade"), Some("HTTP/1.1"));
+        assert_eq!(refused.header("connection"), Some("upgrade"));
         error(&ask(CHAT, "sk-one", "h2c, WebSocket").await, 426, false);
         assert_eq!(
             ask("/v1/responses", "sk-wrong", "websocket").await.status,
