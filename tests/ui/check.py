@@ -123,6 +123,8 @@ def confirm(page, opens, button):
 def without_a_token_there_is_the_form_and_nothing_else(world):
     world.call("secret-run", "sim-slow")
     with watched(world.browser, allowed=[REFUSED]) as page:
+        addresses = []
+        page.on("request", lambda it: addresses.append(it.url))
         page.goto(f"http://127.0.0.1:{world.gateway.port}/ui")
         expect(page.get_by_label("The operator's token")).to_be_focused()
         page.wait_for_timeout(1000)
@@ -137,6 +139,7 @@ def without_a_token_there_is_the_form_and_nothing_else(world):
         page.keyboard.press("Enter")
         expect(row(page, "secret-run")).to_be_visible()
         assert TOKEN not in page.url and TOKEN not in page.content()
+        assert len(addresses) > 10 and not [it for it in addresses if TOKEN in it or "wrong" in it]
         assert page.context.cookies() == []
         assert page.evaluate("localStorage.length") == 0
         page.reload()
@@ -289,10 +292,30 @@ def a_hung_run_among_130_others_is_ended_in_two_clicks(world):
         # By the keyboard: no more keys than clicks.
         row(page, "works-3").focus()
         page.keyboard.press("Delete")
+        page.get_by_role("dialog").get_by_role("button", name="Cancel").press("Enter")
+        expect(row(page, "works-3")).to_be_focused()
+        page.keyboard.press("Delete")
         expect(yes).to_be_enabled()
         yes.press("Enter")
         assert "aborted" in working[3].wait().text
         assert world.ask("POST", "/abort", {"owner": "coder", "dry_run": True})["count"] == 129
+
+
+def a_gateway_that_hangs_is_not_shown_as_live(world):
+    gateway = Gateway(world.binary, config=world.config, env=world.env)
+    open_runs(gateway.port, KEYS["coder"], ["seen-last"])
+    try:
+        with watched(world.browser, allowed=[CUT, REFUSED]) as page:
+            world.enter(page, gateway.port)
+            expect(row(page, "seen-last")).to_be_visible()
+            gateway.process.send_signal(signal.SIGSTOP)
+            expect(page.get_by_text("The list is old")).to_be_visible(timeout=30_000)
+            expect(row(page, "seen-last")).to_be_visible()
+            gateway.process.send_signal(signal.SIGCONT)
+            expect(page.get_by_text("The list is old")).to_have_count(0, timeout=30_000)
+    finally:
+        gateway.process.send_signal(signal.SIGCONT)
+        gateway.stop()
 
 
 def the_operator_freezes_and_thaws(world):
@@ -557,6 +580,7 @@ CASES = [
     a_row_follows_its_event,
     an_abort_by_row_ends_the_clients_read,
     a_hung_run_among_130_others_is_ended_in_two_clicks,
+    a_gateway_that_hangs_is_not_shown_as_live,
     the_operator_freezes_and_thaws,
     a_run_is_paused_resumed_and_extended,
     many_runs_are_counted_and_then_ended,

@@ -24,6 +24,8 @@ def main():
         all_cases = [*check.CASES, *reports.CASES]
         names = {case: f"{case.__module__}.{case.__name__}" for case in all_cases}
         cases = [it for it in all_cases if not wanted or any(name in names[it] for name in wanted)]
+        if not cases:
+            sys.exit(f"no case has a name with one of {wanted}")
         for case in cases:
             print(f"  {names[case]}", flush=True)
             try:

@@ -14,6 +14,10 @@ export function setToken(given) {
 
 export const hasToken = () => token !== "";
 
+// How long an answer may take: to a read, and to an action, which may be carried out all the same.
+const READ_LIMIT = 10_000;
+const ACT_LIMIT = 30_000;
+
 export class Refusal extends Error {
   constructor(status, message) {
     super(message);
@@ -32,7 +36,8 @@ export async function send(method, path, { body, headers, signal } = {}) {
       method,
       headers: all,
       body: body === undefined ? undefined : JSON.stringify(body),
-      signal,
+      // A gateway that hangs is not one that has nothing to say.
+      signal: signal ?? AbortSignal.timeout(method === "GET" ? READ_LIMIT : ACT_LIMIT),
       cache: "no-store",
       credentials: "omit",
       redirect: "error",

@@ -1,11 +1,8 @@
 // The question before an action: it names how much the action touches, and asks once.
 
 import { html, useLayoutEffect, useRef } from "./html.js";
-import { signal } from "./vendor/signals.js";
 import { isolated } from "./format.js";
-import { notice, readSoon, readRestNow } from "./state.js";
-
-const asked = signal(null);
+import { asked, notice, readSoon, readRestNow } from "./state.js";
 
 // How long the page says what was done.
 const TOLD = 20_000;
@@ -24,8 +21,8 @@ export function ask(action) {
 }
 
 // Says what was done, for a while.
-function tell(text) {
-  const told = { text };
+function tell(text, isBad = false) {
+  const told = { text, isBad };
   notice.value = told;
   setTimeout(() => { if (notice.value === told) notice.value = null; }, TOLD);
 }
@@ -36,29 +33,41 @@ function change(changes) {
 
 async function attempt(task) {
   const before = asked.value;
+  // The question may have been closed meanwhile, and another one be open.
+  const isOpen = () => asked.value?.act === before.act;
   change({ busy: true, error: null });
   try {
-    const done = await task(before);
-    // The question may have been closed meanwhile.
-    if (asked.value?.act === before.act) change({ busy: false, ...done });
+    const done = await task(before, isOpen);
+    // A count is of the values that it was asked for.
+    const isOld = before.countsFields && asked.value?.values !== before.values;
+    if (isOpen()) change({ busy: false, ...(isOld ? {} : done) });
   } catch (error) {
-    change({ busy: false, error: error.message });
+    if (isOpen()) change({ busy: false, error: error.message });
+    else if (task === carryOut) tell(`${before.title} ${error.message}`, true);
   }
 }
 
 const count = () => attempt(async ({ count, values }) => ({ found: await count(values) }));
 
-const act = () => attempt(async ({ act, count, found, recounts, subject, values }) => {
+async function carryOut({ act, count, found, recounts, subject, values }, isOpen) {
   if (recounts) {
     const now = await count(values);
     if (now.count !== found.count) return { found: now, error: `The number has changed: it was ${found.count}.` };
   }
   const done = await act(values);
   tell(subject ? `${isolated(subject)}: ${done}` : done);
-  asked.value = null;
+  if (isOpen()) close();
   readSoon(0);
   readRestNow();
-});
+}
+
+const act = () => attempt(carryOut);
+
+// An element that closes gives the focus back; one that is taken away does not.
+function close() {
+  document.querySelector("dialog[open]")?.close();
+  asked.value = null;
+}
 
 function type(name, value) {
   const values = { ...asked.value.values, [name]: value };
@@ -96,13 +105,12 @@ export function Dialog() {
   });
   if (!question) return null;
   const { title, subject, text, fields = [], values, found, error, busy, button, isHarmless } = question;
-  const close = () => { asked.value = null; };
   const submit = (event) => {
     event.preventDefault();
     if (found?.count > 0) act();
     else if (!found) count();
   };
-  return html`<dialog ref=${element} aria-labelledby="dialog-title" onClose=${close}>
+  return html`<dialog ref=${element} aria-labelledby="dialog-title" onClose=${() => { asked.value = null; }}>
     <form onSubmit=${submit}>
       <h2 id="dialog-title">${title}</h2>
       ${subject && html`<p class="subject"><bdi>${subject}</bdi></p>`}

@@ -12,7 +12,7 @@ const FIRST_WAIT = 500;
 const LONGEST_WAIT = 5000;
 
 // Calls `on.event(name, data)` for each event, `on.connected()`, and `on.broken(error)`.
-// Returns what ends it, and what breaks its connection so that it comes back.
+// Returns what ends it.
 export function follow(on) {
   let last = null;
   let wait = FIRST_WAIT;
@@ -81,9 +81,6 @@ export function follow(on) {
   return {
     end() {
       ended = true;
-      request?.abort();
-    },
-    reconnect() {
       request?.abort();
     },
   };

@@ -58,7 +58,7 @@ export function Blind() {
       ${owners.map((owner) => html`<button key=${owner} onClick=${() => thaw(owner)}>Thaw <bdi>${owner}</bdi>…</button>`)}
       ${all && html`<button onClick=${() => thaw()}>Thaw all…</button>`}
     </div>`}
-    ${notice.value && html`<p class="done" role="status">${notice.value.text}
+    ${notice.value && html`<p class=${notice.value.isBad ? "done warning" : "done"} role="status">${notice.value.text}
       <button class="plain" aria-label="Close the message" onClick=${() => { notice.value = null; }}>×</button></p>`}
   </div>`;
 }

@@ -28,6 +28,7 @@ export const behind = signal(null); // the error of the last read of the list, i
 export const heard = signal(null); // when the list was read last, by the browser's clock
 export const renewed = signal(null); // since when another process of the gateway answers
 export const notice = signal(null); // what the last action did
+export const asked = signal(null); // the question before an action: see dialog.js
 
 // The time between two reads of the list without an event, and at least after one.
 const IDLE_READ = 2000;
@@ -84,9 +85,8 @@ function stop() {
   timer = null;
   batch(() => {
     stream.value = null;
-    runs.value = null;
-    selected.value = null;
-    detail.value = null;
+    for (const it of [runs, selected, detail, asked, notice, behind, renewed]) it.value = null;
+    lost.value = 0;
   });
 }
 
@@ -149,7 +149,8 @@ async function read() {
   const took = performance.now() - began;
   const isDue = again || asked !== query.value;
   const idle = document.hidden ? HIDDEN_READ : IDLE_READ;
-  readSoon(isDue ? Math.max(EVENT_READ, took) : Math.max(idle, 5 * took));
+  if (behind.value) readSoon(idle);
+  else readSoon(isDue ? Math.max(EVENT_READ, took) : Math.max(idle, 5 * took));
 }
 
 // The number of its last event only grows while a gateway runs.
@@ -175,8 +176,9 @@ async function readDetail() {
 
 // Of the runs of one id, which several owners may have, the one that was opened.
 function pick(found, wanted) {
-  const isIt = (run) => run.owner === wanted.owner;
-  return { run: found.find(isIt) ?? found[0], others: found.length - 1 };
+  const run = found.find((it) => it.owner === wanted.owner);
+  if (run) return { run, others: found.length - 1 };
+  return { ...detail.value, gone: "The gateway does not know this run any more.", isUnknown: true };
 }
 
 export function select(row) {
