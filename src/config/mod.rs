@@ -46,7 +46,7 @@ mod stack;
 mod tables;
 mod values;
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
 use serde::{Deserialize, Deserializer, Serialize, de::DeserializeOwned};
 
@@ -317,6 +317,12 @@ impl AgentConfig {
     #[must_use]
     pub fn has_prices(&self) -> bool {
         self.candidates.iter().any(|it| it.price.is_some())
+    }
+
+    /// The interval of the signs of life in a stream that is silent; `None` without `[progress]`.
+    #[must_use]
+    pub fn keep_alive(&self) -> Option<Duration> {
+        self.progress?.keep_alive?.limit()
     }
 
     /// Whether repeated tool calls are counted.

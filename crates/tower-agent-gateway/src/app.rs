@@ -8,13 +8,13 @@ use std::{
 use arc_swap::ArcSwap;
 use axum::{Router, body::Body, extract::Request};
 use futures_util::stream;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tower::{Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_agent::{BoxError, ReplayBody, Watchdog};
 
 use crate::{
     background::{BackgroundTask, spawn_background},
-    config::{Config, ServerLimits},
+    config::{Auth, Config, ServerLimits},
     http_client::http_client,
     routes::{self, OwnerNames, Watched},
     runs::Runs,
@@ -51,6 +51,9 @@ pub struct App {
     router: Arc<ArcSwap<Router>>,
     /// The first configuration, of which no reload changes the [`fixed`] settings.
     first: Config,
+    /// The keys in force, and how often they have changed.
+    keys: Mutex<Option<Auth>>,
+    key_changes: watch::Sender<u64>,
     /// The watchdog, if a configuration had one so far. A reload holds the lock until it returns.
     watchdog: Mutex<Option<RunningWatchdog>>,
 }
@@ -99,7 +102,8 @@ impl App {
                  with [replicas] it does not"
             );
         }
-        let mut watched = Watched::new(config, runs);
+        let (key_changes, keys) = watch::channel(0);
+        let mut watched = Watched::new(config, runs, keys);
         let answers = routes::answers(&watched);
         watched.answering = answers.map(BackgroundTask::spawn);
         let gateway = Gateway::new(stacks(config, &watched)?, &watched.registry);
@@ -112,6 +116,8 @@ impl App {
             gateway,
             router: Arc::new(ArcSwap::from_pointee(router)),
             first: config.clone(),
+            keys: Mutex::new(config.auth.clone()),
+            key_changes,
             watchdog: Mutex::new(watchdog),
         })
     }
@@ -177,6 +183,7 @@ impl App {
         }
         let router = routes::routes(self.gateway.clone(), self.watched.clone(), config);
         self.router.store(Arc::new(router));
+        self.replace_keys(config.auth.as_ref());
         set_webhooks(&self.watched, config, client.as_ref());
         if fixed(config) != fixed(&self.first) {
             tracing::warn!("connections keep their limits, and the drain its own, until a restart");
@@ -188,6 +195,21 @@ impl App {
             tracing::warn!("[replicas] stays as it was until a restart");
         }
         Ok(())
+    }
+}
+
+impl App {
+    /// Closes the sockets of callers if other keys hold from now on: theirs were checked at the upgrade.
+    fn replace_keys(&self, auth: Option<&Auth>) {
+        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_same = match (&*keys, auth) {
+            (Some(before), Some(now)) => before.has_same_keys(now),
+            (before, now) => before.is_none() && now.is_none(),
+        };
+        *keys = auth.cloned();
+        if !is_same {
+            self.key_changes.send_modify(|changes| *changes += 1);
+        }
     }
 }
 
@@ -248,6 +270,7 @@ fn fixed(config: &Config) -> (ServerLimits, Option<Duration>) {
     let server = ServerLimits {
         upload_idle: None,
         max_buffered: None,
+        websocket: None,
         ..config.server
     };
     (server, config.shutdown_drain)

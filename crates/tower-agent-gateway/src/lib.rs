@@ -11,7 +11,8 @@
 //! In > check > route > stack > out. `http` accepts the connection, and checks the request's host,
 //! origin and credential, and what it uploads. `routes` chooses by its path what answers. A request
 //! for a model goes on to `stacks`, where the layers of [`tower_agent`] supervise the run and call
-//! the upstream by a client of `http_client`. `telemetry` tells what happened. [`app`] puts these
+//! the upstream by a client of `http_client`. `websocket` makes such requests of the events that a caller
+//! sends over a socket. `telemetry` tells what happened. [`app`] puts these
 //! together from a [`Config`]; [`serve`] runs them until a signal. `journal` keeps what the operator's routes show
 //! of the past, `webhooks` posts to receivers what happens, and `operate` is the operator's command line, a
 //! client of these.
@@ -64,6 +65,7 @@ mod serve;
 mod stacks;
 mod telemetry;
 mod webhooks;
+mod websocket;
 
 pub use self::{
     app::{App, app},

@@ -36,6 +36,8 @@ pub struct Runs {
     records: Option<LineWriter>,
     /// Set to true at the shutdown.
     stopping: watch::Sender<bool>,
+    /// Set to true at the first signal to stop.
+    draining: watch::Sender<bool>,
     peers: Option<SharedStore>,
     listening: Option<Listening>,
     /// The port that the gateway is about to listen at.
@@ -149,7 +151,18 @@ impl Runs {
     /// Ends all runs as `Shutdown`, admits no more, and ends `/events`.
     pub fn shutdown(&self) {
         self.registry.shutdown();
+        self.begin_drain();
         self.stopping.send_replace(true);
+    }
+
+    /// Tells the sockets of callers to close once their responses are through.
+    pub(crate) fn begin_drain(&self) {
+        self.draining.send_replace(true);
+    }
+
+    /// A receiver of the first signal to stop.
+    pub(crate) fn draining(&self) -> watch::Receiver<bool> {
+        self.draining.subscribe()
     }
 
     /// Waits until the records so far are written, for at most a second.

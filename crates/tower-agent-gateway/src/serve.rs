@@ -32,6 +32,7 @@ pub async fn serve(
     let mut settled = None;
     let stop = async {
         signal().await;
+        runs.begin_drain();
         if let Some(limit) = config.shutdown_drain {
             let drained = pin!(registry.drain(limit));
             // A second signal cuts the drain short.

@@ -80,6 +80,13 @@ pub(super) enum Write {
     KeepAlive,
 }
 
+/// An extension of a request whose caller waits for the head: it gets no
+/// [early head](crate::TerminalResponseLayer::early_head).
+///
+/// It is for a server that keeps its own caller waiting, and must not lose the status of a failure.
+#[derive(Clone, Copy, Debug)]
+pub struct WithoutEarlyHead;
+
 impl KeepAlive {
     /// Makes the state for the call of a request, and puts the call's slot into the request.
     ///
@@ -96,7 +103,8 @@ impl KeepAlive {
         // For an attempt there is no early head: the retry layer needs the upstream's own head. Nor
         // is there one for HEAD: no body follows that could continue the call.
         let attempt = |run: &Run| run.kind() == NodeKind::Attempt;
-        if found.as_ref().is_some_and(attempt) || request.method() == Method::HEAD {
+        let waits = request.extensions().get::<WithoutEarlyHead>().is_some();
+        if waits || found.as_ref().is_some_and(attempt) || request.method() == Method::HEAD {
             settings.early_head = None;
         }
         let mut wish = StreamWish::Other;

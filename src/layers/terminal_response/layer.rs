@@ -109,7 +109,8 @@ impl TerminalResponseLayer {
     /// a layer further in has buffered it. If no layer does, or the body is no JSON object, a request
     /// is for a stream if it accepts `text/event-stream` and no JSON, because clients that take
     /// either accept both. Embeddings, images and counts of tokens are no streams. See
-    /// [`streams_by`](Self::streams_by).
+    /// [`streams_by`](Self::streams_by). A request with the extension
+    /// [`WithoutEarlyHead`](crate::layers::terminal_response::WithoutEarlyHead) gets none.
     #[must_use]
     pub const fn early_head(mut self, after: Duration) -> Self {
         self.keep_alive.early_head = Some(after);

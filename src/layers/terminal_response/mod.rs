@@ -59,7 +59,7 @@
 //!   body then drives the call, with its retries and fallbacks, and every later failure becomes an
 //!   error event in it: the end of a node, a transport error, and any answer that is no event
 //!   stream, with its status, code and message. The headers and extensions of the late answer are
-//!   lost. A HEAD request gets no early head. Nor does an attempt, if this layer stands inside of
+//!   lost. A HEAD request gets no early head, nor one with [`WithoutEarlyHead`]. Nor does an attempt, if this layer stands inside of
 //!   one that retries: that layer decides by the upstream's own head.
 //!
 //! Comments stand between events only, in a `text/event-stream` without compression, and never
@@ -158,5 +158,6 @@ mod wants_stream;
 
 pub use self::{
     body::TerminalResponseBody,
+    keep_alive::WithoutEarlyHead,
     layer::{TerminalResponse, TerminalResponseFuture, TerminalResponseLayer},
 };

@@ -5,7 +5,7 @@ use tower::{Layer, Service, ServiceBuilder, ServiceExt};
 use tower_agent::{
     ClientDisconnectLayer, HardCeilingLayer, PumpLayer, ReplayBody, RetryBudgetLayer, Run,
     RunLayer, RunRegistry, StepTimeoutLayer, TerminalReason, TerminalResponseLayer,
-    llm::failure::FailureClass,
+    layers::terminal_response::WithoutEarlyHead, llm::failure::FailureClass,
 };
 
 use super::{KEEP_ALIVE, Noticed, cut, each, exactly, frames, timed};
@@ -46,6 +46,16 @@ async fn told_of(late: Script) -> (Run, Vec<(u64, String)>) {
 fn error_in(event: &str) -> serde_json::Value {
     let data = event.strip_prefix("event: error\ndata: ").unwrap();
     serde_json::from_str(data).unwrap()
+}
+
+/// A server whose own caller waits must not lose the status of a failure.
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_for_its_head_gets_the_upstreams() {
+    let late = Script::answer(429, "{}").delayed(60);
+    let mut request = streaming();
+    request.extensions_mut().insert(WithoutEarlyHead);
+    let answer = LAYER.layer(Upstream::script(late)).oneshot(request).await;
+    assert_eq!(answer.unwrap().status(), StatusCode::TOO_MANY_REQUESTS);
 }
 
 #[tokio::test(start_paused = true)]

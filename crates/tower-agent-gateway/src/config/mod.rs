@@ -38,7 +38,7 @@ pub(crate) use self::{
     health_gate::Health,
     replicas::Replicas,
     secret::Secret,
-    server::{MAX_BODY, ServerLimits},
+    server::{MAX_BODY, ServerLimits, WebSocketSettings},
     telemetry::TelemetrySettings,
     watchdog_services::WatchdogServices,
     webhooks::{Webhook, WebhookKind},

@@ -33,6 +33,15 @@ pub(crate) struct ServerLimits {
     pub(crate) keep_alive: Option<Duration>,
     /// How many bytes of request bodies are held at a time; `None` is a share of the memory.
     pub(crate) max_buffered: Option<usize>,
+    /// The sockets of the Responses API; `None` refuses them.
+    pub(crate) websocket: Option<WebSocketSettings>,
+}
+
+/// The limits of a WebSocket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct WebSocketSettings {
+    /// How long a socket takes responses.
+    pub(crate) max_age: Option<Duration>,
 }
 
 impl ServerLimits {
@@ -51,6 +60,8 @@ pub(super) struct ServerTable {
     max_connections: Option<BoundedCount<0, 1_000_000>>,
     keep_alive: Option<Time>,
     max_buffered: Option<ByteSize<LEAST_BUFFERED>>,
+    websocket: Option<bool>,
+    websocket_age: Option<Time>,
     proxy: Option<String>,
 }
 
@@ -101,6 +112,9 @@ impl From<ServerTable> for ServerLimits {
                 .map_or(Some(10_000), BoundedCount::limit),
             keep_alive: time(table.keep_alive, 60),
             max_buffered: table.max_buffered.map(ByteSize::get),
+            websocket: (table.websocket != Some(false)).then(|| WebSocketSettings {
+                max_age: time(table.websocket_age, 60 * 60),
+            }),
         }
     }
 }

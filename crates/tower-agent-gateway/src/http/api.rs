@@ -13,7 +13,7 @@ pub(crate) const VERSION: &str = "/v1";
 /// The operations that the gateway forwards.
 pub(crate) const OPERATIONS: [&str; 8] = [
     "/v1/chat/completions",
-    "/v1/responses",
+    RESPONSES,
     "/v1/messages",
     "/v1/messages/count_tokens",
     "/v1/embeddings",
@@ -21,6 +21,9 @@ pub(crate) const OPERATIONS: [&str; 8] = [
     "/v1/images/edits",
     "/v1/images/variations",
 ];
+
+/// The operation that is also served over WebSocket.
+pub(crate) const RESPONSES: &str = "/v1/responses";
 
 /// The list of models, which the gateway answers itself.
 pub(crate) const MODELS: &str = "/v1/models";

@@ -16,12 +16,13 @@ pub(crate) mod server;
 mod upload;
 
 pub(crate) use self::{
-    buffered_uploads::{BufferedUploads, HeldBytes, HeldLimits},
+    buffered_uploads::{BufferedUploads, Charge, HeldBytes, HeldLimits},
     callers::{Caller, Callers, owner_of, owner_of_name},
     check_layer::CheckLayer,
     cors::cors_layer,
     host_check::HostCheck,
     operator::Operator,
     origin_check::OriginCheck,
+    server::SocketMeter,
     upload::{UploadLayer, stall_status},
 };

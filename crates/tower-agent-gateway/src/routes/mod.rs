@@ -21,17 +21,22 @@ mod runs;
 mod selection;
 mod unknown_route;
 
-use std::sync::Arc;
+use std::{convert::Infallible, sync::Arc};
 
 use axum::{
     Json, Router,
-    extract::FromRef,
+    extract::{FromRef, Request},
     http::{HeaderValue, header},
     response::Response,
     routing::{MethodRouter, get, post, put},
 };
+use futures_util::future::BoxFuture;
 use serde_json::{Value, json};
-use tower::util::MapResponseLayer;
+use tokio::sync::watch;
+use tower::{
+    Service,
+    util::{BoxCloneSyncService, MapResponseLayer},
+};
 use tower_agent::{Cooldowns, RunRegistry, config::CandidateTable};
 
 pub(crate) use self::{names::OwnerNames, replicas::answers};
@@ -49,6 +54,7 @@ use crate::{
     stacks::{Gateway, RunAssignment},
     telemetry,
     webhooks::Webhooks,
+    websocket::{Bridge, LeaveSignals, is_upgrade},
 };
 
 /// The answer at `/`.
@@ -78,11 +84,13 @@ pub(crate) struct Watched {
     pub(crate) answering: Option<BackgroundTask>,
     /// The receivers of webhooks.
     pub(crate) webhooks: Webhooks,
+    /// What makes the sockets of callers close.
+    leave: LeaveSignals,
 }
 
 impl Watched {
     /// Makes the state, and starts to record metrics.
-    pub(crate) fn new(config: &Config, runs: &Runs) -> Self {
+    pub(crate) fn new(config: &Config, runs: &Runs, keys: watch::Receiver<u64>) -> Self {
         let registry = runs.registry().clone();
         telemetry::record_metrics();
         let journal = Journal::default();
@@ -101,6 +109,10 @@ impl Watched {
             candidates: Arc::default(),
             answering: None,
             webhooks,
+            leave: LeaveSignals {
+                draining: runs.draining(),
+                keys,
+            },
         }
     }
 
@@ -152,10 +164,17 @@ fn caller_routes(gateway: Gateway, watched: &Watched, config: &Config) -> Router
     let gateway = RunAssignment::new(config.known_agents.clone(), gateway);
     let limits = HeldLimits::new(config.server.max_buffered());
     let gateway = BufferedUploads::new(watched.held.clone(), limits, gateway);
+    let sockets = sockets(gateway.clone(), limits, watched, config);
     let mut app = api::OPERATIONS
         .into_iter()
         .fold(Router::new(), |app, path| {
-            app.route(path, axum::routing::post_service(gateway.clone()))
+            let route = axum::routing::post_service(gateway.clone());
+            match &sockets {
+                Some(sockets) if path == api::RESPONSES => {
+                    app.route(path, route.get(websocket_of(sockets)))
+                }
+                _ => app.route(path, route),
+            }
         })
         .route(api::MODELS, get(|| async move { models }));
     if config.auth.is_some() {
@@ -178,6 +197,42 @@ fn caller_routes(gateway: Gateway, watched: &Watched, config: &Config) -> Router
         app = app.layer(cors_layer(cors));
     }
     app
+}
+
+/// The bridge of WebSockets to `calls`, unless the configuration switches it off.
+fn sockets(
+    calls: impl Service<Request, Response = Response, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + Sync
+    + 'static,
+    limits: HeldLimits,
+    watched: &Watched,
+    config: &Config,
+) -> Option<Arc<Bridge>> {
+    Some(Arc::new(Bridge {
+        service: BoxCloneSyncService::new(calls),
+        settings: config.server.websocket?,
+        held: watched.held.clone(),
+        limits,
+        keep_alive: config.server.keep_alive,
+        response_keep_alive: config.agent.keep_alive(),
+        upload_idle: config.server.upload_idle,
+        leave: watched.leave.clone(),
+    }))
+}
+
+/// Answers a GET: with an upgrade, or with 405.
+fn websocket_of(
+    sockets: &Arc<Bridge>,
+) -> impl Fn(Request) -> BoxFuture<'static, Response> + Clone + Send + Sync + 'static {
+    let sockets = Arc::clone(sockets);
+    move |request| {
+        if is_upgrade(request.headers()) {
+            return Box::pin(Arc::clone(&sockets).upgrade(request));
+        }
+        Box::pin(unknown_route::no_get(request))
+    }
 }
 
 /// The operator's routes, which act across owners.
@@ -287,7 +342,8 @@ mod tests {
     async fn the_description_has_the_operators_paths_and_no_others() {
         let text = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"";
         let config = Config::parse(text, "test").unwrap();
-        let watched = Watched::new(&config, &Runs::new());
+        let (_keys, keys) = watch::channel(0);
+        let watched = Watched::new(&config, &Runs::new(), keys);
         let routed: BTreeSet<_> = operator_table(watched).iter().map(|it| it.0).collect();
         let described: Value = serde_json::from_str(openapi::OPENAPI).unwrap();
         let paths = described["paths"].as_object().unwrap().iter();

@@ -1,9 +1,9 @@
 //! The answers to paths that the gateway does not serve, and to methods that a path does not take.
 
 use axum::{extract::Request, response::Response};
-use http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
+use http::{HeaderValue, StatusCode, Uri, header};
 
-use crate::http::api;
+use crate::{http::api, websocket::is_upgrade};
 
 /// The most characters of a path that an error repeats.
 const SHOWN: usize = 200;
@@ -21,7 +21,7 @@ pub(crate) async fn not_found(request: Request) -> Response {
 pub(crate) async fn method_not_allowed(request: Request) -> Response {
     let (method, uri) = (request.method(), request.uri());
     let path = shown(uri);
-    if is_operation(uri) && is_websocket(request.headers()) {
+    if is_operation(uri) && is_upgrade(request.headers()) {
         return no_websocket(&request);
     }
     let message =
@@ -29,6 +29,14 @@ pub(crate) async fn method_not_allowed(request: Request) -> Response {
     let status = StatusCode::METHOD_NOT_ALLOWED;
     let asked = (uri, request.headers());
     api::error(asked, status, "method_not_allowed", &message)
+}
+
+/// Answers 405 to a GET of the operation whose GETs are upgrades.
+pub(crate) async fn no_get(request: Request) -> Response {
+    let mut answer = method_not_allowed(request).await;
+    let allowed = HeaderValue::from_static("POST");
+    answer.headers_mut().insert(header::ALLOW, allowed);
+    answer
 }
 
 /// Answers 426 to a client that asks for an operation over a WebSocket.
@@ -55,16 +63,6 @@ fn no_websocket(request: &Request) -> Response {
 
 fn is_operation(uri: &Uri) -> bool {
     api::OPERATIONS.contains(&uri.path())
-}
-
-/// Whether a client asks for a WebSocket: over HTTP/1.1, as HTTP/2 has no such request here.
-fn is_websocket(headers: &HeaderMap) -> bool {
-    let asked = headers.get_all(header::UPGRADE).into_iter();
-    let mut asked = asked.filter_map(|value| value.to_str().ok());
-    asked.any(|value| {
-        let mut protocols = value.split(',').map(str::trim);
-        protocols.any(|protocol| protocol.eq_ignore_ascii_case("websocket"))
-    })
 }
 
 /// The path as an error shows it: without the query, which may hold a key.

@@ -15,8 +15,8 @@ mod timed_store;
 pub use self::{line_writer::LineWriter, spans::Telemetry};
 pub(crate) use self::{
     metrics::{
-        Gauges, count_missed_events, count_refused_upload, count_webhooks, record_metrics,
-        render_metrics,
+        Gauges, OpenSocket, count_missed_events, count_refused_upload, count_webhooks,
+        record_metrics, render_metrics,
     },
     propagation::{TraceParent, name_attempt},
     timed_store::TimedStore,

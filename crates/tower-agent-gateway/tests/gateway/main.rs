@@ -58,3 +58,4 @@ mod upstream_proxy;
 mod waits;
 mod watchdog;
 mod webhooks;
+mod websocket;

@@ -134,7 +134,9 @@ fn a_method_that_a_path_does_not_take_is_405_with_those_that_it_takes() {
         let (upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
         for (method, path, allow) in [
             (Method::GET, CHAT, "POST"),
-            (Method::PUT, "/v1/responses", "POST"),
+            // A GET that is an upgrade is taken.
+            (Method::PUT, "/v1/responses", "GET,HEAD,POST"),
+            (Method::GET, "/v1/responses", "POST"),
             (Method::GET, "/v1/messages", "POST"),
             (Method::POST, "/v1/models", "GET,HEAD"),
             (Method::POST, "/runs", "GET,HEAD"),
@@ -158,7 +160,7 @@ fn a_method_that_a_path_does_not_take_is_405_with_those_that_it_takes() {
 fn a_websocket_for_an_operation_is_answered_426_after_the_check_of_the_key() {
     run(async {
         let upstream = Upstream::model().await;
-        let keys = "[auth]\nkeys_env = \"TEST_KEYS\"";
+        let keys = "[server]\nwebsocket = false\n[auth]\nkeys_env = \"TEST_KEYS\"";
         let config = Config::new(keys).candidates(&["m"], upstream.addr);
         let gateway = config.env("TEST_KEYS", "one:sk-one").start().await;
         let ask = async |path: &str, key: &str, upgrade: &str| {

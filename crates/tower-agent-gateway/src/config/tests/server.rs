@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::super::ServerLimits;
+use super::super::{ServerLimits, WebSocketSettings};
 use super::{message, with_candidate};
 
 const fn seconds(seconds: u64) -> Option<Duration> {
@@ -17,6 +17,9 @@ fn connections_are_limited_unless_the_file_says_otherwise() {
         max_connections: Some(10_000),
         keep_alive: seconds(60),
         max_buffered: None,
+        websocket: Some(WebSocketSettings {
+            max_age: seconds(3600),
+        }),
     };
     for more in ["", "[server]", "preset = \"recommended\""] {
         assert_eq!(with_candidate(more).unwrap().server, on, "{more}");
@@ -30,13 +33,20 @@ fn connections_are_limited_unless_the_file_says_otherwise() {
     };
     assert_eq!(with_candidate(some).unwrap().server, expected);
 
-    let off = "[server]\nhead_timeout = \"0s\"\nupload_idle = \"0s\"\nmax_connections = 0\nkeep_alive = \"0s\"";
+    let of_age = |age: &str| {
+        let config = with_candidate(&format!("[server]\nwebsocket_age = \"{age}\""));
+        config.unwrap().server.websocket.unwrap().max_age
+    };
+    assert_eq!((of_age("5m"), of_age("0s")), (seconds(300), None));
+
+    let off = "[server]\nhead_timeout = \"0s\"\nupload_idle = \"0s\"\nmax_connections = 0\nkeep_alive = \"0s\"\nwebsocket = false";
     let expected = ServerLimits {
         head_timeout: None,
         upload_idle: None,
         max_connections: None,
         keep_alive: None,
         max_buffered: None,
+        websocket: None,
     };
     assert_eq!(with_candidate(off).unwrap().server, expected);
 }

@@ -36,7 +36,7 @@ pub(crate) struct HeldLimits {
 
 /// The bytes that one body has in the counts; a drop takes them out.
 #[derive(Debug)]
-pub(super) struct Charge {
+pub(crate) struct Charge {
     held: HeldBytes,
     limits: HeldLimits,
     owner: Owner,
@@ -45,7 +45,7 @@ pub(super) struct Charge {
 
 /// The error of an upload that does not fit.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct BufferFull {
+pub(crate) struct BufferFull {
     limits: HeldLimits,
     /// Whether the owner holds its share; otherwise all owners together hold all.
     is_of_owner: bool,
@@ -74,7 +74,7 @@ impl HeldBytes {
     /// # Errors
     ///
     /// If there is no room for so many bytes.
-    pub(super) fn open(
+    pub(crate) fn open(
         &self,
         owner: Owner,
         limits: HeldLimits,
@@ -178,6 +178,22 @@ impl Charge {
             *own.get_mut() -= less;
             if *own.get() == 0 {
                 own.remove();
+            }
+        }
+    }
+
+    /// Grows or shrinks to `bytes`.
+    ///
+    /// # Errors
+    ///
+    /// If there is no room for more bytes; then the counts stay.
+    pub(crate) fn resize(&mut self, bytes: usize) -> Result<(), BufferFull> {
+        match bytes.checked_sub(self.bytes) {
+            Some(0) => Ok(()),
+            Some(more) => self.grow(more),
+            None => {
+                self.shrink(self.bytes - bytes);
+                Ok(())
             }
         }
     }

@@ -36,7 +36,7 @@ use pin_project_lite::pin_project;
 use tower::Service;
 use tower_agent::{TerminalReason, llm::dialect::Dialect};
 
-pub(crate) use self::held_bytes::{HeldBytes, HeldLimits};
+pub(crate) use self::held_bytes::{Charge, HeldBytes, HeldLimits};
 use self::{body::BufferedBody, held_bytes::BufferFull};
 use super::{api, callers::owner_of};
 use crate::config::MAX_BODY;

@@ -41,8 +41,12 @@ struct ConnectionState {
     head: Option<Instant>,
     /// When the socket last took bytes.
     written: Instant,
+    /// When the socket last gave bytes, and how many it gave in all.
+    read: (Instant, u64),
     /// When the graceful close began.
     closing: Option<Instant>,
+    /// Whether the socket was dropped: also behind an upgrade it is open before.
+    is_gone: bool,
 }
 
 /// The action at a connection's deadline.
@@ -74,7 +78,9 @@ impl Activity {
             idle: now,
             head: None,
             written: now,
+            read: (now, 0),
             closing: None,
+            is_gone: false,
         };
         Arc::new(Self {
             state: Mutex::new(state),
@@ -125,8 +131,14 @@ impl Activity {
         Some((since + limits.keep_alive?, Due::Close))
     }
 
-    fn read(&self) {
+    /// Whether the socket is open; after an upgrade another task has it.
+    pub(super) fn is_open(&self) -> bool {
+        !self.lock().is_gone
+    }
+
+    fn read(&self, bytes: usize) {
         let mut state = self.lock();
+        state.read = (Instant::now(), state.read.1 + bytes as u64);
         // Heads are timed on HTTP/1 only: on HTTP/2 the bytes may be a ping, and the idle time
         // covers heads.
         let is_head = state
@@ -160,6 +172,24 @@ impl Drop for InFlight {
     }
 }
 
+impl<T> Drop for ObservedIo<T> {
+    fn drop(&mut self) {
+        self.activity.lock().is_gone = true;
+        self.activity.task.wake();
+    }
+}
+
+/// What came over the socket of a connection that was upgraded.
+#[derive(Clone, Debug)]
+pub(crate) struct SocketMeter(pub(super) Arc<Activity>);
+
+impl SocketMeter {
+    /// When the socket last gave bytes, and how many it gave in all.
+    pub(crate) fn read(&self) -> (Instant, u64) {
+        self.0.lock().read
+    }
+}
+
 impl<T> ObservedIo<T> {
     pub(super) const fn new(io: T, activity: Arc<Activity>) -> Self {
         Self { io, activity }
@@ -180,8 +210,9 @@ impl<T: AsyncRead + Unpin> AsyncRead for ObservedIo<T> {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.io).poll_read(cx, buffer);
-        if buffer.filled().len() > before {
-            self.activity.read();
+        let bytes = buffer.filled().len() - before;
+        if bytes > 0 {
+            self.activity.read(bytes);
         }
         read
     }

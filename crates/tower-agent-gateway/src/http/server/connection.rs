@@ -4,7 +4,7 @@ use std::{convert::Infallible, future::Future, net::SocketAddr, pin::pin, sync::
 
 use axum::{Router, body::Body, extract::ConnectInfo};
 use futures_util::future::poll_fn;
-use http::Request;
+use http::{Request, header};
 use http_body_util::{BodyExt, combinators::MapErr};
 use hyper::{body::Incoming, service::service_fn};
 use hyper_util::{
@@ -18,12 +18,13 @@ use tokio::{
 };
 use tower::ServiceExt;
 
-use super::activity::{Activity, Due, InFlight, ObservedIo};
+use super::activity::{Activity, Due, InFlight, ObservedIo, SocketMeter};
 use crate::config::ServerLimits;
 
 /// Serves the requests of one connection, and enforces its deadlines.
 ///
-/// Errors of the connection are dropped: they concern its client alone.
+/// Errors of the connection are dropped: they concern its client alone. After an upgrade the future
+/// waits until the socket is dropped, so that it counts as a connection.
 pub(super) async fn serve(
     builder: Builder<TokioExecutor>,
     stream: TcpStream,
@@ -40,13 +41,17 @@ pub(super) async fn serve(
         let held = Arc::clone(&in_flight);
         let mut request = request.map(|body| Body::new(holding(held, body)));
         request.extensions_mut().insert(ConnectInfo(peer));
+        if request.headers().contains_key(header::UPGRADE) {
+            let meter = SocketMeter(Arc::clone(&of_requests));
+            request.extensions_mut().insert(meter);
+        }
         let app = app.clone();
         async move {
             let Ok(answer) = app.oneshot(request).await;
             Ok::<_, Infallible>(answer.map(|body| holding(in_flight, body)))
         }
     });
-    let mut connection = pin!(builder.serve_connection(io, service));
+    let mut connection = pin!(Some(builder.serve_connection_with_upgrades(io, service)));
     let mut stopped = pin!(stopped.wait_for(|stopped| *stopped));
     let mut timer = pin!(sleep_until(Instant::now()));
     let mut closing = false;
@@ -55,13 +60,23 @@ pub(super) async fn serve(
         if !closing && stopped.as_mut().poll(cx).is_ready() {
             closing = true;
             activity.close();
-            connection.as_mut().graceful_shutdown();
+            if let Some(connection) = connection.as_mut().as_pin_mut() {
+                connection.graceful_shutdown();
+            }
         }
         loop {
+            let Some(mut serving) = connection.as_mut().as_pin_mut() else {
+                // The socket that was upgraded is a connection as long as it is open.
+                return match activity.is_open() {
+                    true => Poll::Pending,
+                    false => Poll::Ready(()),
+                };
+            };
             // The connection is polled before its deadline is read: bytes that have arrived count
             // first.
-            if connection.as_mut().poll(cx).is_ready() {
-                return Poll::Ready(());
+            if serving.as_mut().poll(cx).is_ready() {
+                connection.set(None);
+                continue;
             }
             let Some((at, due)) = activity.deadline(&limits) else {
                 return Poll::Pending;
@@ -83,7 +98,7 @@ pub(super) async fn serve(
             }
             closing = true;
             activity.close();
-            connection.as_mut().graceful_shutdown();
+            serving.graceful_shutdown();
         }
     })
     .await;

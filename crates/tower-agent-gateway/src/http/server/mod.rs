@@ -23,6 +23,7 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+pub(crate) use self::activity::SocketMeter;
 use crate::config::ServerLimits;
 
 /// The pause after a failed accept, for example for lack of file descriptors. Without it the

@@ -53,6 +53,8 @@ const REFUSED_UPLOADS: &str = "agent_uploads_refused_total";
 
 const DROPPED_LINES: &str = "agent_lines_dropped_total";
 
+const OPEN_SOCKETS: &str = "agent_websockets_open";
+
 const STORE_UP: &str = "agent_store_up";
 
 const STORE_LAG: &str = "agent_store_lag_seconds";
@@ -113,6 +115,7 @@ fn describe() {
         DROPPED_LINES,
         "Lines of the log or of records that could not be written."
     );
+    metrics::describe_gauge!(OPEN_SOCKETS, "WebSockets of callers that are open.");
     metrics::describe_gauge!(
         STORE_UP,
         "Whether the store of runs answers, and its news are read: 1 or 0."
@@ -148,6 +151,23 @@ pub(crate) fn record_metrics() {
 pub(crate) fn count_refused_upload(is_of_owner: bool) {
     let limit = if is_of_owner { "owner" } else { "all" };
     metrics::counter!(REFUSED_UPLOADS, "limit" => limit).increment(1);
+}
+
+/// A caller's WebSocket among those that are open, until the drop.
+#[derive(Debug)]
+pub(crate) struct OpenSocket(());
+
+impl OpenSocket {
+    pub(crate) fn new() -> Self {
+        metrics::gauge!(OPEN_SOCKETS).increment(1.0);
+        Self(())
+    }
+}
+
+impl Drop for OpenSocket {
+    fn drop(&mut self) {
+        metrics::gauge!(OPEN_SOCKETS).decrement(1.0);
+    }
 }
 
 /// Counts a webhook by what became of it.

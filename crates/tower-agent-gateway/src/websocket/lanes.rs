@@ -1,0 +1,322 @@
+//! The lanes of a socket: what waits in each, and what each keeps.
+
+use std::collections::{HashMap, VecDeque, hash_map::Entry};
+
+use tokio::sync::oneshot;
+
+use super::{client_event::Create, frames::ErrorFrame, kept::Kept};
+
+/// The most responses that run at once, of all lanes.
+const MOST_AT_ONCE: usize = 16;
+
+/// The most lanes with a name.
+const MOST_NAMED: usize = 32;
+
+/// The most responses that wait.
+const MOST_WAITING: usize = 64;
+
+/// The most bytes of conversations that one socket keeps.
+const MOST_KEPT: usize = 16 * 1024 * 1024;
+
+/// The lanes of one socket.
+#[derive(Debug, Default)]
+pub(super) struct Lanes {
+    lanes: HashMap<LaneName, Lane>,
+    /// The lanes that have something to start, in the order of its arrival.
+    ready: VecDeque<LaneName>,
+    running: usize,
+    waiting: usize,
+    /// The bytes of what waits, of the inputs of what runs, and of what is kept.
+    bytes: usize,
+    kept_bytes: usize,
+}
+
+/// The name of a lane; `None` is the default one.
+pub(super) type LaneName = Option<String>;
+
+/// First in, first out, without overlap.
+#[derive(Debug, Default)]
+struct Lane {
+    waiting: VecDeque<Create>,
+    running: Option<RunningResponse>,
+    kept: Option<Kept>,
+}
+
+#[derive(Debug)]
+struct RunningResponse {
+    /// The response that this one continues.
+    continues: Option<String>,
+    bytes: usize,
+    /// Its own id, once the upstream has told it.
+    id: Option<String>,
+    interrupt: Option<oneshot::Sender<()>>,
+}
+
+impl Lanes {
+    /// The bytes that the lanes hold.
+    pub(super) const fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Whether nothing runs and nothing waits.
+    pub(super) const fn is_idle(&self) -> bool {
+        self.running == 0 && self.waiting == 0
+    }
+
+    /// Puts a response at the end of its lane.
+    ///
+    /// # Errors
+    ///
+    /// If there are too many lanes, or too many responses wait.
+    pub(super) fn push(&mut self, create: Create) -> Result<(), Box<ErrorFrame>> {
+        let named = self.lanes.keys().filter(|name| name.is_some()).count();
+        let refused = |code: &str, message: &str| {
+            let error = ErrorFrame::refusal(code, message);
+            Err(Box::new(error.lane(create.lane.clone())))
+        };
+        if self.waiting >= MOST_WAITING {
+            let message = "64 responses wait on this connection already.";
+            return refused("websocket_queue_full", message);
+        }
+        let is_new = create.lane.is_some() && !self.lanes.contains_key(&create.lane);
+        if is_new && named >= MOST_NAMED {
+            let message = "This connection has used 32 names of lanes already.";
+            return refused("websocket_stream_limit_reached", message);
+        }
+        self.waiting += 1;
+        self.bytes += create.len();
+        let name = create.lane.clone();
+        let lane = self.lanes.entry(name.clone()).or_default();
+        lane.waiting.push_back(create);
+        if lane.running.is_none() && lane.waiting.len() == 1 {
+            self.ready.push_back(name);
+        }
+        Ok(())
+    }
+
+    /// Takes the next response that may start now.
+    pub(super) fn next(&mut self) -> Option<Create> {
+        if self.running >= MOST_AT_ONCE {
+            return None;
+        }
+        let name = self.ready.pop_front()?;
+        let create = self.lanes.get_mut(&name)?.waiting.pop_front()?;
+        self.waiting -= 1;
+        self.bytes -= create.len();
+        Some(create)
+    }
+
+    /// The conversation of a response, in whichever lane it was.
+    pub(super) fn kept(&self, id: &str) -> Option<&Kept> {
+        let mut kept = self.lanes.values().filter_map(|lane| lane.kept.as_ref());
+        kept.find(|kept| kept.id == id)
+    }
+
+    /// Notes that a response of [`next`](Self::next) runs, with an input of so many bytes.
+    ///
+    /// The result resolves if the response is [interrupted](Self::interrupt).
+    pub(super) fn started(
+        &mut self,
+        name: &LaneName,
+        continues: Option<String>,
+        bytes: usize,
+    ) -> oneshot::Receiver<()> {
+        let (interrupt, receiver) = oneshot::channel();
+        if let Some(lane) = self.lanes.get_mut(name) {
+            lane.running = Some(RunningResponse {
+                continues,
+                bytes,
+                id: None,
+                interrupt: Some(interrupt),
+            });
+            self.running += 1;
+            self.bytes += bytes;
+        }
+        receiver
+    }
+
+    /// Notes the id of the response that runs in a lane.
+    pub(super) fn begun(&mut self, name: &LaneName, id: String) {
+        let lane = self.lanes.get_mut(name);
+        if let Some(running) = lane.and_then(|lane| lane.running.as_mut()) {
+            running.id = Some(id);
+        }
+    }
+
+    /// Ends the response with this id, if it runs.
+    pub(super) fn interrupt(&mut self, id: &str) {
+        let running = self
+            .lanes
+            .values_mut()
+            .filter_map(|lane| lane.running.as_mut());
+        for running in running.filter(|running| running.id.as_deref() == Some(id)) {
+            if let Some(interrupt) = running.interrupt.take() {
+                // A response that has ended by now needs no end.
+                let _ = interrupt.send(());
+            }
+        }
+    }
+
+    /// Notes that a response of [`next`](Self::next) has ended; `kept` is what the next one of its lane
+    /// may continue, `None` if it failed. A conversation for which there is no room is forgotten.
+    pub(super) fn ended(&mut self, name: &LaneName, continued: Option<String>, kept: Option<Kept>) {
+        let Some(lane) = self.lanes.get_mut(name) else {
+            return;
+        };
+        let mut continued = continued;
+        if let Some(running) = lane.running.take() {
+            self.running -= 1;
+            self.bytes -= running.bytes;
+            continued = running.continues;
+        }
+        if !lane.waiting.is_empty() {
+            self.ready.push_back(name.clone());
+        }
+        match kept {
+            Some(kept) => {
+                self.forget(name);
+                if self.kept_bytes + kept.len() <= MOST_KEPT {
+                    self.kept_bytes += kept.len();
+                    self.bytes += kept.len();
+                    if let Some(lane) = self.lanes.get_mut(name) {
+                        lane.kept = Some(kept);
+                    }
+                }
+            }
+            // A continuation that fails takes the id of its own lane along.
+            None => {
+                let lasts = lane.kept.as_ref().map(|kept| &kept.id);
+                if lasts.is_some() && lasts == continued.as_ref() {
+                    self.forget(name);
+                }
+            }
+        }
+    }
+
+    /// Forgets the conversation of a lane.
+    pub(super) fn forget(&mut self, name: &LaneName) {
+        if let Entry::Occupied(mut lane) = self.lanes.entry(name.clone())
+            && let Some(kept) = lane.get_mut().kept.take()
+        {
+            self.kept_bytes -= kept.len();
+            self.bytes -= kept.len();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn create(lane: Option<&str>, fields: &str) -> Create {
+        Create {
+            lane: lane.map(str::to_owned),
+            fields: fields.to_owned(),
+            ..Create::default()
+        }
+    }
+
+    fn kept(id: &str, bytes: usize) -> Option<Kept> {
+        let (id, items) = (id.to_owned(), "x".repeat(bytes));
+        Some(Kept {
+            id,
+            items,
+            base: None,
+        })
+    }
+
+    #[test]
+    fn a_lane_is_first_in_first_out_and_lanes_run_side_by_side() {
+        let mut lanes = Lanes::default();
+        for (lane, fields) in [(None, "1"), (None, "2"), (Some("a"), "3"), (None, "4")] {
+            lanes.push(create(lane, fields)).unwrap();
+        }
+        let start = |lanes: &mut Lanes| {
+            let next = lanes.next()?;
+            drop(lanes.started(&next.lane, None, 0));
+            Some(next.fields)
+        };
+        assert_eq!(start(&mut lanes).as_deref(), Some("1"));
+        assert_eq!(start(&mut lanes).as_deref(), Some("3"));
+        assert_eq!(start(&mut lanes), None);
+        lanes.ended(&None, None, None);
+        assert_eq!(start(&mut lanes).as_deref(), Some("2"));
+        lanes.ended(&Some("a".to_owned()), None, None);
+        assert_eq!(start(&mut lanes), None);
+        lanes.ended(&None, None, None);
+        assert_eq!(start(&mut lanes).as_deref(), Some("4"));
+        lanes.ended(&None, None, None);
+        assert!(lanes.is_idle());
+        assert_eq!(lanes.bytes(), 0);
+    }
+
+    #[test]
+    fn sixteen_run_at_once_and_there_are_thirty_two_names() {
+        let mut lanes = Lanes::default();
+        for lane in 0..32 {
+            lanes.push(create(Some(&lane.to_string()), "")).unwrap();
+        }
+        lanes.push(create(None, "")).unwrap();
+        let refused = lanes.push(create(Some("one more"), "")).unwrap_err();
+        assert_eq!(refused.code(), "websocket_stream_limit_reached");
+        let mut started = Vec::new();
+        while let Some(next) = lanes.next() {
+            drop(lanes.started(&next.lane, None, 0));
+            started.push(next.lane);
+        }
+        assert_eq!(started.len(), 16);
+        lanes.ended(&started[0], None, None);
+        assert!(lanes.next().is_some());
+    }
+
+    #[test]
+    fn no_more_than_sixty_four_wait() {
+        let mut lanes = Lanes::default();
+        for _ in 0..64 {
+            lanes.push(create(None, "")).unwrap();
+        }
+        let refused = lanes.push(create(None, "")).unwrap_err();
+        assert_eq!(refused.code(), "websocket_queue_full");
+    }
+
+    #[test]
+    fn a_continuation_that_fails_takes_the_id_of_its_own_lane() {
+        let a = || Some("a".to_owned());
+        let mut lanes = Lanes::default();
+        for lane in [None, Some("a")] {
+            lanes.push(create(lane, "")).unwrap();
+            lanes.next().unwrap();
+        }
+        drop(lanes.started(&None, None, 0));
+        lanes.ended(&None, None, kept("resp_1", 10));
+        assert_eq!(lanes.bytes(), 16);
+
+        // In another lane it fails without harm.
+        drop(lanes.started(&a(), Some("resp_1".to_owned()), 0));
+        lanes.ended(&a(), None, None);
+        assert!(lanes.kept("resp_1").is_some());
+        // So does a response of its own lane that does not continue it.
+        drop(lanes.started(&None, None, 0));
+        lanes.ended(&None, None, None);
+        assert!(lanes.kept("resp_1").is_some());
+        drop(lanes.started(&None, Some("resp_1".to_owned()), 0));
+        lanes.ended(&None, None, None);
+        assert_eq!(lanes.kept("resp_1"), None);
+        assert_eq!(lanes.bytes(), 0);
+    }
+
+    #[test]
+    fn a_conversation_beyond_the_bound_is_forgotten() {
+        let mut lanes = Lanes::default();
+        lanes.push(create(None, "")).unwrap();
+        lanes.next().unwrap();
+        drop(lanes.started(&None, None, 5));
+        assert_eq!(lanes.bytes(), 5);
+        lanes.ended(&None, None, kept("small", MOST_KEPT - 5));
+        assert!(lanes.kept("small").is_some());
+        drop(lanes.started(&None, None, 0));
+        lanes.ended(&None, None, kept("large", MOST_KEPT - 4));
+        assert_eq!((lanes.kept("small"), lanes.kept("large")), (None, None));
+        assert_eq!(lanes.bytes(), 0);
+    }
+}

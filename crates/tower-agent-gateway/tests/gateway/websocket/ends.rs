@@ -1,0 +1,227 @@
+//! How a socket ends, by either side.
+
+use std::time::{Duration, Instant};
+
+use futures_util::SinkExt;
+use tokio::io::AsyncWriteExt;
+use tokio_tungstenite::tungstenite::Message;
+
+use super::client::{Caller, PATH, upstream};
+use crate::{
+    net::{Raw, eventually, run},
+    support::{Config, Gateway},
+};
+
+async fn reason(gateway: &Gateway) -> String {
+    eventually(async || {
+        let runs = gateway.json("/runs").await;
+        runs["runs"][0]["reason"].as_str().map(str::to_owned)
+    })
+    .await
+}
+
+/// A caller may close, hang up, or crash.
+#[test]
+fn a_caller_that_goes_releases_the_upstream_at_once() {
+    run(async {
+        for how in ["close", "fin", "reset"] {
+            for input in ["stall", "silent"] {
+                let upstream = upstream().await;
+                let gateway = Config::new("[retry]\nmax_attempts_per_candidate = 3")
+                    .candidates(&["m", "n"], upstream.addr)
+                    .start()
+                    .await;
+                let mut caller = Caller::connect(&gateway).await;
+                caller.create(input).await;
+                upstream.until_open(1).await;
+                if input == "stall" {
+                    caller.begun().await;
+                }
+                let went = Instant::now();
+                match how {
+                    "close" => caller.socket.close(None).await.unwrap(),
+                    "fin" => caller.socket.get_mut().shutdown().await.unwrap(),
+                    _ => {
+                        let stream = caller.socket.into_inner();
+                        stream.set_zero_linger().unwrap();
+                    }
+                }
+                upstream.until_open(0).await;
+                let took = went.elapsed();
+                assert!(took < Duration::from_millis(100), "{how} {input}: {took:?}");
+                assert_eq!(reason(&gateway).await, "client_disconnect", "{how} {input}");
+                assert_eq!(upstream.count(), 1, "nothing is repeated for nobody");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_drain_closes_a_socket_behind_its_response() {
+    run(async {
+        let upstream = upstream().await;
+        let config = Config::new("[control]\ndrain = \"20s\"");
+        let gateway = config.candidate("m", upstream.addr).start().await;
+        let mut idle = Caller::connect(&gateway).await;
+        let mut busy = Caller::connect(&gateway).await;
+        busy.create("held").await;
+        busy.begun().await;
+        gateway.signal("TERM");
+        assert_eq!(u16::from(idle.closed().await.code), 1001);
+        upstream.resume();
+        busy.completed().await;
+        assert_eq!(u16::from(busy.closed().await.code), 1001);
+    });
+}
+
+#[test]
+fn a_shutdown_ends_a_response_with_its_reason() {
+    run(async {
+        let upstream = upstream().await;
+        let mut gateway = Config::new("").candidate("m", upstream.addr).start().await;
+        let mut caller = Caller::connect(&gateway).await;
+        caller.create("stall").await;
+        caller.begun().await;
+        gateway.signal("TERM");
+        let error = caller.error().await;
+        assert_eq!(
+            (&error["status"], &error["error"]["code"]),
+            (&503.into(), &"shutdown".into())
+        );
+        assert_eq!(error["headers"]["x-should-retry"], "true");
+        assert_eq!(u16::from(caller.closed().await.code), 1001);
+        caller.gone().await;
+        assert!(gateway.exit_status().await.success());
+    });
+}
+
+#[test]
+fn a_socket_that_is_old_closes_between_responses() {
+    run(async {
+        let upstream = upstream().await;
+        let config = Config::new("[server]\nwebsocket_age = \"300ms\"");
+        let gateway = config.candidate("m", upstream.addr).start().await;
+        let mut caller = Caller::connect(&gateway).await;
+        // A turn that works is not cut; what comes after it is refused.
+        caller.create("slow").await;
+        caller.begun().await;
+        tokio::time::sleep(Duration::from_millis(400)).await;
+        caller.create("too late").await;
+        let error = caller.error().await;
+        assert_eq!(error["error"]["code"], "websocket_connection_limit_reached");
+        assert_eq!(error["status"], 400);
+        caller.completed().await;
+        let error = caller.error().await;
+        assert_eq!(error["error"]["code"], "websocket_connection_limit_reached");
+        assert_eq!(u16::from(caller.closed().await.code), 1001);
+        assert_eq!(upstream.count(), 1);
+    });
+}
+
+#[test]
+fn other_keys_close_the_sockets_that_were_let_in_before() {
+    run(async {
+        let upstream = upstream().await;
+        let config = |keys: &str| {
+            let auth = format!("[auth]\nkeys_env = \"{keys}\"");
+            let config = Config::new(auth).candidate("m", upstream.addr);
+            config
+                .env("ONE", "one:sk-one")
+                .env("TWO", "one:sk-two")
+                .env("SAME", "one:sk-one")
+        };
+        let (gateway, file) = config("ONE").start_with_file().await;
+        let key = [("authorization", "Bearer sk-one")];
+        let mut caller = Caller::connect_with(&gateway, &key).await;
+        file.replace(&config("SAME"));
+        gateway.signal("HUP");
+        eventually(async || {
+            gateway
+                .log()
+                .contains("configuration reloaded")
+                .then_some(())
+        })
+        .await;
+        caller.create("ok").await;
+        caller.completed().await;
+        file.replace(&config("TWO"));
+        gateway.signal("HUP");
+        assert_eq!(u16::from(caller.closed().await.code), 1001);
+        assert_eq!(Caller::refused(&gateway, &key).await.status(), 401);
+    });
+}
+
+#[test]
+fn a_caller_that_answers_no_ping_is_gone() {
+    run(async {
+        let upstream = upstream().await;
+        let config = Config::new("[server]\nkeep_alive = \"200ms\"");
+        let gateway = config.candidate("m", upstream.addr).start().await;
+        // The library answers pings while it is read.
+        let mut polite = Caller::connect(&gateway).await;
+        let head = format!(
+            "GET {PATH} HTTP/1.1\r\nhost: h\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
+             sec-websocket-version: 13\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+        );
+        let mut silent = Raw::request(gateway.addr, &head).await;
+        let read = silent.read_to_end();
+        let waits = async {
+            polite.create("slow").await;
+            polite.completed().await;
+        };
+        let (read, ()) = futures_util::future::join(read, waits).await;
+        assert!(read.starts_with("HTTP/1.1 101"), "{read}");
+        polite.create("slow").await;
+        polite.completed().await;
+    });
+}
+
+#[test]
+fn a_socket_counts_as_a_connection_until_it_is_closed() {
+    run(async {
+        let upstream = upstream().await;
+        let config = Config::new("[server]\nmax_connections = 2");
+        let gateway = config.candidate("m", upstream.addr).start().await;
+        let mut one = Caller::connect(&gateway).await;
+        let two = Caller::connect(&gateway).await;
+        one.create("ok").await;
+        one.completed().await;
+        let third = gateway.get("/healthz").send();
+        let third = tokio::spawn(third);
+        eventually(async || gateway.log().contains("connections wait").then_some(())).await;
+        assert!(!third.is_finished());
+        drop(two);
+        assert_eq!(third.await.unwrap().unwrap().status(), 200);
+        one.create("ok").await;
+        one.completed().await;
+    });
+}
+
+#[test]
+fn the_gauge_counts_open_sockets() {
+    run(async {
+        let upstream = upstream().await;
+        let gateway = Config::new("").candidate("m", upstream.addr).start().await;
+        let open = async || {
+            let metrics = gateway
+                .get("/metrics")
+                .send()
+                .await
+                .unwrap()
+                .text()
+                .await
+                .unwrap();
+            let line = metrics
+                .lines()
+                .find(|line| line.starts_with("agent_websockets_open "));
+            line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
+        };
+        let mut caller = Caller::connect(&gateway).await;
+        caller.create("ok").await;
+        caller.completed().await;
+        assert_eq!(open().await, Some(1.0));
+        caller.socket.send(Message::Close(None)).await.unwrap();
+        caller.gone().await;
+        eventually(async || open().await.filter(|open| *open == 0.0)).await;
+    });
+}

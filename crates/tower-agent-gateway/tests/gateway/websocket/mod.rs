@@ -1,0 +1,12 @@
+//! The Responses API over WebSocket, on real sockets.
+//!
+//! covers: H13
+
+mod client;
+mod continuations;
+mod ends;
+mod equal;
+mod lanes;
+mod limits;
+mod refusals;
+mod supervised;
