@@ -9,4 +9,5 @@ mod equal;
 mod lanes;
 mod limits;
 mod refusals;
+mod reports;
 mod supervised;
