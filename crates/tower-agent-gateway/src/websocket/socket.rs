@@ -467,7 +467,8 @@ impl Socket {
         if let Some(every) = self.bridge.keep_alive {
             match self.pinged.filter(|pinged| *pinged >= read) {
                 Some(pinged) => or(pinged + every.min(PONG), Due::Pong),
-                None => or(read + every, Due::Ping),
+                // Early enough for proxies that wait as long as `keep_alive` for anything.
+                None => or(read + every / 2, Due::Ping),
             }
         }
         if let Some(idle) = self.bridge.upload_idle

@@ -37,6 +37,9 @@ const OPENAI_BETA: HeaderName = HeaderName::from_static("openai-beta");
 impl Template {
     pub(super) fn new(parts: Parts) -> Self {
         let mut headers = parts.headers;
+        for name in named_by_connection(&headers) {
+            headers.remove(name);
+        }
         for name in &TRANSPORT {
             headers.remove(name);
         }
@@ -73,6 +76,14 @@ impl Template {
     }
 }
 
+/// The headers that `connection` names: they concern the connection alone.
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    let values = headers.get_all(header::CONNECTION).into_iter();
+    let values = values.filter_map(|value| value.to_str().ok());
+    let names = values.flat_map(|value| value.split(',').map(str::trim));
+    names.filter_map(|name| name.parse().ok()).collect()
+}
+
 /// The value of `openai-beta` without the part that asks for this transport.
 fn without_transport(value: &HeaderValue) -> Option<HeaderValue> {
     let parts = value.to_str().ok()?.split(',').map(str::trim);
@@ -90,7 +101,8 @@ mod tests {
     #[test]
     fn a_call_has_the_headers_of_the_upgrade_but_those_of_the_transport() {
         let (parts, ()) = Request::get("/v1/responses?api-version=1")
-            .header("connection", "Upgrade")
+            .header("connection", "Upgrade, x-hop")
+            .header("x-hop", "1")
             .header("upgrade", "websocket")
             .header("sec-websocket-key", "k")
             .header("sec-websocket-version", "13")
