@@ -14,21 +14,24 @@ import urllib.error
 import urllib.request
 from pathlib import Path
 
-from model import Model
+from model import Model, responses
+from tap import Tap
 
 # Long enough for a loaded machine; an agent that repeats a refused call takes longer.
 PATIENCE = 120
 
 
 class Gateway:
-    """The gateway in front of a model, with these limits."""
+    """The gateway in front of models, with these limits."""
 
-    def __init__(self, program, model, limits):
+    def __init__(self, program, models, limits):
         self.folder = tempfile.TemporaryDirectory()
         config = Path(self.folder.name, "gateway.toml")
-        config.write_text(
-            f'{limits}\n[[candidates]]\nmodel = "m"\nbase_url = "{model.url}/v1"\n'
-        )
+        candidates = [
+            f'[[candidates]]\nname = "m-{number}"\nmodel = "m"\nbase_url = "{model.url}/v1"\n'
+            for number, model in enumerate(models)
+        ]
+        config.write_text("\n".join([limits, *candidates]))
         self.process = subprocess.Popen(
             [program, "--config", config, "--listen", "127.0.0.1:0"],
             stdout=subprocess.PIPE,
@@ -63,6 +66,12 @@ class Gateway:
         """The sessions of all runs."""
         return {run["session"] for run in self.ask("/runs")["runs"]}
 
+    def sockets(self):
+        """How many WebSockets are open."""
+        with urllib.request.urlopen(f"{self.url}/metrics", timeout=10) as answer:
+            found = re.search(r"^agent_websockets_open (\d+)$", answer.read().decode(), re.M)
+        return int(found[1]) if found else 0
+
     def __enter__(self):
         return self
 
@@ -78,6 +87,8 @@ class Agent:
 
     # Whether sub-agents work in the session of their parent.
     shares_session = True
+    # Whether it asks over a WebSocket.
+    has_socket = False
 
     def __init__(self, home, url):
         self.home, self.url = home, url
@@ -93,16 +104,20 @@ class Agent:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
 
     def turn(self, words, resumes=False):
         """One turn of the user; answers what the agent prints."""
         self.said.append((words, resumes))
-        process = self.start(words, resumes)
+        return self.end(self.start(words, resumes))
+
+    def end(self, process):
+        """Waits for the end; answers what the agent prints."""
         try:
             printed, _ = process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
-            process.kill()
+            os.killpg(process.pid, signal.SIGKILL)
             printed, _ = process.communicate()
             raise AssertionError(f"the agent does not stop; it printed {printed[-2000:]}")
         return printed
@@ -128,6 +143,9 @@ class ClaudeCode(Agent):
 
 class Codex(Agent):
     name = "codex"
+    model = ["model=gpt-5"]
+    # How often it asks for what is refused for good.
+    asks = 6
 
     def __init__(self, home, url, modules, node):
         super().__init__(home, url)
@@ -140,15 +158,15 @@ class Codex(Agent):
 
     def command(self, words, resumes):
         resume = ["resume", "--last"] if resumes else []
-        settings = [word for setting in [*self.settings(), "model=gpt-5"] for word in ("-c", setting)]
+        settings = [word for setting in [*self.settings(), *self.model] for word in ("-c", setting)]
         flags = ["--skip-git-repo-check", "--dangerously-bypass-approvals-and-sandbox"]
         return [*self.program, "exec", *resume, *flags, *settings, words]
 
 
 class CodexByUrl(Codex):
-    """Codex with its own provider at another URL, where it opens a WebSocket first."""
+    """Codex with its own provider at another URL, where it asks for a WebSocket first."""
 
-    name = "codex by openai_base_url"
+    name = "codex-by-url"
 
     def __init__(self, home, url, modules, node):
         super().__init__(home, url, modules, node)
@@ -156,6 +174,21 @@ class CodexByUrl(Codex):
 
     def settings(self):
         return [f'openai_base_url="{self.url}/v1"']
+
+
+class CodexSocket(CodexByUrl):
+    """The same where it gets its WebSocket."""
+
+    name = "codex-socket"
+    has_socket = True
+    asks = 1
+
+
+class CodexDefault(CodexSocket):
+    """The same with the model of its own choice, for which it has other tools, and sends them otherwise."""
+
+    name = "codex-default"
+    model = []
 
 
 class OpenCode(Agent):
@@ -214,15 +247,11 @@ def held_at_its_cap_the_agent_goes_on_once_the_run_is_extended(world):
     limits = '[run]\nmax_turns = 3\nat_cap = "pause"\npause_wait = "60s"'
     with world.of(calls=5, limits=limits) as (model, gateway, agent):
         process = agent.start("count to five")
-        until = time.monotonic() + PATIENCE
-        while not any(run.get("paused") for run in gateway.runs()):
-            assert process.poll() is None, process.stdout.read()[-1500:]
-            assert time.monotonic() < until, gateway.runs()
-            time.sleep(0.02)
+        wait(process, lambda: any(run.get("paused") for run in gateway.runs()))
         assert len(model.turns()) == 3, len(model.turns())
         held = gateway.runs()[0]["run"]
         gateway.operate("extend", held, "--turns", "10")
-        printed, _ = process.communicate(timeout=PATIENCE)
+        printed = agent.end(process)
         assert "It is done." in printed, printed[-1500:]
         # In the same run, without a request that was refused, or sent twice.
         runs = [(run["run"], run["turns"], run["reason"]) for run in gateway.runs()]
@@ -233,13 +262,11 @@ def held_at_its_cap_the_agent_goes_on_once_the_run_is_extended(world):
 def an_abort_of_the_session_stops_the_agent(world):
     with world.of(calls=100000) as (model, gateway, agent):
         process = agent.start("count for ever")
-        while len(model.turns()) < 3:
-            assert process.poll() is None, process.stdout.read()[-1500:]
-            time.sleep(0.02)
+        wait(process, lambda: len(model.turns()) >= 3)
         session = gateway.runs()[0]["session"]
         gateway.ask(f"/sessions/{session}/abort", "POST")
         before = len(model.turns())
-        printed, _ = process.communicate(timeout=PATIENCE)
+        printed = agent.end(process)
         sent = len(model.turns())
         # The model may not have read yet what was sent before the abort.
         assert sent <= before + 1, (before, sent, printed[-1500:])
@@ -261,12 +288,207 @@ def a_sub_agent_is_a_child(world):
         world.keep(agent, model, "delegates")
 
 
-def it_sends_its_requests_by_post_at_once(world):
+def it_works_without_a_complaint(world):
     with world.of(calls=2) as (model, gateway, agent):
+        begin = time.monotonic()
         printed = agent.turn("count to two")
-        assert "Reconnecting" not in printed, printed[-3000:]
+        # A prewarm without an answer takes 15 s, and a transport that fails some 7.
+        assert time.monotonic() - begin < 6, time.monotonic() - begin
         assert "It is done." in printed, printed[-1500:]
+        assert complaints(printed) == [], printed[-3000:]
+        # Nothing was asked twice, and nothing else is a run.
+        assert (agent.tap.asked(), len(model.requests)) == (3, 3), (agent.tap.asked(), len(model.requests))
+        runs = [run["turns"] for run in gateway.ask("/runs")["runs"]]
+        assert runs == [3], runs
+
+
+def it_posts_at_once_where_there_are_no_sockets(world):
+    with world.of(calls=2, limits="[server]\nwebsocket = false") as (model, gateway, agent):
+        printed = agent.turn("count to two")
+        assert complaints(printed) == [], printed[-3000:]
+        assert "It is done." in printed, printed[-1500:]
+        statuses = [connection.status() for connection in agent.tap.connections]
+        assert statuses == [426, 200, 200, 200], statuses
         assert [run["turns"] for run in gateway.runs()] == [3], gateway.runs()
+
+
+def its_model_gets_the_whole_conversation_by_post(world):
+    with world.of(calls=2) as (model, gateway, agent):
+        agent.turn("count to two")
+        agent.turn("again", resumes=True)
+        sockets = [connection.events() for connection in agent.tap.upgrades()]
+        assert [len(events) for events in sockets] == [4, 4], sockets
+        for events in sockets:
+            assert events[0]["generate"] is False, events[0]
+            assert all(event["previous_response_id"] for event in events[1:]), events
+        # No prewarm is a call, or a run.
+        assert len(model.requests) == 6, len(model.requests)
+        assert [run["turns"] for run in gateway.ask("/runs")["runs"]] == [3, 3], gateway.ask("/runs")
+        requests = iter(model.requests)
+        for events in sockets:
+            whole = []
+            for event in events:
+                whole = [*whole, *event["input"]]
+                if event.get("generate") is False:
+                    continue
+                _, headers, body = next(requests)
+                assert kinds(body["input"]) == kinds(whole), (body["input"], whole)
+                assert [item for item in body["input"] if item in event["input"]] == event["input"]
+                own = {"type", "generate", "previous_response_id", "input", "model", "client_metadata"}
+                same = [name for name in event if name not in own]
+                assert [body.get(name) for name in same] == [event[name] for name in same], body
+                assert body["stream"] is True and not {"type", "generate", "previous_response_id"} & set(body)
+                turn = event["client_metadata"]["x-codex-turn-metadata"]
+                assert headers["x-codex-turn-metadata"] == turn, headers
+                # What the model answers is an item of the next input.
+                whole.append({"type": answered(model, body)})
+        # The second turn has the words of the first.
+        said = json.dumps(model.requests[-1][2]["input"])
+        assert "count to two" in said and "again" in said, said[-3000:]
+        world.keep_events(agent, "turns")
+
+
+def a_run_that_is_over_is_asked_for_no_more(world):
+    with world.of(calls=50, limits="[run]\nmax_turns = 2") as (model, gateway, agent):
+        begin = time.monotonic()
+        printed = agent.turn("count to fifty")
+        assert agent.tap.asked() == 2 + agent.asks, (agent.tap.asked(), printed[-1500:])
+        assert len(model.requests) == 2, len(model.requests)
+        assert "it reached its limit of 2 turns (turn_cap_reached)" in printed, printed[-1500:]
+        if agent.has_socket:
+            assert time.monotonic() - begin < 6, time.monotonic() - begin
+            assert "Reconnecting" not in printed, printed[-1500:]
+
+
+def an_abort_ends_an_answer_that_is_under_way(world):
+    with world.of(calls=5) as (model, gateway, agent):
+        model.held = 2
+        process = agent.start("count to five")
+        # The agent has the begin of the answer.
+        wait(process, lambda: b"resp_2" in agent.tap.got())
+        gateway.ask(f"/sessions/{gateway.runs()[0]['session']}/abort", "POST")
+        wait(None, lambda: model.dropped == 1)
+        printed = agent.end(process)
+        # Of the next calls none reaches the model.
+        assert len(model.requests) == 2, (len(model.requests), printed[-1500:])
+        assert agent.tap.asked() == 1 + agent.asks, (agent.tap.asked(), printed[-1500:])
+        assert "aborted" in printed, printed[-1500:]
+        runs = [(run["turns"], run["reason"]) for run in gateway.runs()]
+        assert runs == [(2, "aborted")], runs
+        model.calls = 1
+        assert "It is done." in agent.turn("only to one", resumes=True)
+
+
+def an_abort_while_a_tool_runs_refuses_the_next_call(world):
+    with world.of(calls=5) as (model, gateway, agent):
+        process = start_with_tool(model, agent)
+        gateway.ask(f"/sessions/{gateway.runs()[0]['session']}/abort", "POST")
+        printed = agent.end(process)
+        assert len(model.requests) == 1, (len(model.requests), printed[-1500:])
+        assert agent.tap.asked() == 1 + agent.asks, (agent.tap.asked(), printed[-1500:])
+        assert "aborted" in printed, printed[-1500:]
+
+
+def a_pause_holds_the_next_call_until_it_is_lifted(world):
+    with world.of(calls=1, limits='[run]\npause_wait = "60s"') as (model, gateway, agent):
+        process = start_with_tool(model, agent)
+        run = gateway.runs()[0]["run"]
+        gateway.operate("pause", run)
+        wait(process, lambda: agent.tap.asked() == 2)
+        time.sleep(0.5)
+        assert len(model.requests) == 1 and process.poll() is None, len(model.requests)
+        gateway.operate("resume", run)
+        printed = agent.end(process)
+        assert "It is done." in printed and complaints(printed) == [], printed[-1500:]
+        assert agent.tap.asked() == 2, agent.tap.asked()
+        assert [run["turns"] for run in gateway.runs()] == [2], gateway.runs()
+
+
+def a_pause_beyond_its_wait_is_asked_for_again(world):
+    with world.of(calls=1, limits='[run]\npause_wait = "200ms"') as (model, gateway, agent):
+        process = start_with_tool(model, agent)
+        run = gateway.runs()[0]["run"]
+        gateway.operate("pause", run)
+        wait(process, lambda: agent.tap.asked() >= 3)
+        assert len(model.requests) == 1, len(model.requests)
+        gateway.operate("resume", run)
+        printed = agent.end(process)
+        assert "It is done." in printed and "Falling back" not in printed, printed[-1500:]
+        assert [(run["turns"], run["reason"]) for run in gateway.runs()] == [(2, None)], gateway.runs()
+
+
+def an_interrupt_by_the_user_releases_the_model(world):
+    with world.of(calls=5) as (model, gateway, agent):
+        model.held = 2
+        process = agent.start("count to five")
+        wait(process, lambda: b"resp_2" in agent.tap.got())
+        assert gateway.sockets() == agent.has_socket, gateway.sockets()
+        os.killpg(process.pid, signal.SIGINT)
+        wait(None, lambda: model.dropped == 1)
+        agent.end(process)
+        wait(None, lambda: gateway.sockets() == 0)
+        runs = [(run["turns"], run["reason"]) for run in gateway.runs()]
+        assert runs == [(2, "client_disconnect")], runs
+        assert len(model.requests) == 2, len(model.requests)
+        model.calls = 1
+        assert "It is done." in agent.turn("only to one", resumes=True)
+
+
+def a_candidate_that_fails_is_not_noticed(world):
+    limits = "[retry]\nmax_attempts_per_candidate = 1"
+    with world.of(calls=2, limits=limits, fails=500) as (model, gateway, agent):
+        printed = agent.turn("count to two")
+        assert "It is done." in printed and complaints(printed) == [], printed[-3000:]
+        assert (agent.tap.asked(), len(model.requests)) == (3, 3), (agent.tap.asked(), len(model.requests))
+        assert len(world.failing.requests) > 0
+        assert [run["turns"] for run in gateway.runs()] == [3], gateway.runs()
+
+
+def a_stall_is_cut_and_named(world):
+    limits = '[run]\nstep_timeout = "1s"\n[attempt]\nstep_timeout = "1s"\n[retry]\nmax_attempts_per_candidate = 1'
+    with world.of(calls=5, limits=limits) as (model, gateway, agent):
+        model.held = 2
+        printed = agent.turn("count to five")
+        assert model.dropped == 1, model.dropped
+        assert len(model.requests) == 2, len(model.requests)
+        assert agent.tap.asked() == 1 + agent.asks, (agent.tap.asked(), printed[-1500:])
+        assert "step_timeout" in printed, printed[-1500:]
+        assert [run["reason"] for run in gateway.runs()] == ["step_timeout"], gateway.runs()
+
+
+def wait(process, is_so):
+    """Waits until it is so, while the process runs."""
+    until = time.monotonic() + PATIENCE
+    while not is_so():
+        assert process is None or process.poll() is None, process.stdout.read()[-1500:]
+        assert time.monotonic() < until, "it takes too long"
+        time.sleep(0.02)
+
+
+def start_with_tool(model, agent):
+    """Starts a turn; answers once its first tool runs, which takes a second."""
+    model.command = "touch begun; sleep 1"
+    process = agent.start("count to one")
+    wait(process, Path(agent.home, "begun").exists)
+    return process
+
+
+def complaints(printed):
+    """What an agent prints of failures, but for those of its home, of an unknown model, and of a 426."""
+    known = ("PATH aliases", "Model metadata", "failed to connect to Responses WebSocket")
+    complains = re.compile("warning|error|reconnecting|falling back", re.I)
+    lines = [line for line in printed.splitlines() if complains.search(line)]
+    return [line for line in lines if not any(words in line for words in known)]
+
+
+def kinds(items):
+    return [item["type"] for item in items]
+
+
+def answered(model, body):
+    """The type of the item with which the model answered."""
+    number = [request[2] for request in model.requests].index(body) + 1
+    return list(responses(body, model, number))[-1]["response"]["output"][0]["type"]
 
 
 CASES = [
@@ -277,6 +499,28 @@ CASES = [
     a_sub_agent_is_a_child,
 ]
 
+# Codex by POST, and over a WebSocket.
+OF_CODEX = [
+    it_works_without_a_complaint,
+    a_run_that_is_over_is_asked_for_no_more,
+    an_abort_ends_an_answer_that_is_under_way,
+    an_abort_while_a_tool_runs_refuses_the_next_call,
+    a_pause_holds_the_next_call_until_it_is_lifted,
+    a_pause_beyond_its_wait_is_asked_for_again,
+    an_interrupt_by_the_user_releases_the_model,
+    a_candidate_that_fails_is_not_noticed,
+    a_stall_is_cut_and_named,
+]
+
+ALL = [
+    (ClaudeCode, CASES),
+    (OpenCode, CASES),
+    (Codex, [*CASES, *OF_CODEX]),
+    (CodexSocket, [*CASES, *OF_CODEX, its_model_gets_the_whole_conversation_by_post]),
+    (CodexDefault, [its_model_gets_the_whole_conversation_by_post, it_works_without_a_complaint]),
+    (CodexByUrl, [it_posts_at_once_where_there_are_no_sockets]),
+]
+
 
 class World:
     """Makes a model, a gateway and an agent for each case."""
@@ -284,15 +528,16 @@ class World:
     def __init__(self, kind, options):
         self.kind, self.options = kind, options
 
-    def of(self, calls, limits=""):
-        return Case(self, calls, limits)
+    def of(self, calls, limits="", fails=None):
+        """With `fails` a candidate that answers with this status comes before the model."""
+        return Case(self, calls, limits, fails)
 
     def keep(self, agent, model, name):
         """Writes what the agent sends as a fixture, without what anybody said in it.
 
         The agent says the same to a model once more: the gateway takes headers away and adds some.
         """
-        if self.options.fixtures:
+        if self.options.fixtures and not self.kind.has_socket:
             direct = Model(model.calls)
             direct.delegates = model.delegates
             home = tempfile.mkdtemp()
@@ -303,40 +548,79 @@ class World:
             shutil.rmtree(home, ignore_errors=True)
             direct.server.shutdown()
             sent = [fixture(*request) for request in direct.requests]
-            path = Path(self.options.fixtures, f"{agent.name}-{name}.json")
-            path.write_text(json.dumps(sent, indent=1) + "\n")
+            self.write(f"{agent.name}-{name}.json", sent)
+
+    def keep_events(self, agent, name):
+        """Writes what the agent sent over WebSockets as a fixture, likewise."""
+        if self.options.fixtures:
+            sent = [
+                socket_fixture(connection.headers(), connection.events())
+                for connection in agent.tap.upgrades()
+            ]
+            self.write(f"{agent.name}-{name}.json", sent)
+
+    def write(self, name, sent):
+        Path(self.options.fixtures, name).write_text(json.dumps(sent, indent=1) + "\n")
 
 
 class Case:
-    def __init__(self, world, calls, limits):
+    def __init__(self, world, calls, limits, fails):
         self.world = world
         self.model = Model(calls)
-        self.gateway = Gateway(world.options.gateway, self.model, limits)
+        models = [self.model]
+        if fails:
+            world.failing = Model(calls)
+            world.failing.fails = fails
+            models.insert(0, world.failing)
+        self.gateway = Gateway(world.options.gateway, models, limits)
+        self.tap = Tap(self.gateway.url)
         self.home = tempfile.mkdtemp()
 
     def __enter__(self):
         options = self.world.options
-        agent = self.world.kind(self.home, self.gateway.url, options.modules, options.node)
+        agent = self.world.kind(self.home, self.tap.url, options.modules, options.node)
+        agent.tap = self.tap
         return self.model, self.gateway, agent
 
-    def __exit__(self, *_):
+    def __exit__(self, failure, *_):
         self.gateway.__exit__()
+        self.tap.close()
         self.model.server.shutdown()
         shutil.rmtree(self.home, ignore_errors=True)
+        if failure is None and self.world.kind.has_socket:
+            statuses = [connection.status() for connection in self.tap.upgrades()]
+            assert set(statuses) == {101} and self.tap.posts() == 0, (statuses, self.tap.posts())
 
 
 def fixture(path, headers, body):
     """A request by which a replay recognises the agent: no prompt, nothing of this machine."""
-    kept = re.compile(r"x-(codex-turn|claude|session|parent-session)|session-id|thread-id|x-app|content-type|anthropic-version", re.I)
-    headers = {name.lower(): anonymous(value) for name, value in headers.items() if kept.match(name)}
-    names = ("model", "stream", "prompt_cache_key", "metadata", "messages", "input")
+    return {"path": path, "headers": kept_headers(headers), "body": kept_body(body)}
+
+
+def socket_fixture(headers, events):
+    """The same of an upgrade, and of the events behind it."""
+    return {"path": "/v1/responses", "headers": kept_headers(headers), "events": [kept_body(event) for event in events]}
+
+
+def kept_headers(headers):
+    kept = re.compile(
+        r"x-(codex|claude|session|parent-session|client-request)|session-id|thread-id|x-app|content-type"
+        r"|anthropic-version|openai-beta|sec-websocket-extensions",
+        re.I,
+    )
+    return {name.lower(): anonymous(value) for name, value in headers.items() if kept.match(name)}
+
+
+def kept_body(body):
+    names = ("type", "generate", "previous_response_id", "model", "stream", "store", "prompt_cache_key", "metadata")
+    names = (*names, "client_metadata", "messages", "input")
     tools = [tool_name(tool) for tool in body.get("tools", [])]
     body = {name: without_words(body[name]) if name in ("messages", "input") else body[name] for name in names if name in body}
     if "user_id" in (body.get("metadata") or {}):
         body["metadata"] = {"user_id": anonymous(body["metadata"]["user_id"])}
     if tools:
         body["tools"] = tools
-    return {"path": path, "headers": headers, "body": body}
+    return body
 
 
 def tool_name(tool):
@@ -384,9 +668,7 @@ def main():
     for name in ("gateway", "modules", "node"):
         setattr(options, name, os.path.abspath(getattr(options, name)))
     failed = 0
-    kinds = [(ClaudeCode, CASES), (Codex, CASES), (OpenCode, CASES)]
-    kinds.append((CodexByUrl, [it_sends_its_requests_by_post_at_once]))
-    for kind, cases in kinds:
+    for kind, cases in ALL:
         for case in cases:
             name = f"{kind.name}: {case.__name__}"
             if options.words and not any(word in name for word in options.words):

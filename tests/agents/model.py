@@ -5,6 +5,8 @@ request.
 """
 
 import json
+import select
+import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -16,6 +18,15 @@ class Model:
         self.calls = calls
         # A task with this word is delegated to a sub-agent.
         self.delegates = None
+        # What the shell is told to do, in place of the number of a step.
+        self.command = None
+        # The status of every answer, in place of an answer.
+        self.fails = None
+        # The number of the request whose answer stops in the middle, until `go` is set.
+        self.held = None
+        self.go = threading.Event()
+        # How many answers nobody waited for any more.
+        self.dropped = 0
         self.requests = []
         self.lock = threading.Lock()
         model = self
@@ -29,12 +40,14 @@ class Model:
                 with model.lock:
                     model.requests.append((self.path, dict(self.headers.items()), body))
                     number = len(model.requests)
+                if model.fails:
+                    return self.send(model.fails, "application/json", b'{"error":{"message":"no"}}')
                 if self.path.split("?")[0].endswith("/count_tokens"):
                     return self.send(200, "application/json", b'{"input_tokens":10}')
                 if self.path.split("?")[0].endswith("/messages"):
-                    return self.stream(body, anthropic(body, model, number))
+                    return self.stream(number, anthropic(body, model, number))
                 if self.path.split("?")[0].endswith("/responses"):
-                    return self.stream(body, responses(body, model, number))
+                    return self.stream(number, responses(body, model, number))
                 if self.path.split("?")[0].endswith("/chat/completions"):
                     return self.chunks(chat(body, model, number))
                 self.send(404, "application/json", b"{}")
@@ -42,11 +55,25 @@ class Model:
             def do_GET(self):
                 self.send(404, "application/json", b"{}")
 
-            def stream(self, body, events):
-                text = "".join(
-                    f"event: {event['type']}\ndata: {json.dumps(event)}\n\n" for event in events
-                )
-                self.send(200, "text/event-stream", text.encode())
+            def stream(self, number, events):
+                events = [
+                    f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events
+                ]
+                if number == model.held:
+                    return self.hold(events)
+                self.send(200, "text/event-stream", b"".join(events))
+
+            def hold(self, events):
+                self.send_response(200)
+                self.send_header("content-type", "text/event-stream")
+                self.send_header("connection", "close")
+                self.end_headers()
+                self.wfile.write(b"".join(events[:-2]))
+                while not model.go.wait(0.02):
+                    if is_gone(self.connection):
+                        model.dropped += 1
+                        return
+                self.wfile.write(b"".join(events[-2:]))
 
             def chunks(self, chunks):
                 text = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
@@ -70,7 +97,22 @@ class Model:
     def turns(self):
         """The requests of turns, which offer tools; a title is asked for without."""
         with self.lock:
-            return [request for request in self.requests if request[2].get("tools")]
+            return [request for request in self.requests if offered(request[2])]
+
+
+def offered(body):
+    """The declarations of tools, which Codex sends as an item of the input for its newer models."""
+    items = body.get("input") if isinstance(body.get("input"), list) else []
+    added = [item["tools"] for item in items if item.get("type") == "additional_tools"]
+    return sum(added, body.get("tools") or [])
+
+
+def is_gone(connection):
+    readable, _, _ = select.select([connection], [], [], 0)
+    try:
+        return bool(readable) and not connection.recv(1, socket.MSG_PEEK)
+    except OSError:
+        return True
 
 
 def anthropic(body, model, number):
@@ -129,14 +171,17 @@ def responses(body, model, number):
     results = []
     items = body["input"] if isinstance(body["input"], list) else []
     for item in items:
-        if item.get("type") == "function_call_output":
+        if item.get("type") in ("function_call_output", "custom_tool_call_output"):
             results.append(item["output"])
         # A sub-agent's end is a message of the user to Codex.
         elif item.get("role") == "user" and "<subagent_notification>" not in json.dumps(item):
             results = []
     done = len(results)
     delegates = model.delegates and model.delegates in json.dumps(items)
-    tools = {tool.get("name") for tool in body.get("tools", [])}
+    tools = {tool.get("name") for tool in offered(body)}
+    # In a namespace of its newer models Codex offers a shell to programs alone.
+    runs_programs = "functions" in tools
+    command = model.command or f"echo step {number}"
     shell = next((name for name in ("exec_command", "shell_command", "shell") if name in tools), None)
     if delegates and done < 2:
         # The agent is started, and then waited for, by the id in the first result.
@@ -153,7 +198,6 @@ def responses(body, model, number):
             "status": "completed",
         }
     elif not delegates and done < model.calls and shell:
-        command = f"echo step {number}"
         arguments = {
             "exec_command": {"cmd": command},
             "shell_command": {"command": command},
@@ -165,6 +209,16 @@ def responses(body, model, number):
             "call_id": f"call_{number}",
             "name": shell,
             "arguments": json.dumps(arguments),
+            "status": "completed",
+        }
+    elif not delegates and done < model.calls and runs_programs:
+        item = {
+            "type": "custom_tool_call",
+            "id": f"ctc_{number}",
+            "call_id": f"call_{number}",
+            "namespace": "functions",
+            "name": "exec",
+            "input": f"text((await tools.exec_command({json.dumps({'cmd': command})})).output)",
             "status": "completed",
         }
     else:
@@ -186,6 +240,9 @@ def responses(body, model, number):
     }
     yield {"type": "response.created", "response": {**answer, "status": "in_progress", "output": []}}
     yield {"type": "response.output_item.added", "output_index": 0, "item": item}
+    if item["type"] == "message":
+        delta = {"item_id": item["id"], "output_index": 0, "content_index": 0, "delta": "It is "}
+        yield {"type": "response.output_text.delta", **delta}
     yield {"type": "response.output_item.done", "output_index": 0, "item": item}
     done = {**answer, "status": "completed", "output": [item], "usage": usage}
     yield {"type": "response.completed", "response": done}

@@ -39,9 +39,14 @@ class Tap:
         asks = b"GET /v1/responses HTTP/1.1\r\n"
         return [connection for connection in self.connections if connection.sent.startswith(asks)]
 
-    def events(self):
-        """The events of all WebSockets."""
-        return [event for connection in self.upgrades() for event in connection.events()]
+    def asked(self):
+        """How many answers of a model the agent asked for, over either transport."""
+        events = [event for connection in self.upgrades() for event in connection.events()]
+        return self.posts() + sum(event.get("generate") is not False for event in events)
+
+    def got(self):
+        """What the agent got, over all connections."""
+        return b"".join(bytes(connection.got) for connection in self.connections)
 
     def close(self):
         self.listener.close()

@@ -16,6 +16,7 @@ import cases_mock  # noqa: F401
 import cases_reasons  # noqa: F401
 import cases_scripted  # noqa: F401
 import cases_streams  # noqa: F401
+import cases_websocket  # noqa: F401
 import runner
 import table
 import versions

@@ -37,6 +37,11 @@ SCRIPTED_LIMITS = {
     "run_paused": '[run]\nmax_turns = 1\nat_cap = "pause"\npause_wait = "0s"\n',
     "early": LIMITS + '[progress]\nearly_head = "100ms"\nkeep_alive = "50ms"\nnotify_after = 0\n',
     "patient": "",
+    # For sockets: one turn a run, signs of life, an upstream's error that is not tried again, and none at all.
+    "turn_cap_reached": "[run]\nmax_turns = 1\n",
+    "signs-of-life": '[progress]\nkeep_alive = "100ms"\n',
+    "tried-once": "[retry]\nmax_attempts_per_candidate = 1\n",
+    "no-websocket": "[server]\nwebsocket = false\n",
 }
 
 CANDIDATE = """\

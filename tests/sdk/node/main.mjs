@@ -8,6 +8,7 @@ import OpenAI6, { OpenAIError as OpenAI6Error } from "openai-6";
 
 import { dialect } from "./dialects.mjs";
 import { poll } from "./loops.mjs";
+import { websocket } from "./websocket.mjs";
 
 const SDKS = {
   anthropic: { Client: Anthropic, SdkError: AnthropicError, root: "" },
@@ -56,6 +57,7 @@ const OPERATIONS = {
     }
     tell({ history: command.history });
   },
+  websocket,
 };
 
 const leaving = new Map();

@@ -117,6 +117,9 @@ impl Socket {
     ) -> Self {
         let now = Instant::now();
         let leave = leave(bridge.leave.clone());
+        if let Some(meter) = &meter {
+            meter.read_frames();
+        }
         let message_at = meter.as_ref().map_or(0, |meter| meter.read().1);
         Self {
             socket,

@@ -15,6 +15,7 @@ use tokio::{
     time::Instant,
 };
 
+use super::frame_cursor::FrameCursor;
 use crate::config::ServerLimits;
 
 /// The longest time of a graceful close. The time counts from its start, from the last written byte
@@ -47,6 +48,8 @@ struct ConnectionState {
     closing: Option<Instant>,
     /// Whether the socket was dropped: also behind an upgrade it is open before.
     is_gone: bool,
+    /// Where the next frame of a WebSocket begins; `None` before an upgrade to one.
+    frames: Option<FrameCursor>,
 }
 
 /// The action at a connection's deadline.
@@ -81,6 +84,7 @@ impl Activity {
             read: (now, 0),
             closing: None,
             is_gone: false,
+            frames: None,
         };
         Arc::new(Self {
             state: Mutex::new(state),
@@ -136,9 +140,17 @@ impl Activity {
         !self.lock().is_gone
     }
 
-    fn read(&self, bytes: usize) {
+    /// The most bytes that the next read may take; `None` without a bound.
+    fn most(&self) -> Option<usize> {
+        self.lock().frames.as_ref().map(FrameCursor::most)
+    }
+
+    fn read(&self, bytes: &[u8]) {
         let mut state = self.lock();
-        state.read = (Instant::now(), state.read.1 + bytes as u64);
+        state.read = (Instant::now(), state.read.1 + bytes.len() as u64);
+        if let Some(frames) = &mut state.frames {
+            frames.pass(bytes);
+        }
         // Heads are timed on HTTP/1 only: on HTTP/2 the bytes may be a ping, and the idle time
         // covers heads.
         let is_head = state
@@ -184,6 +196,15 @@ impl<T> Drop for ObservedIo<T> {
 pub(crate) struct SocketMeter(pub(super) Arc<Activity>);
 
 impl SocketMeter {
+    /// Reads the head of each frame by itself from now on.
+    ///
+    /// The reader of frames makes room for a frame once it has its head. If it had read further by then, it
+    /// would keep the memory of a long frame until the rest of that room is used up: the socket of an agent
+    /// that has sent 75 KB once would hold them while it is idle.
+    pub(crate) fn read_frames(&self) {
+        self.0.lock().frames = Some(FrameCursor::default());
+    }
+
     /// When the socket last gave bytes, and how many it gave in all.
     pub(crate) fn read(&self) -> (Instant, u64) {
         self.0.lock().read
@@ -209,9 +230,19 @@ impl<T: AsyncRead + Unpin> AsyncRead for ObservedIo<T> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
-        let read = Pin::new(&mut self.io).poll_read(cx, buffer);
-        let bytes = buffer.filled().len() - before;
-        if bytes > 0 {
+        let most = self.activity.most();
+        let read = match most.filter(|most| *most < buffer.remaining()) {
+            None => Pin::new(&mut self.io).poll_read(cx, buffer),
+            Some(most) => {
+                let mut part = ReadBuf::new(buffer.initialize_unfilled_to(most));
+                let read = Pin::new(&mut self.io).poll_read(cx, &mut part);
+                let bytes = part.filled().len();
+                buffer.advance(bytes);
+                read
+            }
+        };
+        let bytes = &buffer.filled()[before..];
+        if !bytes.is_empty() {
             self.activity.read(bytes);
         }
         read

@@ -6,6 +6,7 @@
 
 mod activity;
 mod connection;
+mod frame_cursor;
 
 use std::{future::Future, io, net::SocketAddr, pin::pin, task::Poll, time::Duration};
 

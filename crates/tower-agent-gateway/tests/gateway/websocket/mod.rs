@@ -4,6 +4,7 @@
 
 mod client;
 mod continuations;
+mod cost;
 mod ends;
 mod equal;
 mod lanes;
