@@ -374,9 +374,10 @@ impl Events {
         interrupt: &mut Option<oneshot::Receiver<()>>,
         cx: &mut Context<'_>,
     ) -> Poll<Next> {
-        if let Some(receiver) = interrupt
-            && let Poll::Ready(interrupted) = Pin::new(receiver).poll(cx)
-        {
+        let interrupted = interrupt
+            .as_mut()
+            .map(|interrupt| Pin::new(interrupt).poll(cx));
+        if let Some(Poll::Ready(interrupted)) = interrupted {
             *interrupt = None;
             if interrupted.is_ok() {
                 return Poll::Ready(Next::Interrupt);

@@ -1,6 +1,6 @@
 //! The lanes of a socket: what waits in each, and what each keeps.
 
-use std::collections::{HashMap, VecDeque, hash_map::Entry};
+use std::collections::{HashMap, VecDeque};
 
 use tokio::sync::oneshot;
 
@@ -195,9 +195,8 @@ impl Lanes {
 
     /// Forgets the conversation of a lane.
     pub(super) fn forget(&mut self, name: &LaneName) {
-        if let Entry::Occupied(mut lane) = self.lanes.entry(name.clone())
-            && let Some(kept) = lane.get_mut().kept.take()
-        {
+        let lane = self.lanes.get_mut(name);
+        if let Some(kept) = lane.and_then(|lane| lane.kept.take()) {
             self.kept_bytes -= kept.len();
             self.bytes -= kept.len();
         }

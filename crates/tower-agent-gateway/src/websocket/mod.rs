@@ -111,3 +111,38 @@ impl Bridge {
             .on_upgrade(move |socket| Socket::new(socket, self, template, charge, meter).run())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    //! covers: H13
+
+    use futures_util::{SinkExt, StreamExt};
+    use tokio::net::{TcpListener, TcpStream};
+    use tokio_tungstenite::{client_async, tungstenite::Message};
+
+    use crate::{Config, Runs, app, background::BackgroundTask};
+
+    /// A program that serves the routes by itself may keep nothing but the router.
+    #[tokio::test]
+    async fn the_routes_serve_sockets_under_another_server() {
+        let candidate = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"";
+        let config = Config::parse(candidate, "test").unwrap();
+        let router = app(&config, &Runs::new()).unwrap();
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let _server = BackgroundTask::spawn(async move {
+            axum::serve(listener, router).await.unwrap();
+        });
+        let stream = TcpStream::connect(addr).await.unwrap();
+        let url = format!("ws://{addr}/v1/responses");
+        let (mut socket, _) = client_async(url, stream).await.unwrap();
+        for _ in 0..2 {
+            let create = r#"{"type":"response.create","model":"m","generate":false}"#;
+            socket.send(Message::text(create)).await.unwrap();
+            for kind in ["response.created", "response.completed"] {
+                let event = socket.next().await.unwrap().unwrap();
+                assert!(event.to_text().unwrap().contains(kind), "{event}");
+            }
+        }
+    }
+}

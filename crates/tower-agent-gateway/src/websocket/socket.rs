@@ -6,7 +6,7 @@
 use std::{
     collections::VecDeque,
     error::Error,
-    future::Future,
+    future::{Future, pending},
     mem,
     pin::{Pin, pin},
     sync::Arc,
@@ -20,7 +20,7 @@ use axum::{
 };
 use futures_util::{
     Sink, StreamExt,
-    future::{BoxFuture, Either, select},
+    future::{BoxFuture, select},
     stream::{BoxStream, FuturesUnordered, SelectAll},
 };
 use http::StatusCode;
@@ -186,9 +186,8 @@ impl Socket {
 
     /// Looks whether the socket shall close, and closes it once it is idle.
     fn poll_leave(&mut self, cx: &mut Context<'_>) -> bool {
-        if let Some(leave) = &mut self.leave
-            && let Poll::Ready(why) = leave.as_mut().poll(cx)
-        {
+        let leave = self.leave.as_mut();
+        if let Some(Poll::Ready(why)) = leave.map(|leave| leave.as_mut().poll(cx)) {
             self.leave = None;
             self.leaving = Some(why);
         }
@@ -474,9 +473,8 @@ impl Socket {
                 None => or(read + every / 2, Due::Ping),
             }
         }
-        if let Some(idle) = self.bridge.upload_idle
-            && self.partial() > 0
-        {
+        let idle = self.bridge.upload_idle.filter(|_| self.partial() > 0);
+        if let Some(idle) = idle {
             or(read + idle, Due::Stalled);
         }
         next
@@ -553,18 +551,27 @@ enum Due {
     Drop,
 }
 
-/// Waits until the socket shall close.
+/// Waits until the socket shall close: for ever, if nobody is left to say so.
 async fn leave(signals: LeaveSignals) -> Leave {
     let LeaveSignals {
         mut draining,
         mut keys,
     } = signals;
-    let draining = pin!(draining.wait_for(|draining| *draining));
-    let keys = pin!(keys.changed());
-    match select(draining, keys).await {
-        Either::Right((Ok(()), _)) => Leave::KeysChanged,
-        _ => Leave::Drain,
-    }
+    let drain = async {
+        let drains = draining.wait_for(|draining| *draining).await.is_ok();
+        match drains {
+            true => Leave::Drain,
+            false => pending().await,
+        }
+    };
+    let change = async {
+        match keys.changed().await {
+            Ok(()) => Leave::KeysChanged,
+            Err(_) => pending().await,
+        }
+    };
+    let (drain, change) = (pin!(drain), pin!(change));
+    select(drain, change).await.factor_first().0
 }
 
 /// Reads what is left of an answer, so that its call ends as an answer that was taken whole.
