@@ -2,7 +2,7 @@
 
 use super::{
     AgentConfig, ConfigError,
-    tables::{CandidateTable, ConcernName, PriceTable},
+    tables::{CandidateTable, ConcernName, PriceTable, Transport},
     values::Amount,
 };
 use crate::{
@@ -74,6 +74,7 @@ fn candidate(
         .name(table.label())
         .dialect(table.dialect)
         .trusted(table.trusted)
+        .websocket(table.transport == Transport::WebSocket)
         .base_url(table.base_url.get().clone())
         .map_err(|error| wrong("base_url", error.to_string()))?;
     let candidate = with(candidate, table.price, |it, price| it.price(price.into()));

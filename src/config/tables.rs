@@ -270,6 +270,8 @@ pub struct CandidateTable {
     /// The context window of the model in tokens, if known.
     pub context_window: Option<std::num::NonZeroU64>,
     #[serde(default)]
+    pub(super) transport: Transport,
+    #[serde(default)]
     pub(super) trusted: bool,
     pub(super) price: Option<PriceTable>,
 }
@@ -383,6 +385,15 @@ enum DialectName {
     Any,
     OpenAi,
     Anthropic,
+}
+
+/// How a candidate's upstream is asked for responses, by its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Transport {
+    #[default]
+    Http,
+    WebSocket,
 }
 
 /// The `tools` table of other agents' configurations: the loop guard, and errors in a row.

@@ -487,11 +487,12 @@ fn each_key_is_a_setting_of_the_stack() {
         ),
         (
             "[[candidates]]\nname = \"n\"\nmodel = \"m\"\nbase_url = \"http://h\"\n\
-             dialect = \"anthropic\"\ncontext_window = 7\ntrusted = true",
+             dialect = \"anthropic\"\ncontext_window = 7\ntrusted = true\ntransport = \"websocket\"",
             |stack| {
                 let candidate = Candidate::new("m").name("n").base_url("http://h").unwrap();
                 let candidate = candidate.dialect(CandidateDialect::Anthropic);
-                stack.fallback([candidate.context_window(7).trusted(true)])
+                let candidate = candidate.context_window(7).trusted(true);
+                stack.fallback([candidate.websocket(true)])
             },
         ),
     ];

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http_body::Body;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use tower_agent::{BoxError, llm::failure::TransportError};
-use tower_agent_hyper::{HyperService, UpstreamProxy};
+use tower_agent_hyper::{HyperService, HyperServiceBuilder, UpstreamProxy};
 
 /// The longest that the making of a connection may take: a host that drops packets is given up.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
@@ -17,10 +17,22 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 ///
 /// If the platform's verifier of certificates cannot be made.
 pub(crate) fn http_client(proxy: &UpstreamProxy) -> Result<HyperService, BoxError> {
-    let client = HyperService::builder()
+    Ok(builder(proxy).build()?)
+}
+
+/// Makes a client that opens WebSockets, which HTTP/2 has not.
+///
+/// # Errors
+///
+/// If the platform's verifier of certificates cannot be made.
+pub(crate) fn upgrade_client(proxy: &UpstreamProxy) -> Result<HyperService, BoxError> {
+    Ok(builder(proxy).http1_only().build()?)
+}
+
+fn builder(proxy: &UpstreamProxy) -> HyperServiceBuilder {
+    HyperService::builder()
         .proxy(proxy.clone())
-        .connect_timeout(CONNECT_TIMEOUT);
-    Ok(client.build()?)
+        .connect_timeout(CONNECT_TIMEOUT)
 }
 
 /// Reads a body of at most `most` bytes; `None` if it is longer.

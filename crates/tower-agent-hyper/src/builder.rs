@@ -22,6 +22,7 @@ pub struct HyperServiceBuilder {
     http2_keep_alive_interval: Option<Duration>,
     http2_keep_alive_timeout: Duration,
     http2_prior_knowledge: bool,
+    http1_only: bool,
     max_streams_per_connection: usize,
     resends: bool,
 }
@@ -52,6 +53,7 @@ impl HyperServiceBuilder {
             http2_keep_alive_interval: Some(Duration::from_secs(30)),
             http2_keep_alive_timeout: Duration::from_secs(20),
             http2_prior_knowledge: false,
+            http1_only: false,
             max_streams_per_connection: 100,
             resends: true,
         }
@@ -112,6 +114,16 @@ impl HyperServiceBuilder {
     /// the upstream chooses it.
     pub fn http2_prior_knowledge(mut self) -> Self {
         self.http2_prior_knowledge = true;
+        self.http1_only = false;
+        self
+    }
+
+    /// Speaks HTTP/1.1 on every connection, as [upgrades](crate#upgrades) need it.
+    ///
+    /// A [TLS configuration](Self::tls_config) that names ALPN protocols must name `http/1.1` alone.
+    pub fn http1_only(mut self) -> Self {
+        self.http1_only = true;
+        self.http2_prior_knowledge = false;
         self
     }
 
@@ -154,9 +166,11 @@ impl HyperServiceBuilder {
             None => platform_tls()?,
         };
         if tls.alpn_protocols.is_empty() {
-            tls.alpn_protocols = match self.http2_prior_knowledge {
-                true => vec![b"h2".to_vec()],
-                false => vec![b"h2".to_vec(), b"http/1.1".to_vec()],
+            let (http2, http1) = (b"h2".to_vec(), b"http/1.1".to_vec());
+            tls.alpn_protocols = match (self.http2_prior_knowledge, self.http1_only) {
+                (true, _) => vec![http2],
+                (_, true) => vec![http1],
+                _ => vec![http2, http1],
             };
         }
         let connector = Connector::new(tls, self.proxy.clone(), self.connect_timeout);

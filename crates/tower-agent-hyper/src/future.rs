@@ -6,8 +6,8 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use http::Response;
-use hyper::body::Incoming;
+use http::{Response, StatusCode};
+use hyper::{body::Incoming, upgrade::OnUpgrade};
 use hyper_util::client::legacy::{Error, ResponseFuture, connect::capture_connection};
 use tokio::time::Instant;
 use tower_agent::{BoxError, body::detach, llm::failure::TransportError};
@@ -157,7 +157,11 @@ impl Future for HyperFuture {
 fn handed_on(mut answer: Response<Incoming>, mut exchange: Exchange) -> Response<HyperBody> {
     let record = answer.extensions_mut().remove::<Arc<ConnectionRecord>>();
     exchange.answered(record);
+    let upgrade = answer.extensions_mut().remove::<OnUpgrade>();
     detach(&mut answer);
+    if let (Some(upgrade), StatusCode::SWITCHING_PROTOCOLS) = (upgrade, answer.status()) {
+        answer.extensions_mut().insert(upgrade);
+    }
     if let Some(run) = exchange.run() {
         let run = run.clone();
         answer.extensions_mut().insert(run);

@@ -54,7 +54,8 @@
 //!
 //! # What the answer has
 //!
-//! The run of the request's extensions is in the answer's, and nothing else is. The answer has the
+//! The run of the request's extensions is in the answer's, and nothing else is but what an
+//! [upgrade](#upgrades) needs. The answer has the
 //! version HTTP/1.1, whichever the upstream spoke, and no `transfer-encoding`: both are of the
 //! upstream's connection. The version of the request is dropped too: TLS negotiates HTTP/2 or
 //! HTTP/1.1, and without TLS it is HTTP/1.1, or HTTP/2 with
@@ -62,6 +63,14 @@
 //!
 //! The client follows no redirect, sends no header of its own but `host`, what frames the body and,
 //! to a proxy, its credential, and decompresses nothing.
+//!
+//! # Upgrades
+//!
+//! The answer 101 to a request with an `upgrade` has what `hyper::upgrade::on` takes the connection
+//! from. HTTP/2 has no upgrades: [`http1_only`](HyperServiceBuilder::http1_only) is for a service
+//! that makes them. The connection of an upgrade is in no pool, and a drop of the answer, or of what
+//! came of it, closes it. An `http` URI that is reached through a proxy needs one that passes upgrades
+//! on.
 //!
 //! # Timeouts
 //!

@@ -72,6 +72,7 @@ pub struct Candidate {
     price: Option<Price>,
     pub(crate) trusted: bool,
     pub(crate) forward_credentials: bool,
+    websocket: bool,
 }
 
 impl AttemptTarget for Candidate {
@@ -111,6 +112,7 @@ impl Candidate {
             price: None,
             trusted: false,
             forward_credentials: false,
+            websocket: false,
         }
     }
 
@@ -232,6 +234,17 @@ impl Candidate {
         self
     }
 
+    /// Whether the candidate's upstream speaks the Responses API over WebSocket; false by default.
+    ///
+    /// No layer opens a socket. A program's client may, which asks
+    /// [`speaks_websocket`](Self::speaks_websocket) of the candidate that its request is
+    /// [for](Self::of).
+    #[must_use]
+    pub const fn websocket(mut self, speaks: bool) -> Self {
+        self.websocket = speaks;
+        self
+    }
+
     /// The candidate's model, by the name that its upstream uses.
     #[must_use]
     pub fn model(&self) -> &str {
@@ -242,6 +255,12 @@ impl Candidate {
     #[must_use]
     pub fn label(&self) -> &str {
         &self.label
+    }
+
+    /// Whether the candidate's upstream speaks the Responses API over [WebSocket](Self::websocket).
+    #[must_use]
+    pub const fn speaks_websocket(&self) -> bool {
+        self.websocket
     }
 
     /// The candidate that a request is for, inside of a
@@ -334,6 +353,7 @@ impl fmt::Debug for Candidate {
             .field("price", &self.price)
             .field("trusted", &self.trusted)
             .field("forward_credentials", &self.forward_credentials)
+            .field("websocket", &self.websocket)
             .finish()
     }
 }

@@ -12,17 +12,20 @@ use tower::{
     util::{BoxCloneSyncService, Oneshot},
 };
 use tower_agent::{
-    AgentStack, CallSummary, Cooldowns, HealthGateLayer, OwnerCaps, ReplayBody, RunLayer,
-    RunRegistry, TerminalReason, layers::health_gate::HttpProbe, stack::Server,
+    AgentStack, CallSummary, Candidate, Cooldowns, HealthGateLayer, OwnerCaps, ReplayBody,
+    RunLayer, RunRegistry, TerminalReason, layers::health_gate::HttpProbe, stack::Server,
 };
 use tower_agent_hyper::HyperService;
 use tracing::Level;
 
-use super::{missing_path::MissingPath, stack_generations::StackGenerations};
+use super::{
+    missing_path::MissingPath, stack_generations::StackGenerations,
+    upstream_socket::UpstreamSockets,
+};
 use crate::{
     config::{Config, Health, Replicas},
     http::{Caller, owner_of, stall_status},
-    http_client::http_client,
+    http_client::{http_client, upgrade_client},
     journal::Journal,
     telemetry::{TraceParent, name_attempt},
 };
@@ -65,7 +68,11 @@ impl Stacks {
             true => name_attempt(request),
             false => request,
         };
-        let upstream = MissingPath::new(client).map_request(attempt);
+        let mut candidates = config.candidates.iter();
+        let has_sockets = candidates.any(Candidate::speaks_websocket);
+        let upgrades = has_sockets.then(|| upgrade_client(&config.proxy));
+        let sockets = UpstreamSockets::new(client, upgrades.transpose()?);
+        let upstream = MissingPath::new(sockets).map_request(attempt);
         // A probe does not wait behind the streams of calls.
         let gate = |health| http_client(&config.proxy).map(|client| health_gate(health, client));
         let gate = config.health.as_ref().map(gate).transpose()?;

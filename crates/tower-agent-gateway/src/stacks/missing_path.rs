@@ -106,7 +106,7 @@ fn log(status: StatusCode, uri: &Uri, logged: &Mutex<HashMap<Uri, Instant>>) {
 }
 
 /// The URL without its query, which may hold a caller's secret. A base URL has no credentials.
-fn without_query(uri: &Uri) -> Option<Uri> {
+pub(super) fn without_query(uri: &Uri) -> Option<Uri> {
     let mut parts = uri.clone().into_parts();
     parts.path_and_query = Some(uri.path().parse().ok()?);
     Uri::from_parts(parts).ok()

@@ -5,6 +5,7 @@ use std::collections::{HashMap, VecDeque};
 use tokio::sync::oneshot;
 
 use super::{client_event::Create, frames::ErrorFrame, kept::Kept};
+use crate::stacks::UpstreamLane;
 
 /// The most responses that run at once, of all lanes.
 const MOST_AT_ONCE: usize = 16;
@@ -40,6 +41,8 @@ struct Lane {
     waiting: VecDeque<Create>,
     running: Option<RunningResponse>,
     kept: Option<Kept>,
+    /// The sockets to upstreams that speak WebSocket, too.
+    upstream: UpstreamLane,
 }
 
 #[derive(Debug)]
@@ -104,6 +107,12 @@ impl Lanes {
         self.waiting -= 1;
         self.bytes -= create.len();
         Some(create)
+    }
+
+    /// The sockets to the upstreams of a lane.
+    pub(super) fn upstream(&self, name: &LaneName) -> UpstreamLane {
+        let lane = self.lanes.get(name);
+        lane.map(|lane| lane.upstream.clone()).unwrap_or_default()
     }
 
     /// The conversation of a response, in whichever lane it was.

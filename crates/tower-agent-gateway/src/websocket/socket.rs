@@ -341,7 +341,9 @@ impl Socket {
             let error = ErrorFrame::new(status, code, code, &full.to_string());
             Box::new(error.retry(true).lane(create.lane.clone()))
         })?;
-        let request = self.template.request(&create.headers, body);
+        let mut request = self.template.request(&create.headers, body);
+        let upstream = self.lanes.upstream(&create.lane);
+        request.extensions_mut().insert(upstream);
         let call = self.bridge.service.clone().oneshot(request);
         let call = async move {
             let Ok(answer) = call.await;

@@ -12,4 +12,5 @@ mod proxy;
 mod reused;
 mod silence;
 mod streams;
+mod upgrades;
 mod upstream;

@@ -12,3 +12,4 @@ mod limits;
 mod refusals;
 mod reports;
 mod supervised;
+mod upstream_sockets;
