@@ -9,7 +9,7 @@ import json
 import threading
 import time
 from dataclasses import dataclass
-from typing import get_args
+from typing import Callable, get_args
 
 from openai.types.responses import ResponsesServerEvent
 
@@ -19,7 +19,7 @@ import python_websocket
 from cases_scripted import DELTAS, MODEL, TEXT, USAGE, deltas, drips, whole_stream
 from client import TIMEOUT, Raised
 from python_websocket import LAST
-from runner import case, known_fault
+from runner import case
 from upstream import PATIENCE
 from wire import Wire
 
@@ -36,40 +36,47 @@ TOOL = {
 
 @dataclass(frozen=True)
 class Peer:
-    """`error` is what it hands over or raises at an error event. A `steers` has the methods of the API for
-    callers of its own, an agents SDK asks by itself."""
+    """`play` runs a command as python_websocket.py says; `error` is what it hands over or raises at an error event.
+    One that `is_plain` sends what its caller says, an agent asks by itself. One that `reconnects` also does so after
+    a refused upgrade."""
 
     name: str
+    play: Callable
     error: str
-    steers: bool = True
-
-    def play(self, context, command):
-        if self is PYTHON:
-            return python_websocket.play_openai(command)
-        if self is AGENTS:
-            return python_websocket.play_agents(command)
-        return context.world.node.play({"operation": "websocket", "sdk": "openai", **command})
+    is_plain: bool = True
+    reconnects: bool = False
 
     def ask(self, text, **more):
         """One round that asks this."""
-        if self.steers:
+        if self.is_plain:
             return [{"type": "response.create", "model": MODEL, "input": text, **more}]
         return {"input": text, **more}
 
     def prepare(self, text):
         """One round that asks without the model."""
-        return self.ask(text, generate=False) if self.steers else self.ask(text, prepare=True)
+        return self.ask(text, generate=False) if self.is_plain else self.ask(text, prepare=True)
 
     def go_on(self, text):
         """One round that continues the last response."""
-        return self.ask(text, previous_response_id=LAST) if self.steers else self.ask(text, continues=True)
+        return self.ask(text, previous_response_id=LAST) if self.is_plain else self.ask(text, continues=True)
 
 
-PYTHON = Peer("openai-python websocket", "ResponseWsError")
-NODE = Peer("openai-node websocket", "WebSocketError")
-AGENTS = Peer("agents-python websocket", "ResponsesWebSocketError", steers=False)
-PEERS = [PYTHON, NODE, AGENTS]
-STEERING = [peer for peer in PEERS if peer.steers]
+def python(play):
+    return lambda _, command: play(command)
+
+
+def node(sdk):
+    return lambda context, command: context.world.node.play({"operation": "websocket", "sdk": sdk, **command})
+
+
+PYTHON = Peer("openai-python websocket", python(python_websocket.play_openai), "ResponseWsError")
+NODE = Peer("openai-node websocket", node("openai"), "WebSocketError", reconnects=True)
+NODE_6 = Peer("openai-node-6 websocket", node("openai-6"), "WebSocketError", reconnects=True)
+AGENTS = Peer(
+    "agents-python websocket", python(python_websocket.play_agents), "ResponsesWebSocketError", is_plain=False
+)
+PEERS = [PYTHON, NODE, NODE_6, AGENTS]
+PLAIN = [peer for peer in PEERS if peer.is_plain]
 
 
 class Talk:
@@ -150,15 +157,19 @@ def in_turn(context, *scripts):
     context.play(script)
 
 
+def wired(context, name):
+    """A proxy in front of a gateway, which ends with the case."""
+    wire = Wire(context.alone(name).url)
+    context.sessions.append(wire)
+    return wire
+
+
 def run_id():
     return f"sdk-{time.monotonic_ns()}"
 
 
 def sent(exchange):
     return json.loads(exchange.body)
-
-
-# Case 1: a response is what it is over HTTP.
 
 
 @case("a response is the one that a POST streams", over=PEERS)
@@ -174,15 +185,16 @@ def same_as_post(context, peer):
     expect.equal(talked.text, TEXT)
     (response,) = talked.completed
     expect.equal((response["usage"]["input_tokens"], response["usage"]["output_tokens"]), USAGE)
-    # Its types have names of their own for a socket, but for what a caller works with.
+    if peer in (PYTHON, AGENTS):
+        expect.equal([posted.output, talked.output], [TEXT, TEXT])
+    # The types of the SDK for Python have names of their own for a socket.
     if peer is AGENTS:
         expect.equal(talked.kinds, posted.kinds)
-        expect.equal([posted.output, talked.output], [TEXT, TEXT])
+    if peer is PYTHON:
+        for frame in talked.frames:
+            of_type(frame)
     first, second = map(sent, context.upstream.seen(context.key))
     expect.equal(second, first)
-
-
-# Case 2: a tool loop that sends only what is new.
 
 
 def called():
@@ -211,7 +223,7 @@ def asks_for_tool(exchange):
 def tool_loop(context, peer):
     in_turn(context, asks_for_tool, answers)
     url, run = context.patient.url, run_id()
-    if peer.steers:
+    if peer.is_plain:
         output = {"type": "function_call_output", "call_id": "call_1", "output": OUTPUT}
         rounds = [
             peer.ask(context.prompt, tools=[TOOL]),
@@ -238,9 +250,6 @@ def tool_loop(context, peer):
     expect.equal((shown["turns"], shown["reason"]), (2, None))
 
 
-# Case 3: a response without the model.
-
-
 @case("what was prepared without the model is continued", over=PEERS)
 def prepared(context, peer):
     context.play(answers)
@@ -258,10 +267,7 @@ def prepared(context, peer):
     assert not {"generate", "previous_response_id"} & set(request), request
 
 
-# Case 4: lanes.
-
-
-@case("two lanes answer at once, each under its name", over=STEERING)
+@case("two lanes answer at once, each under its name", over=PLAIN)
 def two_lanes(context, peer):
     # Neither answers before upstream has both.
     both = threading.Barrier(2)
@@ -273,7 +279,7 @@ def two_lanes(context, peer):
         exchange.end()
 
     context.play(script)
-    wire = Wire(context.patient.url)
+    wire = wired(context, "patient")
     events = [peer.ask(context.prompt + lane, stream_id=lane)[0] for lane in ("left", "right")]
 
     talked = Talk(context, peer, wire.url, [events]).read()
@@ -285,24 +291,19 @@ def two_lanes(context, peer):
         expect.equal([is_completed(frame) for frame in frames], [False] * (len(frames) - 1) + [True])
     assert all("stream_id" in frame for frame in talked.frames), talked.frames
     expect.equal(wire.opened, ["websocket"])
-    wire.close()
-
-
-# Case 5: errors.
 
 
 def fails_then_works(context, peer, name, rounds, run=None):
     """What it hands over for the one round that fails; nothing was repeated, and the last round works: on
     the same socket, or, by the agents SDK, which drops it at an error, on a new one."""
-    wire = Wire(context.alone(name).url)
+    wire = wired(context, name)
 
     talked = Talk(context, peer, wire.url, rounds, run).read()
 
-    wire.close()
     expect.equal(talked.rounds, len(rounds))
     (error,) = talked.errors
     expect.equal(error.kind, peer.error)
-    expect.equal(wire.opened, ["websocket"] if peer.steers else ["websocket", "websocket"])
+    expect.equal(wire.opened, ["websocket"] if peer.is_plain else ["websocket", "websocket"])
     expect.equal(talked.reconnecting, [])
     if peer is PYTHON:
         of_type(error.error)
@@ -405,7 +406,7 @@ def stalls(context, peer):
     return talked, error
 
 
-@case("a response that nobody knows is told as OpenAI does", over=STEERING)
+@case("a response that nobody knows is told as OpenAI does", over=PLAIN)
 def unknown_previous(context, peer):
     context.play(answers)
     unknown = peer.ask(context.prompt, previous_response_id="resp_gone", store=False)
@@ -415,9 +416,6 @@ def unknown_previous(context, peer):
     expect.equal((error.status, error.code), (400, "previous_response_not_found"))
     expect.equal(error.error["error"]["param"], "previous_response_id")
     expect.equal(len(context.upstream.seen(context.key)), 1)
-
-
-# Case 6: signs of life.
 
 
 @case("signs of life before the head and in the stream disturb nobody", over=PEERS)
@@ -433,12 +431,12 @@ def keep_alive(context, peer):
 
     context.play(script)
     talked = Talk(context, peer, context.alone("signs-of-life").url, [peer.ask(context.prompt)])
-    for silent in (head, rest):
-        before = len(talked.of("keepalive"))
-        talked.read(until=lambda _: len(talked.of("keepalive")) == before + 3)
-        expect.equal(len(talked.of("keepalive")), before + 3)
-        expect.equal(talked.text, "" if silent is head else TEXT)
-        silent.set()
+    three_more(talked)
+    expect.equal(talked.text, "")
+    head.set()
+    talked.read(until=lambda _: talked.text == TEXT)
+    three_more(talked)
+    rest.set()
     talked.read()
 
     expect.equal(talked.errors, [])
@@ -449,7 +447,11 @@ def keep_alive(context, peer):
         expect.equal(talked.output, TEXT)
 
 
-# Case 7: the caller leaves.
+def three_more(talked):
+    """Reads until three more signs of life have come."""
+    wanted = len(talked.of("keepalive")) + 3
+    talked.read(until=lambda _: len(talked.of("keepalive")) == wanted)
+    expect.equal(len(talked.of("keepalive")), wanted)
 
 
 @case("the caller leaves mid-stream: `client_disconnect`", over=PEERS)
@@ -489,9 +491,6 @@ def attempted(raw, gateway, run):
     raise AssertionError(f"no attempt has ended: {shown}")
 
 
-# Case 8: types.
-
-
 @case("what the gateway writes without the model is what the SDK's types promise", over=[PYTHON])
 def prepared_types(context, peer):
     talked = Talk(context, peer, context.patient.url, [peer.prepare(context.prompt)]).read()
@@ -514,43 +513,49 @@ def whole_types(context, peer):
         of_type(frame)
 
 
-@case("input for a running response comes back", over=STEERING)
+@case("input for a running response comes back, and the response goes on", over=PLAIN)
 def steer(context, peer):
-    context.play(answers)
-    url = context.patient.url
+    steered = threading.Event()
+
+    def script(exchange):
+        exchange.sse(RESPONSES.prelude(), RESPONSES.opening())
+        steered.wait(PATIENCE)
+        exchange.send(deltas(RESPONSES) + RESPONSES.closing(DELTAS))
+        exchange.end()
+
+    context.play(script)
     given = [{"type": "message", "role": "user", "content": "Faster."}]
-    steering = {"type": "response.steer", "previous_response_id": LAST, "input": given}
+    steering = {"type": "response.steer", "previous_response_id": "resp_1", "input": given}
+    talked = Talk(context, peer, context.patient.url, [[*peer.ask(context.prompt), steering]])
+    talked.read(until=lambda frame: frame["type"] == "response.steer.failed")
+    steered.set()
+    talked.read()
 
-    talked = Talk(context, peer, url, [peer.ask(context.prompt), [steering], peer.ask(context.prompt)]).read()
-
-    expect.equal(talked.rounds, 3)
+    expect.equal(talked.rounds, 1)
+    expect.equal(talked.text, TEXT)
     (failed,) = talked.of("response.steer.failed")
     expect.equal(failed["error"]["code"], "steering_not_supported")
-    with known_fault("`response.steer.failed` has no `steer` with the input and the id, and no number"):
-        expect.equal(failed.get("steer"), {"input": given, "previous_response_id": "resp_1"})
-        of_type(failed)
-
-
-# Case 9: no sockets.
+    expect.equal(failed.get("steer"), {"input": given, "previous_response_id": "resp_1"})
+    of_type(failed)
 
 
 @case("a gateway without sockets refuses the upgrade, and nobody posts instead", over=PEERS)
 def refused(context, peer):
-    wire = Wire(context.alone("no-websocket").url)
+    wire = wired(context, "no-websocket")
 
     talked = Talk(context, peer, wire.url, [peer.ask(context.prompt)]).read()
 
-    wire.close()
     expect.equal(talked.frames, [])
-    print([(e.kind,e.message) for e in talked.errors], talked.reconnecting, talked.closed, wire.opened)
-    (error,) = talked.errors
-    if peer is NODE:
+    if peer.reconnects:
         # It takes a refusal for a lost socket, and tries as often as it was told to.
-        expect.equal((error.kind, error.message), ("WebSocketError", "Unexpected server response: 426"))
+        refusal, last = talked.errors
+        expect.equal((refusal.kind, refusal.message), (peer.error, "Unexpected server response: 426"))
+        assert "reconnect failed after 2 attempts" in last.message, last
         expect.equal(talked.reconnecting, [1006, 1006])
         expect.equal(talked.closed, 1006)
         expect.equal(wire.opened, ["websocket"] * 3)
     else:
-        expect.equal((error.kind, error.status), ("InvalidStatus", 426))
+        (refusal,) = talked.errors
+        expect.equal((refusal.kind, refusal.status), ("InvalidStatus", 426))
+        expect.equal(json.loads(refusal.error)["error"]["type"], "upgrade_required")
         expect.equal(wire.opened, ["websocket"])
-        expect.equal(json.loads(error.error)["error"]["type"], "upgrade_required")

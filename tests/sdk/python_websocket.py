@@ -46,6 +46,8 @@ def post(client, rounds):
         with client.responses.create(**without_type(event), stream=True) as stream:
             for told in stream:
                 yield frame(told)
+                if told.type == "response.completed":
+                    yield {"output": told.response.output_text}
         yield {"round": True}
 
 
@@ -64,6 +66,7 @@ def talk(client, rounds):
                 yield {"error": handed(told)} if told.type == "error" else frame(told)
                 if told.type == "response.completed":
                     last = told.response.id
+                    yield {"output": told.response.output_text}
                 open_ends -= told.type in ENDS
             yield {"round": True}
     yield from ({"reconnecting": event.close_code} for event in lost)

@@ -1,6 +1,9 @@
 // Plays sockets with the SDK for Node: the same as python_websocket.py.
 
 import { ResponsesWS } from "openai/resources/responses/ws";
+import { ResponsesWS as ResponsesWS6 } from "openai-6/resources/responses/ws";
+
+const SOCKETS = { openai: ResponsesWS, "openai-6": ResponsesWS6 };
 
 const ENDS = [
   "response.completed",
@@ -18,7 +21,7 @@ async function post(client, rounds, tell) {
   }
 }
 
-async function talk(client, rounds, tell, leaving) {
+async function talk(client, { rounds, sdk, default_headers: headers }, tell, leaving) {
   // What it takes for the SDK to reconnect at all.
   const reconnect = {
     maxRetries: 2,
@@ -27,7 +30,8 @@ async function talk(client, rounds, tell, leaving) {
       tell({ reconnecting: closeCode });
     },
   };
-  const socket = new ResponsesWS(client, { reconnect });
+  // The older one leaves out those of the client, and its caller has to say them again.
+  const socket = new SOCKETS[sdk](client, { reconnect, ...(sdk === "openai-6" ? { headers } : {}) });
   leaving.addEventListener("abort", () => socket.close());
   const records = socket.stream();
   let last = null;
@@ -68,5 +72,5 @@ const handed = (error) => ({
   error: error.error ?? null,
 });
 
-export const websocket = (client, { rounds, over_http: overHttp }, tell, leaving) =>
-  overHttp ? post(client, rounds, tell) : talk(client, rounds, tell, leaving);
+export const websocket = (client, command, tell, leaving) =>
+  command.over_http ? post(client, command.rounds, tell) : talk(client, command, tell, leaving);

@@ -18,7 +18,7 @@ use futures_util::stream::{self, Stream};
 use http::{StatusCode, header};
 use http_body::{Body as _, Frame};
 use http_body_util::{BodyExt, Limited};
-use serde_json::{Value, value::RawValue};
+use serde_json::{Value, json, value::RawValue};
 use tokio::{sync::oneshot, time::timeout};
 use tower_agent::llm::sse::Splitter;
 
@@ -62,6 +62,8 @@ struct Answer {
     interrupt: Option<oneshot::Receiver<()>>,
     /// The id of the response, once it is known.
     id: Option<String>,
+    /// The number of the next event.
+    sequence: u64,
     /// After so long without a head the caller gets a sign of life.
     keep_alive: Option<Duration>,
 }
@@ -114,6 +116,7 @@ pub(super) fn steps(
         has_output: false,
         interrupt: Some(interrupt),
         id: None,
+        sequence: 0,
         keep_alive,
     };
     stream::unfold(answer, |mut answer| async {
@@ -200,18 +203,32 @@ impl Answer {
             (_, true) => "incomplete",
             _ => "completed",
         };
-        self.push(&format!(
-            r#"{{"type":"response.created","response":{response}}}"#
+        let mut begun = serde_json::from_str::<Value>(response.get()).unwrap_or_default();
+        begun["status"] = "in_progress".into();
+        begun["output"] = Value::Array(Vec::new());
+        begun["usage"] = Value::Null;
+        let created = json!({
+            "type": "response.created",
+            "sequence_number": 0,
+            "response": begun,
+        });
+        let items = items(&members).into_iter().enumerate();
+        let done = items.map(|(index, item)| {
+            let number = index + 1;
+            format!(
+                r#"{{"type":"response.output_item.done","sequence_number":{number},"output_index":{index},"item":{item}}}"#
+            )
+        });
+        let mut events = vec![created.to_string()];
+        events.extend(done);
+        let number = events.len();
+        events.push(format!(
+            r#"{{"type":"response.{kind}","sequence_number":{number},"response":{response}}}"#
         ));
-        for (index, item) in items(&members).into_iter().enumerate() {
-            let event = format!(
-                r#"{{"type":"response.output_item.done","output_index":{index},"item":{item}}}"#
-            );
-            self.event(&event);
-        }
-        let last = format!(r#"{{"type":"response.{kind}","response":{response}}}"#);
-        if let Some(failed) = self.event(&last) {
-            self.end_failed(failed);
+        for event in events {
+            if let Some(failed) = self.event(&event) {
+                self.end_failed(&failed);
+            }
         }
     }
 
@@ -236,7 +253,7 @@ impl Answer {
             return;
         }
         if let Some(failed) = failed {
-            self.end_failed(failed);
+            self.end_failed(&failed);
         } else if is_too_long {
             self.cut();
         } else if is_alive {
@@ -250,6 +267,10 @@ impl Answer {
             // `[DONE]`, or what no client of this transport could read.
             return None;
         };
+        let number = members.get("sequence_number");
+        if let Some(Ok(number)) = number.map(|number| number.get().parse::<u64>()) {
+            self.sequence = number.saturating_add(1);
+        }
         let kind = members.text("type").unwrap_or_default();
         match &*kind {
             "error" => {
@@ -290,7 +311,7 @@ impl Answer {
     fn end_interrupted(&mut self) {
         drop(self.take_rest());
         let id = self.id.take().unwrap_or_default();
-        for event in interrupted(&id) {
+        for event in interrupted(&id, self.sequence) {
             self.push(&event.to_string());
         }
         let kept = self.kept.take().map(|kept| Kept { id, ..kept });
@@ -321,8 +342,8 @@ impl Answer {
         self.steps.push_back(Step::End(Outcome { kept, rest }));
     }
 
-    fn end_failed(&mut self, event: String) {
-        self.push(&event);
+    fn end_failed(&mut self, event: &str) {
+        self.push(event);
         let rest = self.take_rest();
         self.steps
             .push_back(Step::End(Outcome { kept: None, rest }));
@@ -598,6 +619,9 @@ mod tests {
             "response.completed",
         ];
         assert_eq!(kinds(&frames), expected);
+        let numbers: Vec<_> = frames.iter().map(|it| &it["sequence_number"]).collect();
+        assert_eq!(numbers, [0, 1, 2]);
+        assert_eq!(frames[0]["response"]["status"], "in_progress");
         let kept = kept.unwrap();
         assert_eq!(
             kept.items,

@@ -24,11 +24,20 @@ const HEADER: &str = "ws_request_header_";
 pub(super) enum ClientEvent {
     Create(Box<Create>),
     /// User input for a running response, which no upstream gets: the input comes back.
-    Steer(String),
+    Steer(Steer),
     /// The caller wants no more of the response with this id, and keeps what it has.
     Interrupt(String),
     /// An event to which no answer is due.
     Ignored,
+}
+
+/// A `response.steer`.
+#[derive(Debug)]
+pub(super) struct Steer {
+    /// The value of `input`, as JSON.
+    pub(super) input: String,
+    pub(super) previous: Option<String>,
+    pub(super) lane: Option<String>,
 }
 
 /// A `response.create`, taken apart.
@@ -85,10 +94,11 @@ impl ClientEvent {
                 Some(id) => Self::Interrupt(id.into_owned()),
                 None => Self::Ignored,
             }),
-            "response.steer" => {
-                let input = members.get("input").map_or("[]", RawValue::get);
-                Ok(Self::Steer(input.to_owned()))
-            }
+            "response.steer" => Ok(Self::Steer(Steer {
+                input: members.get("input").map_or("[]", RawValue::get).to_owned(),
+                previous: members.text("previous_response_id").map(Cow::into_owned),
+                lane: lane(&members)?,
+            })),
             other => {
                 let shown: String = other.chars().take(64).collect();
                 let message = format!(

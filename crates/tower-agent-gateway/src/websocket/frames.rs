@@ -5,7 +5,7 @@ use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Map, Value, json};
 use tower_agent::TerminalReason;
 
-use super::client_event::Create;
+use super::client_event::{Create, Steer};
 
 /// An event that only says that the response is alive: pings do not reset the timers of clients.
 pub(super) const KEEP_ALIVE: &str = r#"{"type":"keepalive"}"#;
@@ -204,24 +204,7 @@ pub(super) fn without_model(create: &Create) -> (String, [String; 2]) {
     let id = response_id();
     let model = create.model.as_deref();
     let model = model.and_then(|model| serde_json::from_str::<Value>(model).ok());
-    let mut response = json!({
-        "id": id,
-        "object": "response",
-        "created_at": seconds_since_1970(),
-        "status": "in_progress",
-        "error": null,
-        "incomplete_details": null,
-        "instructions": null,
-        "metadata": {},
-        "model": model,
-        "output": [],
-        "parallel_tool_calls": true,
-        "temperature": null,
-        "tool_choice": "auto",
-        "tools": [],
-        "top_p": null,
-        "usage": null,
-    });
+    let mut response = response(&id, model);
     let event = |kind: &str, sequence: u64, response: &Value| {
         let mut event = json!({
             "type": kind,
@@ -237,7 +220,7 @@ pub(super) fn without_model(create: &Create) -> (String, [String; 2]) {
     response["status"] = "completed".into();
     response["usage"] = json!({
         "input_tokens": 0,
-        "input_tokens_details": { "cached_tokens": 0 },
+        "input_tokens_details": { "cached_tokens": 0, "cache_write_tokens": 0 },
         "output_tokens": 0,
         "output_tokens_details": { "reasoning_tokens": 0 },
         "total_tokens": 0,
@@ -246,41 +229,74 @@ pub(super) fn without_model(create: &Create) -> (String, [String; 2]) {
     (id, [created, completed])
 }
 
-/// The last events of a response that its caller has interrupted.
-pub(super) fn interrupted(id: &str) -> [Value; 2] {
+/// The last events of a response that its caller has interrupted; `sequence` is the number of the first.
+pub(super) fn interrupted(id: &str, sequence: u64) -> [Value; 2] {
+    let mut response = response(id, None);
+    response["status"] = "incomplete".into();
+    response["incomplete_details"] = json!({ "reason": "interrupted" });
     [
-        json!({ "type": "response.interrupt.accepted", "response_id": id }),
+        json!({
+            "type": "response.interrupt.accepted",
+            "sequence_number": sequence,
+            "response_id": id,
+        }),
         json!({
             "type": "response.incomplete",
-            "response": {
-                "id": id,
-                "object": "response",
-                "created_at": seconds_since_1970(),
-                "status": "incomplete",
-                "error": null,
-                "incomplete_details": { "reason": "interrupted" },
-                // The caller has the items that were done.
-                "output": [],
-                "usage": null,
-            },
+            "sequence_number": sequence + 1,
+            "response": response,
         }),
     ]
 }
 
-/// The answer to input for a running response: it was not taken.
-pub(super) fn steer_failed(input: &str) -> String {
-    let input = serde_json::from_str::<Value>(input).unwrap_or_default();
+/// A response in progress, with all members that typed clients require.
+fn response(id: &str, model: Option<Value>) -> Value {
     json!({
+        "id": id,
+        "object": "response",
+        "created_at": seconds_since_1970(),
+        "status": "in_progress",
+        "error": null,
+        "incomplete_details": null,
+        "instructions": null,
+        "metadata": {},
+        "model": model.unwrap_or_else(|| "".into()),
+        // The caller of a response that was interrupted has the items that were done.
+        "output": [],
+        "parallel_tool_calls": true,
+        "temperature": null,
+        "tool_choice": "auto",
+        "tools": [],
+        "top_p": null,
+        "usage": null,
+    })
+}
+
+/// The answer to input for a running response: it was not taken.
+pub(super) fn steer_failed(steer: &Steer) -> String {
+    let input = serde_json::from_str::<Value>(&steer.input).unwrap_or_default();
+    let mut event = json!({
         "type": "response.steer.failed",
-        "input": input,
+        "sequence_number": 0,
+        "steer": { "input": input, "previous_response_id": steer.previous },
         "error": {
             "type": "invalid_request_error",
             "code": "steering_not_supported",
             "message": "The gateway takes no input for a response that runs.",
         },
-    })
-    .to_string()
+    });
+    if let Some(lane) = &steer.lane {
+        event["stream_id"] = lane.as_str().into();
+    }
+    event.to_string()
 }
+
+/// Whether a response without a model was given this id, here or by another socket.
+pub(super) fn is_without_model(id: &str) -> bool {
+    id.starts_with(WITHOUT_MODEL)
+}
+
+/// What the ids of responses without a model begin with: no upstream knows them.
+const WITHOUT_MODEL: &str = "resp_kept_";
 
 /// An id that no other response has.
 fn response_id() -> String {
@@ -289,10 +305,12 @@ fn response_id() -> String {
     let mut random = [0; 16];
     // Without randomness ids could meet, and each lane keeps only its last one.
     let _ = SystemRandom::new().fill(&mut random);
-    random.iter().fold("resp_".to_owned(), |mut id, byte| {
-        let _ = write!(id, "{byte:02x}");
-        id
-    })
+    random
+        .iter()
+        .fold(WITHOUT_MODEL.to_owned(), |mut id, byte| {
+            let _ = write!(id, "{byte:02x}");
+            id
+        })
 }
 
 #[allow(

@@ -32,7 +32,7 @@ use super::{
     Bridge, LeaveSignals,
     answer::{Outcome, Step, steps},
     client_event::{ClientEvent, Create},
-    frames::{ErrorFrame, steer_failed, without_model},
+    frames::{ErrorFrame, is_without_model, steer_failed, without_model},
     kept::{self, Kept, push_items},
     lanes::{LaneName, Lanes},
     template::Template,
@@ -271,7 +271,7 @@ impl Socket {
     fn event(&mut self, text: &Utf8Bytes) {
         match ClientEvent::read(text) {
             Ok(ClientEvent::Create(create)) => self.queue(*create),
-            Ok(ClientEvent::Steer(input)) => self.send(steer_failed(&input)),
+            Ok(ClientEvent::Steer(steer)) => self.send(steer_failed(&steer)),
             Ok(ClientEvent::Interrupt(id)) => self.lanes.interrupt(&id),
             Ok(ClientEvent::Ignored) => {}
             Err(error) => self.tell(*error),
@@ -312,7 +312,7 @@ impl Socket {
                     push_items(&mut all, &items);
                     (kept.base.clone(), Some(all))
                 }
-                None if create.may_be_stored && create.generates => (Some(id.clone()), None),
+                None if may_know(&create, id) => (Some(id.clone()), None),
                 None => {
                     let error = ErrorFrame::previous_not_found(id);
                     return Err(Box::new(error.lane(create.lane)));
@@ -574,6 +574,11 @@ async fn leave(signals: LeaveSignals) -> Leave {
     };
     let (drain, change) = (pin!(drain), pin!(change));
     select(drain, change).await.factor_first().0
+}
+
+/// Whether an upstream may know the response that this one continues.
+fn may_know(create: &Create, id: &str) -> bool {
+    create.may_be_stored && create.generates && !is_without_model(id)
 }
 
 /// Reads what is left of an answer, so that its call ends as an answer that was taken whole.

@@ -83,10 +83,16 @@ fn a_response_without_a_model_is_continued() {
         assert_eq!(upstream.count(), 0);
         assert_eq!(gateway.json("/runs").await["runs"], json!([]), "no run");
 
-        caller
-            .send(&continuing(response["id"].as_str().unwrap(), "go"))
-            .await;
+        let id = response["id"].as_str().unwrap();
+        caller.send(&continuing(id, "go")).await;
         caller.completed().await;
+        // On another socket nobody knows it, and no upstream could.
+        let mut elsewhere = Caller::connect(&gateway).await;
+        let mut stored = continuing(id, "go");
+        stored.as_object_mut().unwrap().remove("store");
+        elsewhere.send(&stored).await;
+        let code = &elsewhere.error().await["error"]["code"];
+        assert_eq!(code, "previous_response_not_found");
         assert_eq!(
             input(&upstream.calls()[0]),
             [user("instructions"), user("go")]

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use futures_util::SinkExt;
 use http::Method;
+use serde_json::json;
 use tokio::io::AsyncWriteExt;
 use tokio_tungstenite::tungstenite::{
     Message,
@@ -117,6 +118,11 @@ fn what_is_no_event_is_an_error_and_the_socket_stays() {
             .await;
         let steer = caller.event().await;
         assert_eq!(steer["type"], "response.steer.failed");
+        let given = json!({ "input": [1], "previous_response_id": "r" });
+        assert_eq!(
+            (&steer["steer"], &steer["sequence_number"]),
+            (&given, &0.into())
+        );
         assert_eq!(steer["error"]["code"], "steering_not_supported");
         caller.create("ok").await;
         caller.completed().await;

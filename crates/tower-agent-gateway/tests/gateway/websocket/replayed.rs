@@ -103,8 +103,12 @@ fn one_turn_of_the_user_is_one_run() {
             assert_eq!(upstream.count(), 6);
             let runs = gateway.json("/runs").await;
             let runs = runs["runs"].as_array().unwrap();
-            let turns: Vec<_> = runs.iter().map(|run| &run["turns"]).collect();
-            assert_eq!(turns, [3, 3]);
+            let turns = runs.iter().rev().map(|run| (&run["run"], &run["turns"]));
+            let turns: Vec<_> = turns.collect();
+            // The run has the id that Codex gave its turn.
+            let sockets = Socket::all(fixture);
+            let ids = [0, 1].map(|socket| &sockets[socket].events[1]["client_metadata"]["turn_id"]);
+            assert_eq!(turns, ids.map(|id| (id, &json!(3))));
             assert!(runs[0]["session"].is_string());
             assert_eq!(runs[0]["session"], runs[1]["session"]);
         }
