@@ -4,11 +4,13 @@ import argparse
 import glob
 import json
 import os
+import pty
 import re
 import shutil
 import signal
 import subprocess
 import tempfile
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -93,10 +95,11 @@ class Agent:
     def __init__(self, home, url):
         self.home, self.url = home, url
         self.said = []
+        self.process = None
         self.env = {"PATH": os.environ["PATH"], "HOME": home, "NO_PROXY": "127.0.0.1"}
 
     def start(self, words, resumes=False):
-        return subprocess.Popen(
+        self.process = subprocess.Popen(
             self.command(words, resumes),
             env=self.env,
             cwd=self.home,
@@ -106,6 +109,7 @@ class Agent:
             text=True,
             start_new_session=True,
         )
+        return self.process
 
     def turn(self, words, resumes=False):
         """One turn of the user; answers what the agent prints."""
@@ -189,6 +193,25 @@ class CodexDefault(CodexSocket):
 
     name = "codex-default"
     model = []
+
+    def start_in_terminal(self, words):
+        """Starts it as a user has it; answers where to type."""
+        trusted = f'[projects."{self.home}"]\ntrust_level = "trusted"\n'
+        Path(self.home, "config.toml").write_text(f"check_for_update_on_startup = false\n{trusted}")
+        settings = [word for setting in self.settings() for word in ("-c", setting)]
+        terminal, end = pty.openpty()
+        self.process = subprocess.Popen(
+            [*self.program, "--dangerously-bypass-approvals-and-sandbox", *settings, words],
+            env={**self.env, "TERM": "xterm-256color"},
+            cwd=self.home,
+            stdin=end,
+            stdout=end,
+            stderr=end,
+            start_new_session=True,
+        )
+        os.close(end)
+        threading.Thread(target=be_a_terminal, args=(terminal,), daemon=True).start()
+        return terminal
 
 
 class OpenCode(Agent):
@@ -362,7 +385,7 @@ def a_run_that_is_over_is_asked_for_no_more(world):
 
 def an_abort_ends_an_answer_that_is_under_way(world):
     with world.of(calls=5) as (model, gateway, agent):
-        model.held = 2
+        model.holds = lambda number, body: number == 2
         process = agent.start("count to five")
         # The agent has the begin of the answer.
         wait(process, lambda: b"resp_2" in agent.tap.got())
@@ -390,7 +413,7 @@ def an_abort_while_a_tool_runs_refuses_the_next_call(world):
 
 
 def a_pause_holds_the_next_call_until_it_is_lifted(world):
-    with world.of(calls=1, limits='[run]\npause_wait = "60s"') as (model, gateway, agent):
+    with world.of(calls=1, limits=pauses("60s")) as (model, gateway, agent):
         process = start_with_tool(model, agent)
         run = gateway.runs()[0]["run"]
         gateway.operate("pause", run)
@@ -405,7 +428,7 @@ def a_pause_holds_the_next_call_until_it_is_lifted(world):
 
 
 def a_pause_beyond_its_wait_is_asked_for_again(world):
-    with world.of(calls=1, limits='[run]\npause_wait = "200ms"') as (model, gateway, agent):
+    with world.of(calls=1, limits=pauses("200ms")) as (model, gateway, agent):
         process = start_with_tool(model, agent)
         run = gateway.runs()[0]["run"]
         gateway.operate("pause", run)
@@ -419,7 +442,7 @@ def a_pause_beyond_its_wait_is_asked_for_again(world):
 
 def an_interrupt_by_the_user_releases_the_model(world):
     with world.of(calls=5) as (model, gateway, agent):
-        model.held = 2
+        model.holds = lambda number, body: number == 2
         process = agent.start("count to five")
         wait(process, lambda: b"resp_2" in agent.tap.got())
         assert gateway.sockets() == agent.has_socket, gateway.sockets()
@@ -427,8 +450,10 @@ def an_interrupt_by_the_user_releases_the_model(world):
         wait(None, lambda: model.dropped == 1)
         agent.end(process)
         wait(None, lambda: gateway.sockets() == 0)
-        runs = [(run["turns"], run["reason"]) for run in gateway.runs()]
-        assert runs == [(2, "client_disconnect")], runs
+        # The call ends, and not the run, as the agent may ask again.
+        run = gateway.ask(f"/runs/{gateway.runs()[0]['run']}")
+        ends = [attempt["reason"] for attempt in run["attempts_of_late"]]
+        assert ends == ["completed", "client_disconnect"] and run["reason"] is None, run
         assert len(model.requests) == 2, len(model.requests)
         model.calls = 1
         assert "It is done." in agent.turn("only to one", resumes=True)
@@ -447,13 +472,60 @@ def a_candidate_that_fails_is_not_noticed(world):
 def a_stall_is_cut_and_named(world):
     limits = '[run]\nstep_timeout = "1s"\n[attempt]\nstep_timeout = "1s"\n[retry]\nmax_attempts_per_candidate = 1'
     with world.of(calls=5, limits=limits) as (model, gateway, agent):
-        model.held = 2
+        model.holds = lambda number, body: number == 2
         printed = agent.turn("count to five")
         assert model.dropped == 1, model.dropped
         assert len(model.requests) == 2, len(model.requests)
-        assert agent.tap.asked() == 1 + agent.asks, (agent.tap.asked(), printed[-1500:])
+        # By POST the answer is a 504, and asked for more often than others.
+        assert not agent.has_socket or agent.tap.asked() == 2, (agent.tap.asked(), printed[-1500:])
         assert "step_timeout" in printed, printed[-1500:]
         assert [run["reason"] for run in gateway.runs()] == ["step_timeout"], gateway.runs()
+
+
+def words_that_are_typed_interrupt_an_answer(world):
+    with world.of(calls=1) as (model, gateway, agent):
+        # Another thread of the agent asks for a title, in a format.
+        model.holds = lambda number, body: "format" not in body["text"] and "and two" not in json.dumps(body)
+        terminal = agent.start_in_terminal("count to one")
+        wait(None, agent.tap.upgrades)
+        socket = agent.tap.upgrades()[0]
+        wait(None, lambda: b"response.output_text.delta" in socket.got)
+        # The screen is up, and the first answer is not over by itself.
+        time.sleep(1)
+        for keys in (b"and two", b"\r"):
+            os.write(terminal, keys)
+            time.sleep(0.3)
+        wait(None, lambda: model.dropped == 1)
+        wait(None, lambda: any(run["turns"] == 3 for run in gateway.runs()))
+        events = [event["type"] for event in socket.events()]
+        create = "response.create"
+        # On the same socket: the prewarm, the call that is interrupted, and two calls of the answer.
+        assert events == [create, create, "response.interrupt", create, create], events
+        turn = next(run["run"] for run in gateway.runs() if run["turns"] == 3)
+        attempts = gateway.ask(f"/runs/{turn}")["attempts_of_late"]
+        assert attempts[0]["reason"] == "client_disconnect", attempts
+        said = json.dumps(model.requests[-1][2]["input"])
+        assert "count to one" in said and "and two" in said, said[-3000:]
+        os.close(terminal)
+
+
+def be_a_terminal(terminal):
+    """Reads what is printed, and answers what a program asks of its terminal."""
+    answers = {
+        b"\x1b[6n": b"\x1b[1;1R",
+        b"\x1b[c": b"\x1b[?62;c",
+        b"\x1b]10;?": b"\x1b]10;rgb:ffff/ffff/ffff\x1b\\",
+        b"\x1b]11;?": b"\x1b]11;rgb:0000/0000/0000\x1b\\",
+        b"\x1b[?u": b"\x1b[?0u",
+    }
+    try:
+        while printed := os.read(terminal, 65536):
+            for asked, answer in answers.items():
+                if asked in printed:
+                    os.write(terminal, answer)
+    except OSError:
+        # The program has ended.
+        pass
 
 
 def wait(process, is_so):
@@ -463,6 +535,10 @@ def wait(process, is_so):
         assert process is None or process.poll() is None, process.stdout.read()[-1500:]
         assert time.monotonic() < until, "it takes too long"
         time.sleep(0.02)
+
+
+def pauses(wait):
+    return f'[run]\nmax_turns = 100\nat_cap = "pause"\npause_wait = "{wait}"'
 
 
 def start_with_tool(model, agent):
@@ -512,12 +588,18 @@ OF_CODEX = [
     a_stall_is_cut_and_named,
 ]
 
+OF_ITS_DEFAULT_MODEL = [
+    it_works_without_a_complaint,
+    its_model_gets_the_whole_conversation_by_post,
+    words_that_are_typed_interrupt_an_answer,
+]
+
 ALL = [
     (ClaudeCode, CASES),
     (OpenCode, CASES),
     (Codex, [*CASES, *OF_CODEX]),
     (CodexSocket, [*CASES, *OF_CODEX, its_model_gets_the_whole_conversation_by_post]),
-    (CodexDefault, [its_model_gets_the_whole_conversation_by_post, it_works_without_a_complaint]),
+    (CodexDefault, OF_ITS_DEFAULT_MODEL),
     (CodexByUrl, [it_posts_at_once_where_there_are_no_sockets]),
 ]
 
@@ -578,11 +660,13 @@ class Case:
 
     def __enter__(self):
         options = self.world.options
-        agent = self.world.kind(self.home, self.tap.url, options.modules, options.node)
-        agent.tap = self.tap
-        return self.model, self.gateway, agent
+        self.agent = self.world.kind(self.home, self.tap.url, options.modules, options.node)
+        self.agent.tap = self.tap
+        return self.model, self.gateway, self.agent
 
     def __exit__(self, failure, *_):
+        if self.agent.process and self.agent.process.poll() is None:
+            os.killpg(self.agent.process.pid, signal.SIGKILL)
         self.gateway.__exit__()
         self.tap.close()
         self.model.server.shutdown()
@@ -594,30 +678,35 @@ class Case:
 
 def fixture(path, headers, body):
     """A request by which a replay recognises the agent: no prompt, nothing of this machine."""
-    return {"path": path, "headers": kept_headers(headers), "body": kept_body(body)}
+    kept = r"x-(codex-turn|claude|session|parent-session)|session-id|thread-id|x-app|content-type|anthropic-version"
+    names = ("model", "stream", "prompt_cache_key", "metadata", "messages", "input")
+    return {"path": path, "headers": kept_headers(kept, headers), "body": kept_body(names, body)}
 
 
 def socket_fixture(headers, events):
     """The same of an upgrade, and of the events behind it."""
-    return {"path": "/v1/responses", "headers": kept_headers(headers), "events": [kept_body(event) for event in events]}
+    kept = "x-codex|x-client-request-id|session-id|thread-id|openai-beta|sec-websocket-extensions"
+    names = ("type", "generate", "previous_response_id", "model", "stream", "store")
+    names = (*names, "prompt_cache_key", "client_metadata", "input")
+    events = [kept_body(names, event) for event in events]
+    return {"path": "/v1/responses", "headers": kept_headers(kept, headers), "events": events}
 
 
-def kept_headers(headers):
-    kept = re.compile(
-        r"x-(codex|claude|session|parent-session|client-request)|session-id|thread-id|x-app|content-type"
-        r"|anthropic-version|openai-beta|sec-websocket-extensions",
-        re.I,
-    )
+def kept_headers(kept, headers):
+    kept = re.compile(kept, re.I)
     return {name.lower(): anonymous(value) for name, value in headers.items() if kept.match(name)}
 
 
-def kept_body(body):
-    names = ("type", "generate", "previous_response_id", "model", "stream", "store", "prompt_cache_key", "metadata")
-    names = (*names, "client_metadata", "messages", "input")
+def kept_body(names, body):
     tools = [tool_name(tool) for tool in body.get("tools", [])]
     body = {name: without_words(body[name]) if name in ("messages", "input") else body[name] for name in names if name in body}
     if "user_id" in (body.get("metadata") or {}):
         body["metadata"] = {"user_id": anonymous(body["metadata"]["user_id"])}
+    if "client_metadata" in body:
+        body["client_metadata"] = {
+            name: zeros(value) if name == "x-codex-installation-id" else anonymous(value)
+            for name, value in body["client_metadata"].items()
+        }
     if tools:
         body["tools"] = tools
     return body
@@ -633,7 +722,11 @@ def tool_name(tool):
 def anonymous(text):
     """The same JSON in a text; the ids of an installation are zeros."""
     number = re.compile(r'("(?:device_id|installation_id)":")([^"]*)')
-    return number.sub(lambda found: found[1] + re.sub(r"\w", "0", found[2]), text)
+    return number.sub(lambda found: found[1] + zeros(found[2]), text)
+
+
+def zeros(number):
+    return re.sub(r"\w", "0", number)
 
 
 def without_words(value):
@@ -643,7 +736,11 @@ def without_words(value):
     if isinstance(value, dict):
         short = ("text", "content", "output", "arguments")
         return {
-            name: shortened(item) if name in short and isinstance(item, str) else without_words(item)
+            name: [tool_name(tool) for tool in item]
+            if name == "tools"
+            else shortened(item)
+            if name in short and isinstance(item, str)
+            else without_words(item)
             for name, item in value.items()
         }
     return value

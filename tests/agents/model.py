@@ -5,8 +5,6 @@ request.
 """
 
 import json
-import select
-import socket
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -22,10 +20,9 @@ class Model:
         self.command = None
         # The status of every answer, in place of an answer.
         self.fails = None
-        # The number of the request whose answer stops in the middle, until `go` is set.
-        self.held = None
-        self.go = threading.Event()
-        # How many answers nobody waited for any more.
+        # Whether the answer to a request is a text that stops in the middle.
+        self.holds = lambda number, body: False
+        # How many such answers nobody waits for any more.
         self.dropped = 0
         self.requests = []
         self.lock = threading.Lock()
@@ -45,9 +42,9 @@ class Model:
                 if self.path.split("?")[0].endswith("/count_tokens"):
                     return self.send(200, "application/json", b'{"input_tokens":10}')
                 if self.path.split("?")[0].endswith("/messages"):
-                    return self.stream(number, anthropic(body, model, number))
+                    return self.stream(body, number, anthropic(body, model, number))
                 if self.path.split("?")[0].endswith("/responses"):
-                    return self.stream(number, responses(body, model, number))
+                    return self.stream(body, number, responses(body, model, number))
                 if self.path.split("?")[0].endswith("/chat/completions"):
                     return self.chunks(chat(body, model, number))
                 self.send(404, "application/json", b"{}")
@@ -55,11 +52,11 @@ class Model:
             def do_GET(self):
                 self.send(404, "application/json", b"{}")
 
-            def stream(self, number, events):
+            def stream(self, body, number, events):
                 events = [
                     f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode() for event in events
                 ]
-                if number == model.held:
+                if model.holds(number, body):
                     return self.hold(events)
                 self.send(200, "text/event-stream", b"".join(events))
 
@@ -69,11 +66,12 @@ class Model:
                 self.send_header("connection", "close")
                 self.end_headers()
                 self.wfile.write(b"".join(events[:-2]))
-                while not model.go.wait(0.02):
-                    if is_gone(self.connection):
-                        model.dropped += 1
-                        return
-                self.wfile.write(b"".join(events[-2:]))
+                # Nothing more is sent to a model, so what can be read is the end.
+                try:
+                    self.rfile.read(1)
+                except OSError:
+                    pass
+                model.dropped += 1
 
             def chunks(self, chunks):
                 text = "".join(f"data: {json.dumps(chunk)}\n\n" for chunk in chunks)
@@ -105,14 +103,6 @@ def offered(body):
     items = body.get("input") if isinstance(body.get("input"), list) else []
     added = [item["tools"] for item in items if item.get("type") == "additional_tools"]
     return sum(added, body.get("tools") or [])
-
-
-def is_gone(connection):
-    readable, _, _ = select.select([connection], [], [], 0)
-    try:
-        return bool(readable) and not connection.recv(1, socket.MSG_PEEK)
-    except OSError:
-        return True
 
 
 def anthropic(body, model, number):
@@ -183,6 +173,7 @@ def responses(body, model, number):
     runs_programs = "functions" in tools
     command = model.command or f"echo step {number}"
     shell = next((name for name in ("exec_command", "shell_command", "shell") if name in tools), None)
+    calls_tool = not delegates and done < model.calls and not model.holds(number, body)
     if delegates and done < 2:
         # The agent is started, and then waited for, by the id in the first result.
         name, arguments = ("spawn_agent", {"message": "count to one"})
@@ -197,7 +188,7 @@ def responses(body, model, number):
             "arguments": json.dumps(arguments),
             "status": "completed",
         }
-    elif not delegates and done < model.calls and shell:
+    elif calls_tool and shell:
         arguments = {
             "exec_command": {"cmd": command},
             "shell_command": {"command": command},
@@ -211,7 +202,7 @@ def responses(body, model, number):
             "arguments": json.dumps(arguments),
             "status": "completed",
         }
-    elif not delegates and done < model.calls and runs_programs:
+    elif calls_tool and runs_programs:
         item = {
             "type": "custom_tool_call",
             "id": f"ctc_{number}",

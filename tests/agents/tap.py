@@ -22,7 +22,11 @@ class Tap:
                 agent, _ = self.listener.accept()
             except OSError:
                 return
-            gateway = socket.create_connection(self.gateway)
+            try:
+                gateway = socket.create_connection(self.gateway)
+            except OSError:
+                agent.close()
+                continue
             for end in (agent, gateway):
                 end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             connection = Connection()

@@ -610,6 +610,21 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn an_error_without_a_type_is_named_by_its_status() {
+        for (status, kind) in [
+            (400, "invalid_request_error"),
+            (401, "authentication_error"),
+            (500, "server_error"),
+        ] {
+            let mut answer = Response::new(Body::from(r#"{"error":{"message":"no"}}"#));
+            *answer.status_mut() = StatusCode::from_u16(status).unwrap();
+            let (frames, _) = run(answer, None).await;
+            assert_eq!(frames[0]["error"]["type"], kind);
+            assert_eq!(frames[0]["error"]["code"], kind);
+        }
+    }
+
+    #[tokio::test]
     async fn an_answer_that_does_not_stream_is_told_in_events() {
         let body = r#"{"id":"resp_1","object":"response","status":"completed","output":[{"id":"m","type":"message","content":[]}]}"#;
         let (frames, kept) = run(Response::new(Body::from(body)), None).await;

@@ -252,7 +252,9 @@ fn header_of(key: &str) -> Option<Cow<'_, str>> {
             Some(name) if name.starts_with("x_openai_") => Some(name.replace('_', "-").into()),
             Some(_) => None,
             None => {
-                let is_known = key.starts_with("x-codex-") && !key.starts_with("x-codex-ws-")
+                // Codex' POST has the id of the installation in its body alone, too.
+                let is_of_body = key.starts_with("x-codex-ws-") || key == "x-codex-installation-id";
+                let is_known = key.starts_with("x-codex-") && !is_of_body
                     || key.starts_with("x-openai-")
                     || RUN.contains(&key);
                 is_known.then_some(Cow::Borrowed(key))
@@ -403,7 +405,7 @@ mod tests {
         let create = create(
             r#"{"type":"response.create","client_metadata":{"session_id":"s","x-codex-turn-metadata":
                 "{\"turn_id\":\"t\"}","ws_request_header_traceparent":"00-1","x-api-key":"no",
-                "ws_request_header_authorization":"no","turn_id":"t","x-codex-bad":"a\nb","x-run-id":"r",
+                "x-codex-installation-id":"i","ws_request_header_authorization":"no","turn_id":"t","x-codex-bad":"a\nb","x-run-id":"r",
                 "ws_request_header_x_openai_internal_codex_responses_lite":"true",
                 "x-codex-ws-stream-request-start-ms":"7"}}"#,
         );
@@ -422,6 +424,7 @@ mod tests {
                 "turn_id",
                 "x-api-key",
                 "x-codex-bad",
+                "x-codex-installation-id",
                 "x-codex-turn-metadata",
                 "x-run-id"
             ]

@@ -79,7 +79,7 @@ impl ErrorFrame {
             Value::Number(number) => Some(number.to_string()),
             _ => None,
         };
-        let kind = text("type").unwrap_or_else(|| "server_error".to_owned());
+        let kind = text("type").unwrap_or_else(|| kind_of(status).to_owned());
         let code = text("code").unwrap_or_else(|| kind.clone());
         let message = text("message").or_else(|| error.as_str().map(str::to_owned));
         let message = message.unwrap_or_else(|| format!("The answer was {status}."));
@@ -190,6 +190,18 @@ impl ErrorFrame {
             frame["sequence_number"] = sequence;
         }
         frame.to_string()
+    }
+}
+
+/// The type of an error of which the status alone is known.
+fn kind_of(status: StatusCode) -> &'static str {
+    match status {
+        StatusCode::UNAUTHORIZED => "authentication_error",
+        StatusCode::FORBIDDEN => "permission_error",
+        StatusCode::NOT_FOUND => "not_found_error",
+        StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+        status if status.is_client_error() => "invalid_request_error",
+        _ => "server_error",
     }
 }
 

@@ -10,6 +10,7 @@ mod equal;
 mod lanes;
 mod limits;
 mod refusals;
+mod replayed;
 mod reports;
 mod supervised;
 mod upstream_sockets;

@@ -105,10 +105,14 @@ fn one_turn_of_the_user_is_one_run() {
             let runs = runs["runs"].as_array().unwrap();
             let turns = runs.iter().rev().map(|run| (&run["run"], &run["turns"]));
             let turns: Vec<_> = turns.collect();
-            // The run has the id that Codex gave its turn.
+            // Each run has the id that Codex gave its turn.
+            let three = json!(3);
             let sockets = Socket::all(fixture);
-            let ids = [0, 1].map(|socket| &sockets[socket].events[1]["client_metadata"]["turn_id"]);
-            assert_eq!(turns, ids.map(|id| (id, &json!(3))));
+            let ids = sockets
+                .iter()
+                .map(|socket| &socket.events[1]["client_metadata"]["turn_id"]);
+            let expected: Vec<_> = ids.map(|id| (id, &three)).collect();
+            assert_eq!(turns, expected);
             assert!(runs[0]["session"].is_string());
             assert_eq!(runs[0]["session"], runs[1]["session"]);
         }
