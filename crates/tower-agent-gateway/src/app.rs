@@ -14,7 +14,7 @@ use tower_agent::{BoxError, ReplayBody, Watchdog};
 
 use crate::{
     background::{BackgroundTask, spawn_background},
-    config::{Auth, Config, ServerLimits},
+    config::{Config, ServerLimits},
     http_client::http_client,
     routes::{self, OwnerNames, Watched},
     runs::Runs,
@@ -51,9 +51,8 @@ pub struct App {
     router: Arc<ArcSwap<Router>>,
     /// The first configuration, of which no reload changes the [`fixed`] settings.
     first: Config,
-    /// The keys in force, and how often they have changed.
-    keys: Mutex<Option<Auth>>,
-    key_changes: watch::Sender<u64>,
+    /// How often the configuration was replaced: the sockets of callers then close.
+    reloads: watch::Sender<u64>,
     /// The watchdog, if a configuration had one so far. A reload holds the lock until it returns.
     watchdog: Mutex<Option<RunningWatchdog>>,
 }
@@ -102,8 +101,8 @@ impl App {
                  with [replicas] it does not"
             );
         }
-        let (key_changes, keys) = watch::channel(0);
-        let mut watched = Watched::new(config, runs, keys);
+        let (reloads, reloaded) = watch::channel(0);
+        let mut watched = Watched::new(config, runs, reloaded);
         let answers = routes::answers(&watched);
         watched.answering = answers.map(BackgroundTask::spawn);
         let gateway = Gateway::new(stacks(config, &watched)?, &watched.registry);
@@ -116,8 +115,7 @@ impl App {
             gateway,
             router: Arc::new(ArcSwap::from_pointee(router)),
             first: config.clone(),
-            keys: Mutex::new(config.auth.clone()),
-            key_changes,
+            reloads,
             watchdog: Mutex::new(watchdog),
         })
     }
@@ -150,7 +148,8 @@ impl App {
     /// `[cors]` and `[known_agents]` hold for all requests from now on, and `[[webhooks]]` for all
     /// events. A task keeps the stacks of a replaced configuration until the last of its runs has ended. A
     /// run that opens in the instant of the exchange may begin under the replaced configuration and
-    /// go on under the new one. If `[auth]` comes or goes, the owners of all runs are others: then
+    /// go on under the new one. The sockets of callers close between two responses, so that their next
+    /// upgrade is checked anew. If `[auth]` comes or goes, the owners of all runs are others: then
     /// only the calls that are under way go on as they began.
     ///
     /// `server.head_timeout`, `server.keep_alive`, `server.max_connections`, `control.drain`,
@@ -181,9 +180,10 @@ impl App {
         if let Some(kept) = generations.replace(stacks, has_same_owners) {
             drop(spawn_background(kept));
         }
+        // Before the routes are made: a socket that the old ones let in closes, one of the new stays.
+        self.reloads.send_modify(|reloads| *reloads += 1);
         let router = routes::routes(self.gateway.clone(), self.watched.clone(), config);
         self.router.store(Arc::new(router));
-        self.replace_keys(config.auth.as_ref());
         set_webhooks(&self.watched, config, client.as_ref());
         if fixed(config) != fixed(&self.first) {
             tracing::warn!("connections keep their limits, and the drain its own, until a restart");
@@ -195,21 +195,6 @@ impl App {
             tracing::warn!("[replicas] stays as it was until a restart");
         }
         Ok(())
-    }
-}
-
-impl App {
-    /// Closes the sockets of callers if other keys hold from now on: theirs were checked at the upgrade.
-    fn replace_keys(&self, auth: Option<&Auth>) {
-        let mut keys = self.keys.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_same = match (&*keys, auth) {
-            (Some(before), Some(now)) => before.has_same_keys(now),
-            (before, now) => before.is_none() && now.is_none(),
-        };
-        *keys = auth.cloned();
-        if !is_same {
-            self.key_changes.send_modify(|changes| *changes += 1);
-        }
     }
 }
 

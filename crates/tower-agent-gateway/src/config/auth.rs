@@ -29,15 +29,6 @@ pub(crate) struct Auth {
     pub(crate) time_zone: TimeZone,
 }
 
-impl Auth {
-    /// Whether another configuration admits the same callers.
-    pub(crate) fn has_same_keys(&self, other: &Self) -> bool {
-        let mut pairs = self.keys.iter().zip(&other.keys);
-        self.keys.len() == other.keys.len()
-            && pairs.all(|(one, other)| one.name == other.name && one.secret.is_same(&other.secret))
-    }
-}
-
 /// A caller's key.
 #[derive(Debug, Clone)]
 pub(crate) struct Key {

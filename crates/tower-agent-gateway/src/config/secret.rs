@@ -50,11 +50,6 @@ impl Secret {
         HeaderValue::from_str(&value).is_ok().then_some(Self(value))
     }
 
-    /// Whether another configuration has the same secret.
-    pub(super) fn is_same(&self, other: &Self) -> bool {
-        self.is(&other.0)
-    }
-
     /// Compares in a time that depends on the length of `given` alone.
     ///
     /// The bytes are compared one by one, because the comparison of two slices returns early if

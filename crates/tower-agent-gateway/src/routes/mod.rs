@@ -90,7 +90,7 @@ pub(crate) struct Watched {
 
 impl Watched {
     /// Makes the state, and starts to record metrics.
-    pub(crate) fn new(config: &Config, runs: &Runs, keys: watch::Receiver<u64>) -> Self {
+    pub(crate) fn new(config: &Config, runs: &Runs, reloads: watch::Receiver<u64>) -> Self {
         let registry = runs.registry().clone();
         telemetry::record_metrics();
         let journal = Journal::default();
@@ -111,7 +111,7 @@ impl Watched {
             webhooks,
             leave: LeaveSignals {
                 draining: runs.draining(),
-                keys,
+                reloads,
             },
         }
     }
@@ -210,6 +210,8 @@ fn sockets(
     watched: &Watched,
     config: &Config,
 ) -> Option<Arc<Bridge>> {
+    let mut leave = watched.leave.clone();
+    leave.reloads.mark_unchanged();
     Some(Arc::new(Bridge {
         service: BoxCloneSyncService::new(calls),
         settings: config.server.websocket?,
@@ -218,7 +220,7 @@ fn sockets(
         keep_alive: config.server.keep_alive,
         response_keep_alive: config.agent.keep_alive(),
         upload_idle: config.server.upload_idle,
-        leave: watched.leave.clone(),
+        leave,
     }))
 }
 
@@ -342,8 +344,8 @@ mod tests {
     async fn the_description_has_the_operators_paths_and_no_others() {
         let text = "[[candidates]]\nmodel = \"m\"\nbase_url = \"http://127.0.0.1:9/v1\"";
         let config = Config::parse(text, "test").unwrap();
-        let (_keys, keys) = watch::channel(0);
-        let watched = Watched::new(&config, &Runs::new(), keys);
+        let (_reloads, reloaded) = watch::channel(0);
+        let watched = Watched::new(&config, &Runs::new(), reloaded);
         let routed: BTreeSet<_> = operator_table(watched).iter().map(|it| it.0).collect();
         let described: Value = serde_json::from_str(openapi::OPENAPI).unwrap();
         let paths = described["paths"].as_object().unwrap().iter();

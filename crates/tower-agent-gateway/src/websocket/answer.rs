@@ -23,7 +23,7 @@ use tokio::{sync::oneshot, time::timeout};
 use tower_agent::llm::sse::Splitter;
 
 use super::{
-    client_event::Members,
+    client_event::{Members, push_member},
     frames::{ErrorFrame, KEEP_ALIVE, interrupted},
     kept::Kept,
 };
@@ -377,7 +377,8 @@ impl Answer {
 
     /// Sends an event, with the name of its lane.
     fn push(&mut self, event: &str) {
-        let event = event.trim();
+        let own = without_lane(event);
+        let event = own.as_deref().unwrap_or(event).trim();
         let named = self.lane.as_deref().and_then(|lane| {
             let members = event.strip_prefix('{')?.trim_start();
             let comma = if members.starts_with('}') { "" } else { "," };
@@ -431,6 +432,20 @@ impl Events {
         let mut lines = data.split(|byte| matches!(byte, b'\n' | b'\r'));
         self.splitter.comments() > 0 && lines.any(|line| line.starts_with(b":"))
     }
+}
+
+/// An event without a name of a lane, if its upstream gave it one: the caller has lanes of its own.
+fn without_lane(event: &str) -> Option<String> {
+    let members = event.contains("stream_id").then_some(event)?;
+    let members = serde_json::from_str::<Members<'_>>(members).ok()?;
+    members.get("stream_id")?;
+    let mut rest = String::with_capacity(event.len());
+    for (name, value) in &members.0 {
+        if name != "stream_id" {
+            push_member(&mut rest, name, value.get());
+        }
+    }
+    Some(format!("{{{rest}}}"))
 }
 
 /// The data of an event: its `data` lines, joined by line feeds.
@@ -516,7 +531,7 @@ mod tests {
         let text = "event: response.created\r\ndata: {\"type\":\"response.created\"}\r\n\r\n\
                     : a comment\n\
                     data: {\"type\":\"response.output_item.done\",\ndata: \"item\":{\"id\":\"x\",\"type\":\"message\"}}\n\n\
-                    data: {\"type\":\"response.completed\",\"response\":{\"id\":\"resp_1\"}}\n\ndata: [DONE]\n\n";
+                    data: {\"type\":\"response.completed\",\"response\":{\"id\":\"resp_1\"},\"stream_id\":\"theirs\"}\n\ndata: [DONE]\n\n";
         for size in [1, 2, 3, 7, 64, text.len()] {
             let parts: Vec<_> = text
                 .as_bytes()

@@ -1,6 +1,6 @@
 //! What a caller sends: one JSON object in each text frame.
 
-use std::{borrow::Cow, fmt};
+use std::{borrow::Cow, collections::HashMap, fmt};
 
 use http::{HeaderMap, HeaderName, HeaderValue};
 use serde::{
@@ -13,6 +13,12 @@ use super::frames::ErrorFrame;
 
 /// The most characters of a lane's name.
 const LONGEST_NAME: usize = 256;
+
+/// The members of an object that are looked through one by one.
+const FEW: usize = 32;
+
+/// The most bytes of the id of a response.
+const LONGEST_ID: usize = 256;
 
 const METADATA: &str = "client_metadata";
 
@@ -139,8 +145,9 @@ impl Create {
                     if raw == "null" {
                         continue;
                     }
-                    let Some(id) = text_of(value) else {
-                        let message = "`previous_response_id` is neither a string nor null.";
+                    let id = text_of(value).filter(|id| id.len() <= LONGEST_ID);
+                    let Some(id) = id else {
+                        let message = "`previous_response_id` is neither null nor a string of up to 256 bytes.";
                         return Err(wrong("previous_response_id", message));
                     };
                     create.previous = Some(id.into_owned());
@@ -185,7 +192,11 @@ impl Create {
 
     /// The bytes that the event takes while it waits.
     pub(super) fn len(&self) -> usize {
-        self.fields.len() + self.input.as_ref().map_or(0, String::len)
+        let texts = [&self.input, &self.previous, &self.model, &self.lane];
+        let texts = texts.into_iter().flatten().map(String::len).sum::<usize>();
+        let headers = self.headers.iter();
+        let headers = headers.map(|(name, value)| name.as_str().len() + value.len());
+        self.fields.len() + texts + headers.sum::<usize>()
     }
 
     /// The items of the input, without brackets: `{..},{..}`.
@@ -297,11 +308,26 @@ impl<'de> Visitor<'de> for MembersVisitor {
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Members<'de>, A::Error> {
         let mut members: Vec<(Cow<'de, str>, &'de RawValue)> = Vec::new();
+        // Made for an object with many members: to look through them for each would take for ever.
+        let mut places: HashMap<Cow<'de, str>, usize> = HashMap::new();
         while let Some(JsonText(name)) = map.next_key()? {
             let value = map.next_value()?;
-            match members.iter_mut().find(|(known, _)| *known == name) {
-                Some(known) => known.1 = value,
-                None => members.push((name, value)),
+            let known = match members.len() {
+                FEW.. => places.get(&name).copied(),
+                _ => members.iter().position(|(known, _)| *known == name),
+            };
+            match known {
+                Some(known) => members[known].1 = value,
+                None => {
+                    if members.len() == FEW - 1 {
+                        let named = members.iter().enumerate();
+                        places.extend(named.map(|(at, (name, _))| (name.clone(), at)));
+                    }
+                    if members.len() >= FEW - 1 {
+                        places.insert(name.clone(), members.len());
+                    }
+                    members.push((name, value));
+                }
             }
         }
         Ok(Members(members))
@@ -353,6 +379,26 @@ mod tests {
         assert_eq!(items(r#","input":null"#).as_deref(), Some(""));
         assert_eq!(items("").as_deref(), Some(""));
         assert_eq!(items(r#","input":7"#), None);
+    }
+
+    /// A search through all members for each of them takes minutes.
+    #[test]
+    fn an_object_with_many_members_is_read_in_no_time() {
+        let many = |count: usize| {
+            (0..count)
+                .map(|number| format!(r#","k{number}":{number}"#))
+                .collect::<String>()
+        };
+        let (some, more) = (many(200_000), many(40));
+        let event = create(&format!(
+            r#"{{"type":"response.create","model":"m"{some}{more},"client_metadata":{{"a":1{some}}}}}"#
+        ));
+        assert_eq!(
+            event.fields.matches("\"k39\":").count(),
+            2,
+            "once here, and once in the metadata"
+        );
+        assert!(event.fields.contains("\"k199999\":199999"));
     }
 
     #[test]

@@ -91,7 +91,11 @@ impl ErrorFrame {
                 frame.headers.insert(name.to_string(), value.into());
             }
         }
-        frame
+        // The same would be too large again, and Codex repeats a 413.
+        match status {
+            StatusCode::PAYLOAD_TOO_LARGE => frame.retry(false),
+            _ => frame,
+        }
     }
 
     /// The error of an `error` event in a stream that had begun.
@@ -254,7 +258,7 @@ pub(super) fn interrupted(id: &str, sequence: u64) -> [Value; 2] {
         }),
         json!({
             "type": "response.incomplete",
-            "sequence_number": sequence + 1,
+            "sequence_number": sequence.saturating_add(1),
             "response": response,
         }),
     ]
@@ -285,21 +289,14 @@ fn response(id: &str, model: Option<Value>) -> Value {
 
 /// The answer to input for a running response: it was not taken.
 pub(super) fn steer_failed(steer: &Steer) -> String {
-    let input = serde_json::from_str::<Value>(&steer.input).unwrap_or_default();
-    let mut event = json!({
-        "type": "response.steer.failed",
-        "sequence_number": 0,
-        "steer": { "input": input, "previous_response_id": steer.previous },
-        "error": {
-            "type": "invalid_request_error",
-            "code": "steering_not_supported",
-            "message": "The gateway takes no input for a response that runs.",
-        },
-    });
-    if let Some(lane) = &steer.lane {
-        event["stream_id"] = lane.as_str().into();
-    }
-    event.to_string()
+    let previous = Value::from(steer.previous.as_deref());
+    let input = &steer.input;
+    // A name of a lane has no character that JSON escapes.
+    let lane = steer.lane.as_ref();
+    let lane = lane.map_or_else(String::new, |lane| format!(r#""stream_id":"{lane}","#));
+    format!(
+        r#"{{{lane}"type":"response.steer.failed","sequence_number":0,"steer":{{"input":{input},"previous_response_id":{previous}}},"error":{{"type":"invalid_request_error","code":"steering_not_supported","message":"The gateway takes no input for a response that runs."}}}}"#
+    )
 }
 
 /// Whether a response without a model was given this id, here or by another socket.

@@ -20,7 +20,7 @@ pub(super) struct Kept {
 impl Kept {
     /// The bytes that this takes.
     pub(super) fn len(&self) -> usize {
-        self.id.len() + self.items.len()
+        self.id.len() + self.base.as_ref().map_or(0, String::len) + self.items.len()
     }
 
     /// Adds an item of the output.

@@ -27,7 +27,7 @@ pub(super) struct Lanes {
     ready: VecDeque<LaneName>,
     running: usize,
     waiting: usize,
-    /// The bytes of what waits, of the inputs of what runs, and of what is kept.
+    /// The bytes of what waits, and of what is kept.
     bytes: usize,
     kept_bytes: usize,
 }
@@ -49,7 +49,6 @@ struct Lane {
 struct RunningResponse {
     /// The response that this one continues.
     continues: Option<String>,
-    bytes: usize,
     /// Its own id, once the upstream has told it.
     id: Option<String>,
     interrupt: Option<oneshot::Sender<()>>,
@@ -115,31 +114,50 @@ impl Lanes {
         lane.map(|lane| lane.upstream.clone()).unwrap_or_default()
     }
 
-    /// The conversation of a response, in whichever lane it was.
-    pub(super) fn kept(&self, id: &str) -> Option<&Kept> {
-        let mut kept = self.lanes.values().filter_map(|lane| lane.kept.as_ref());
+    /// The conversation of a response: that of this lane, or else of whichever lane it was.
+    pub(super) fn kept(&self, name: &LaneName, id: &str) -> Option<&Kept> {
+        let own = self.lanes.get(name).into_iter();
+        let mut kept = own
+            .chain(self.lanes.values())
+            .filter_map(|lane| lane.kept.as_ref());
         kept.find(|kept| kept.id == id)
     }
 
-    /// Notes that a response of [`next`](Self::next) runs, with an input of so many bytes.
+    /// Takes all that waits.
+    pub(super) fn take_waiting(&mut self) -> Vec<Create> {
+        let lanes = self.lanes.values_mut();
+        let waiting: Vec<_> = lanes.flat_map(|lane| lane.waiting.drain(..)).collect();
+        self.ready.clear();
+        self.waiting = 0;
+        self.bytes -= waiting.iter().map(Create::len).sum::<usize>();
+        waiting
+    }
+
+    /// Closes the sockets to upstreams of the lanes in which nothing runs.
+    pub(super) fn drop_upstreams(&mut self) {
+        let idle = self
+            .lanes
+            .values_mut()
+            .filter(|lane| lane.running.is_none());
+        idle.for_each(|lane| lane.upstream = UpstreamLane::default());
+    }
+
+    /// Notes that a response of [`next`](Self::next) runs. The body of its call counts by itself.
     ///
     /// The result resolves if the response is [interrupted](Self::interrupt).
     pub(super) fn started(
         &mut self,
         name: &LaneName,
         continues: Option<String>,
-        bytes: usize,
     ) -> oneshot::Receiver<()> {
         let (interrupt, receiver) = oneshot::channel();
         if let Some(lane) = self.lanes.get_mut(name) {
             lane.running = Some(RunningResponse {
                 continues,
-                bytes,
                 id: None,
                 interrupt: Some(interrupt),
             });
             self.running += 1;
-            self.bytes += bytes;
         }
         receiver
     }
@@ -166,39 +184,39 @@ impl Lanes {
         }
     }
 
-    /// Notes that a response of [`next`](Self::next) has ended; `kept` is what the next one of its lane
-    /// may continue, `None` if it failed. A conversation for which there is no room is forgotten.
-    pub(super) fn ended(&mut self, name: &LaneName, continued: Option<String>, kept: Option<Kept>) {
+    /// Notes what a response of [`next`](Self::next) leaves behind: `kept` is what others may continue, `None`
+    /// if it failed; `continued` is what it continued itself, unless it [started](Self::started). A
+    /// conversation for which there is no room is forgotten.
+    pub(super) fn told(&mut self, name: &LaneName, continued: Option<String>, kept: Option<Kept>) {
         let Some(lane) = self.lanes.get_mut(name) else {
             return;
         };
-        let mut continued = continued;
-        if let Some(running) = lane.running.take() {
+        let running = lane.running.as_mut();
+        let continued = running.map_or(continued, |running| running.continues.take());
+        let lasts = lane.kept.as_ref().map(|kept| &kept.id);
+        // A continuation that fails takes the id of its own lane along.
+        let takes_along = lasts.is_some() && lasts == continued.as_ref();
+        if kept.is_some() || takes_along {
+            self.forget(name);
+        }
+        let kept = kept.filter(|kept| self.kept_bytes + kept.len() <= MOST_KEPT);
+        if let (Some(kept), Some(lane)) = (kept, self.lanes.get_mut(name)) {
+            self.kept_bytes += kept.len();
+            self.bytes += kept.len();
+            lane.kept = Some(kept);
+        }
+    }
+
+    /// Notes that the next response of a lane may start.
+    pub(super) fn ended(&mut self, name: &LaneName) {
+        let Some(lane) = self.lanes.get_mut(name) else {
+            return;
+        };
+        if lane.running.take().is_some() {
             self.running -= 1;
-            self.bytes -= running.bytes;
-            continued = running.continues;
         }
         if !lane.waiting.is_empty() {
             self.ready.push_back(name.clone());
-        }
-        match kept {
-            Some(kept) => {
-                self.forget(name);
-                if self.kept_bytes + kept.len() <= MOST_KEPT {
-                    self.kept_bytes += kept.len();
-                    self.bytes += kept.len();
-                    if let Some(lane) = self.lanes.get_mut(name) {
-                        lane.kept = Some(kept);
-                    }
-                }
-            }
-            // A continuation that fails takes the id of its own lane along.
-            None => {
-                let lasts = lane.kept.as_ref().map(|kept| &kept.id);
-                if lasts.is_some() && lasts == continued.as_ref() {
-                    self.forget(name);
-                }
-            }
         }
     }
 
@@ -241,19 +259,23 @@ mod tests {
         }
         let start = |lanes: &mut Lanes| {
             let next = lanes.next()?;
-            drop(lanes.started(&next.lane, None, 0));
+            drop(lanes.started(&next.lane, None));
             Some(next.fields)
         };
         assert_eq!(start(&mut lanes).as_deref(), Some("1"));
         assert_eq!(start(&mut lanes).as_deref(), Some("3"));
         assert_eq!(start(&mut lanes), None);
-        lanes.ended(&None, None, None);
+        lanes.told(&None, None, None);
+        lanes.ended(&None);
         assert_eq!(start(&mut lanes).as_deref(), Some("2"));
-        lanes.ended(&Some("a".to_owned()), None, None);
+        lanes.told(&Some("a".to_owned()), None, None);
+        lanes.ended(&Some("a".to_owned()));
         assert_eq!(start(&mut lanes), None);
-        lanes.ended(&None, None, None);
+        lanes.told(&None, None, None);
+        lanes.ended(&None);
         assert_eq!(start(&mut lanes).as_deref(), Some("4"));
-        lanes.ended(&None, None, None);
+        lanes.told(&None, None, None);
+        lanes.ended(&None);
         assert!(lanes.is_idle());
         assert_eq!(lanes.bytes(), 0);
     }
@@ -269,11 +291,12 @@ mod tests {
         assert_eq!(refused.code(), "websocket_stream_limit_reached");
         let mut started = Vec::new();
         while let Some(next) = lanes.next() {
-            drop(lanes.started(&next.lane, None, 0));
+            drop(lanes.started(&next.lane, None));
             started.push(next.lane);
         }
         assert_eq!(started.len(), 16);
-        lanes.ended(&started[0], None, None);
+        lanes.told(&started[0], None, None);
+        lanes.ended(&started[0]);
         assert!(lanes.next().is_some());
     }
 
@@ -295,21 +318,25 @@ mod tests {
             lanes.push(create(lane, "")).unwrap();
             lanes.next().unwrap();
         }
-        drop(lanes.started(&None, None, 0));
-        lanes.ended(&None, None, kept("resp_1", 10));
+        drop(lanes.started(&None, None));
+        lanes.told(&None, None, kept("resp_1", 10));
+        lanes.ended(&None);
         assert_eq!(lanes.bytes(), 16);
 
         // In another lane it fails without harm.
-        drop(lanes.started(&a(), Some("resp_1".to_owned()), 0));
-        lanes.ended(&a(), None, None);
-        assert!(lanes.kept("resp_1").is_some());
+        drop(lanes.started(&a(), Some("resp_1".to_owned())));
+        lanes.told(&a(), None, None);
+        lanes.ended(&a());
+        assert!(lanes.kept(&None, "resp_1").is_some());
         // So does a response of its own lane that does not continue it.
-        drop(lanes.started(&None, None, 0));
-        lanes.ended(&None, None, None);
-        assert!(lanes.kept("resp_1").is_some());
-        drop(lanes.started(&None, Some("resp_1".to_owned()), 0));
-        lanes.ended(&None, None, None);
-        assert_eq!(lanes.kept("resp_1"), None);
+        drop(lanes.started(&None, None));
+        lanes.told(&None, None, None);
+        lanes.ended(&None);
+        assert!(lanes.kept(&None, "resp_1").is_some());
+        drop(lanes.started(&None, Some("resp_1".to_owned())));
+        lanes.told(&None, None, None);
+        lanes.ended(&None);
+        assert_eq!(lanes.kept(&None, "resp_1"), None);
         assert_eq!(lanes.bytes(), 0);
     }
 
@@ -318,13 +345,17 @@ mod tests {
         let mut lanes = Lanes::default();
         lanes.push(create(None, "")).unwrap();
         lanes.next().unwrap();
-        drop(lanes.started(&None, None, 5));
-        assert_eq!(lanes.bytes(), 5);
-        lanes.ended(&None, None, kept("small", MOST_KEPT - 5));
-        assert!(lanes.kept("small").is_some());
-        drop(lanes.started(&None, None, 0));
-        lanes.ended(&None, None, kept("large", MOST_KEPT - 4));
-        assert_eq!((lanes.kept("small"), lanes.kept("large")), (None, None));
+        drop(lanes.started(&None, None));
+        lanes.told(&None, None, kept("small", MOST_KEPT - 5));
+        lanes.ended(&None);
+        assert!(lanes.kept(&None, "small").is_some());
+        drop(lanes.started(&None, None));
+        lanes.told(&None, None, kept("large", MOST_KEPT - 4));
+        lanes.ended(&None);
+        assert_eq!(
+            (lanes.kept(&None, "small"), lanes.kept(&None, "large")),
+            (None, None)
+        );
         assert_eq!(lanes.bytes(), 0);
     }
 }

@@ -63,8 +63,8 @@ pub(crate) struct Bridge {
 pub(crate) struct LeaveSignals {
     /// True from the first signal to stop on.
     pub(crate) draining: watch::Receiver<bool>,
-    /// Changes when a reload changes the keys, which are checked at the upgrade.
-    pub(crate) keys: watch::Receiver<u64>,
+    /// Changes at a reload: what was checked at the upgrade may be another then.
+    pub(crate) reloads: watch::Receiver<u64>,
 }
 
 /// Whether a client asks for a WebSocket: over HTTP/1.1, as HTTP/2 has no such request here.

@@ -6,6 +6,7 @@
 use std::{
     collections::VecDeque,
     error::Error,
+    fmt::Display,
     future::{Future, pending},
     mem,
     pin::{Pin, pin},
@@ -42,8 +43,12 @@ use crate::{
     telemetry::OpenSocket,
 };
 
-/// The longest time that a caller has to answer a ping; a shorter `keep_alive` shortens it.
-const PONG: Duration = Duration::from_secs(20);
+/// The silences of `keep_alive` after which a caller is gone: one that is busy with what it has read may
+/// answer no ping for a while, and the system finds out by itself whether the peer is there.
+const SILENCES: u32 = 5;
+
+/// The time after which the sockets to upstreams are closed, if nothing runs.
+const UPSTREAM_IDLE: Duration = Duration::from_secs(4 * 60);
 
 /// The time that the caller has to take the last frames and to close.
 const CLOSING: Duration = Duration::from_secs(5);
@@ -51,11 +56,12 @@ const CLOSING: Duration = Duration::from_secs(5);
 /// The time that the caller has to take the last frames, if nothing can be read from it any more.
 const UNREAD: Duration = Duration::from_secs(1);
 
-/// The time that the rest of an answer has, behind its last event.
-const REST: Duration = Duration::from_secs(5);
+/// The time that the rest of an answer has, behind its last event. Then it is dropped, which ends its call.
+const REST: Duration = Duration::from_millis(250);
 
-/// The frames of its own that a socket holds; with more, it reads no further.
+/// The frames of its own that a socket holds, and their bytes; with more, it reads no further.
 const MOST_FRAMES: usize = 64;
+const MOST_IN_FRAMES: usize = 256 * 1024;
 
 /// The bytes of an unfinished message that are not worth counting.
 const UNCOUNTED: u64 = 16 * 1024;
@@ -73,17 +79,22 @@ pub(super) struct Socket {
     lanes: Lanes,
     running: SelectAll<BoxStream<'static, (LaneName, Step)>>,
     /// Answers whose last event the caller has.
-    rests: FuturesUnordered<BoxFuture<'static, ()>>,
+    rests: FuturesUnordered<BoxFuture<'static, LaneName>>,
     /// What the socket itself has to say.
     frames: VecDeque<Message>,
+    in_frames: usize,
     needs_flush: bool,
     /// The last message. Its bytes share their memory with the buffer that the next is read into, until
     /// that is asked for: then the buffer is made anew, and the memory is freed with the message.
     last_message: Option<Bytes>,
     /// How many bytes came before the message that is being read.
     message_at: u64,
+    /// How many bytes of it came, and when there were more at last.
+    message: (u64, Instant),
     last_read: Instant,
     pinged: Option<Instant>,
+    /// When the last response ended, unless the sockets to upstreams are closed since.
+    last_end: Option<Instant>,
     /// When the socket takes no further response.
     until: Option<Instant>,
     leave: Option<BoxFuture<'static, Leave>>,
@@ -100,7 +111,7 @@ pub(super) struct Socket {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Leave {
     Drain,
-    KeysChanged,
+    Reload,
     Age,
 }
 
@@ -132,11 +143,14 @@ impl Socket {
             running: SelectAll::new(),
             rests: FuturesUnordered::new(),
             frames: VecDeque::new(),
+            in_frames: 0,
             needs_flush: false,
             last_message: None,
             message_at,
+            message: (0, now),
             last_read: now,
             pinged: None,
+            last_end: None,
             leave: Some(Box::pin(leave)),
             leaving: None,
             closing: None,
@@ -170,7 +184,10 @@ impl Socket {
                 Ok(step) => is_busy |= step,
                 Err(Gone) => return Poll::Ready(Gone),
             }
-            while let Poll::Ready(Some(())) = self.rests.poll_next_unpin(cx) {}
+            while let Poll::Ready(Some(lane)) = self.rests.poll_next_unpin(cx) {
+                self.ended(&lane);
+                is_busy = true;
+            }
             if is_busy {
                 continue;
             }
@@ -188,8 +205,7 @@ impl Socket {
     fn poll_leave(&mut self, cx: &mut Context<'_>) -> bool {
         let leave = self.leave.as_mut();
         if let Some(Poll::Ready(why)) = leave.map(|leave| leave.as_mut().poll(cx)) {
-            self.leave = None;
-            self.leaving = Some(why);
+            self.leave_for(why);
         }
         let Some(why) = self
             .leaving
@@ -199,7 +215,7 @@ impl Socket {
         };
         let why = match why {
             Leave::Drain => "the gateway shuts down: connect to another",
-            Leave::KeysChanged => "the keys have changed: connect again",
+            Leave::Reload => "the configuration was replaced: connect again",
             Leave::Age => {
                 self.tell(limit_reached());
                 "the connection is too old: connect again"
@@ -209,10 +225,21 @@ impl Socket {
         true
     }
 
+    /// Closes the socket once nothing runs. What waits begins only in a drain, where the stack refuses it.
+    fn leave_for(&mut self, why: Leave) {
+        self.leave = None;
+        self.leaving = Some(why);
+        if why != Leave::Drain {
+            for create in self.lanes.take_waiting() {
+                self.tell(limit_reached().lane(create.lane));
+            }
+        }
+    }
+
     fn poll_read(&mut self, cx: &mut Context<'_>) -> Result<bool, Gone> {
         // Behind the close frame the caller's own is awaited, whatever it still sends.
-        let is_full = self.frames.len() >= MOST_FRAMES && self.closing.is_none();
-        if is_full || self.is_unreadable {
+        let is_full = self.frames.len() >= MOST_FRAMES || self.in_frames >= MOST_IN_FRAMES;
+        if is_full && self.closing.is_none() || self.is_unreadable {
             return Ok(false);
         }
         let read = match self.socket.poll_next_unpin(cx) {
@@ -253,6 +280,9 @@ impl Socket {
             Message::Binary(bytes) => {
                 self.message_at = arrived;
                 self.last_message = Some(bytes);
+                if self.closing.is_some() {
+                    return;
+                }
                 let message = "A binary message is no event: send text.";
                 self.tell(ErrorFrame::refusal("invalid_message", message));
             }
@@ -280,11 +310,17 @@ impl Socket {
 
     fn queue(&mut self, create: Create) {
         let lane = create.lane.clone();
-        if matches!(self.leaving, Some(Leave::Age | Leave::KeysChanged)) {
+        if matches!(self.leaving, Some(Leave::Age | Leave::Reload)) {
             return self.tell(limit_reached().lane(lane));
         }
+        if let Err(full) = self
+            .charge
+            .resize(self.lanes.bytes() + self.in_frames + create.len())
+        {
+            return self.tell(no_room(&full).lane(lane));
+        }
         if let Err(error) = self.lanes.push(create) {
-            return self.tell(*error);
+            self.tell(*error);
         }
         self.start();
     }
@@ -296,17 +332,18 @@ impl Socket {
             let previous = create.previous.clone();
             if let Err(error) = self.start_one(create) {
                 self.tell(*error);
-                self.lanes.ended(&lane, previous, None);
+                self.lanes.told(&lane, previous, None);
+                self.lanes.ended(&lane);
             }
         }
-        self.count();
+        let _ = self.charge.resize(self.counted());
     }
 
     fn start_one(&mut self, create: Create) -> Result<(), Box<ErrorFrame>> {
         let items = create.items()?;
         let (base, resolved) = match &create.previous {
             None => (None, None),
-            Some(id) => match self.lanes.kept(id) {
+            Some(id) => match self.lanes.kept(&create.lane, id) {
                 Some(kept) => {
                     let mut all = kept.items.clone();
                     push_items(&mut all, &items);
@@ -330,17 +367,11 @@ impl Socket {
             for frame in frames {
                 self.send(frame);
             }
-            self.lanes
-                .ended(&create.lane, None, Some(Kept { id, ..input }));
+            let kept = Some(Kept { id, ..input });
+            self.lanes.told(&create.lane, None, kept);
+            self.lanes.ended(&create.lane);
             return Ok(());
         }
-        let bytes = input.len();
-        self.charge.resize(self.counted() + bytes).map_err(|full| {
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            let code = "upload_buffer_full";
-            let error = ErrorFrame::new(status, code, code, &full.to_string());
-            Box::new(error.retry(true).lane(create.lane.clone()))
-        })?;
         let mut request = self.template.request(&create.headers, body);
         let upstream = self.lanes.upstream(&create.lane);
         request.extensions_mut().insert(upstream);
@@ -350,7 +381,7 @@ impl Socket {
             answer
         };
         let name = create.lane;
-        let interrupt = self.lanes.started(&name, create.previous, bytes);
+        let interrupt = self.lanes.started(&name, create.previous);
         let keep_alive = self.bridge.response_keep_alive;
         let steps = steps(call, name.clone(), input, interrupt, keep_alive);
         let steps = steps.map(move |step| (name.clone(), step));
@@ -366,6 +397,9 @@ impl Socket {
             Poll::Pending => return Ok(false),
         }
         if let Some(frame) = self.frames.pop_front() {
+            if let Message::Text(text) = &frame {
+                self.in_frames -= text.len();
+            }
             self.write(frame)?;
             return Ok(true);
         }
@@ -374,7 +408,7 @@ impl Socket {
             match step {
                 Step::Begun(id) => self.lanes.begun(&lane, id),
                 Step::Frame(text) => self.write(Message::Text(text.into()))?,
-                Step::End(outcome) => self.end(&lane, outcome),
+                Step::End(outcome) => self.end(lane, outcome),
             }
             return Ok(true);
         }
@@ -395,14 +429,25 @@ impl Socket {
             .map_err(|_| Gone)
     }
 
-    fn end(&mut self, lane: &LaneName, outcome: Outcome) {
-        if let Some(rest) = outcome.rest {
-            self.rests.push(Box::pin(read_out(rest)));
-        }
-        self.lanes.ended(lane, None, outcome.kept);
+    fn end(&mut self, lane: LaneName, Outcome { kept, rest }: Outcome) {
+        self.lanes.told(&lane, None, kept);
         if self.charge.resize(self.counted()).is_err() {
-            self.lanes.forget(lane);
+            self.lanes.forget(&lane);
         }
+        let Some(rest) = rest else {
+            return self.ended(&lane);
+        };
+        // The next response of the lane begins once the call of this one is over, as one over HTTP would.
+        let over = async move {
+            read_out(rest).await;
+            lane
+        };
+        self.rests.push(Box::pin(over));
+    }
+
+    fn ended(&mut self, lane: &LaneName) {
+        self.lanes.ended(lane);
+        self.last_end = Some(Instant::now());
         self.start();
     }
 
@@ -439,15 +484,18 @@ impl Socket {
                     self.pinged = Some(Instant::now());
                     self.frames.push_back(Message::Ping(Bytes::new()));
                 }
-                // A ping that the caller has not taken says nothing about it.
-                Due::Pong if self.needs_flush || !self.frames.is_empty() => {
+                // A caller that reads slowly has not got the ping yet. One that waits for nothing reads.
+                Due::Pong if self.needs_flush && !self.lanes.is_idle() => {
                     self.pinged = Some(Instant::now());
                     continue;
                 }
                 Due::Pong => return Err(Gone),
+                Due::Upstreams => {
+                    self.last_end = None;
+                    self.lanes.drop_upstreams();
+                }
                 Due::Age => {
-                    self.leave = None;
-                    self.leaving = Some(Leave::Age);
+                    self.leave_for(Leave::Age);
                 }
             }
             return Ok(true);
@@ -470,14 +518,17 @@ impl Socket {
         };
         if let Some(every) = self.bridge.keep_alive {
             match self.pinged.filter(|pinged| *pinged >= read) {
-                Some(pinged) => or(pinged + every.min(PONG), Due::Pong),
+                Some(pinged) => or(pinged + every * SILENCES, Due::Pong),
                 // Early enough for proxies that wait as long as `keep_alive` for anything.
                 None => or(read + every / 2, Due::Ping),
             }
         }
+        if let Some(ended) = self.last_end {
+            or(ended + UPSTREAM_IDLE, Due::Upstreams);
+        }
         let idle = self.bridge.upload_idle.filter(|_| self.partial() > 0);
         if let Some(idle) = idle {
-            or(read + idle, Due::Stalled);
+            or(self.message.1 + idle, Due::Stalled);
         }
         next
     }
@@ -497,23 +548,25 @@ impl Socket {
     fn counted(&self) -> usize {
         let partial = Some(self.partial()).filter(|bytes| *bytes > UNCOUNTED);
         let partial = partial.and_then(|bytes| usize::try_from(bytes).ok());
-        self.lanes.bytes() + partial.unwrap_or(0)
-    }
-
-    fn count(&mut self) {
-        // What is held already is held: a message that does not fit is refused while it arrives.
-        let _ = self.charge.resize(self.counted());
+        self.lanes.bytes() + self.in_frames + partial.unwrap_or(0)
     }
 
     /// Counts the message that is being read, and refuses it if there is no room for it.
     fn count_message(&mut self) {
+        let partial = self.partial();
+        if partial > self.message.0 {
+            self.message.1 = Instant::now();
+        }
+        self.message.0 = partial;
         if self.closing.is_some() {
             return;
         }
         if let Err(full) = self.charge.resize(self.counted()) {
-            let status = StatusCode::SERVICE_UNAVAILABLE;
-            let code = "upload_buffer_full";
-            self.tell(ErrorFrame::new(status, code, code, &full.to_string()).retry(true));
+            // What waits and what is kept has its room already.
+            if partial <= UNCOUNTED {
+                return;
+            }
+            self.tell(no_room(&full));
             self.drop_calls();
             self.close(close_code::AGAIN, "no room for the message");
         }
@@ -524,6 +577,7 @@ impl Socket {
     }
 
     fn send(&mut self, text: String) {
+        self.in_frames += text.len();
         self.frames.push_back(Message::Text(text.into()));
     }
 
@@ -539,7 +593,7 @@ impl Socket {
         drop(mem::take(&mut self.running));
         self.rests.clear();
         self.lanes = Lanes::default();
-        self.count();
+        let _ = self.charge.resize(self.counted());
     }
 }
 
@@ -549,6 +603,7 @@ enum Due {
     Ping,
     Pong,
     Stalled,
+    Upstreams,
     Age,
     Drop,
 }
@@ -557,7 +612,7 @@ enum Due {
 async fn leave(signals: LeaveSignals) -> Leave {
     let LeaveSignals {
         mut draining,
-        mut keys,
+        mut reloads,
     } = signals;
     let drain = async {
         let drains = draining.wait_for(|draining| *draining).await.is_ok();
@@ -567,8 +622,8 @@ async fn leave(signals: LeaveSignals) -> Leave {
         }
     };
     let change = async {
-        match keys.changed().await {
-            Ok(()) => Leave::KeysChanged,
+        match reloads.changed().await {
+            Ok(()) => Leave::Reload,
             Err(_) => pending().await,
         }
     };
@@ -585,6 +640,12 @@ fn may_know(create: &Create, id: &str) -> bool {
 async fn read_out(mut rest: Body) {
     let read = async { while let Some(Ok(_)) = rest.frame().await {} };
     let _ = timeout(REST, read).await;
+}
+
+fn no_room(full: &impl Display) -> ErrorFrame {
+    let status = StatusCode::SERVICE_UNAVAILABLE;
+    let code = "upload_buffer_full";
+    ErrorFrame::new(status, code, code, &full.to_string()).retry(true)
 }
 
 fn limit_reached() -> ErrorFrame {

@@ -215,15 +215,33 @@ fn play(word: &str, connection: usize) -> Play {
         }
         // Many small events.
         "deltas" => {
-            let deltas = delta().repeat(size(&mut words).unwrap_or(1));
-            let all = [created(&id), deltas, rest(&id, "ok")].map(|part| chunk(&part));
-            Play::keep(format!("{SSE_HEAD}{}0\r\n\r\n", all.concat()))
+            let count: usize = size(&mut words).unwrap_or(1);
+            let mut steps = vec![Step::write(format!("{SSE_HEAD}{}", chunk(&created(&id))))];
+            let pieces = (0..count).step_by(1000).map(|from| 1000.min(count - from));
+            steps.extend(pieces.map(|piece| Step::write(chunk(&delta().repeat(piece)))));
+            steps.push(end(&rest(&id, "ok")));
+            Play::Script(steps)
         }
         "slow" => Play::Script(vec![
             begin(&begun(&id)),
             Step::Pause(Duration::from_millis(700)),
             end(&rest(&id, "ok")),
         ]),
+        // The transport ends some time after the last event.
+        "late-end" => Play::Script(vec![
+            Step::write(format!(
+                "{SSE_HEAD}{}{}",
+                chunk(&created(&id)),
+                chunk(&rest(&id, "ok"))
+            )),
+            Step::Pause(Duration::from_millis(20)),
+            Step::write(format!("{}0\r\n\r\n", chunk("data: [DONE]\n\n"))),
+        ]),
+        "laned" => {
+            let events = created(&id) + &rest(&id, "ok");
+            let events = events.replace("{\"", "{\"stream_id\":\"b\",\"");
+            Play::keep(format!("{SSE_HEAD}{}0\r\n\r\n", chunk(&events)))
+        }
         "late" => Play::Script(vec![
             Step::Pause(Duration::from_millis(700)),
             Step::write(refusal(429)),

@@ -245,17 +245,17 @@ fn each_response_is_admitted_anew() {
 fn a_silent_response_sends_something_within_each_keep_alive() {
     run(async {
         let upstream = upstream().await;
-        let config = Config::new("[server]\nkeep_alive = \"600ms\"");
+        let config = Config::new("[server]\nkeep_alive = \"2s\"");
         let gateway = config.candidate("m", upstream.addr).start().await;
         let mut caller = Caller::connect(&gateway).await;
         caller.create("stall").await;
         caller.begun().await;
-        for _ in 0..4 {
+        for _ in 0..2 {
             let since = Instant::now();
             let next = within(caller.socket.next()).await.unwrap().unwrap();
             assert!(matches!(next, Message::Ping(_)), "{next:?}");
             let took = since.elapsed();
-            assert!(took < Duration::from_millis(500), "{took:?}");
+            assert!(took < Duration::from_secs(2), "{took:?}");
         }
     });
 }

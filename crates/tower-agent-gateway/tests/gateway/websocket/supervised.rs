@@ -283,3 +283,43 @@ fn an_interrupt_releases_the_upstream_and_the_conversation_goes_on() {
         caller.completed().await;
     });
 }
+
+/// A run of one call is over when its response is: what comes next is not one run too many.
+#[test]
+fn the_run_of_a_response_is_over_before_the_next_one_begins() {
+    run(async {
+        let upstream = upstream().await;
+        let config = Config::new("[auth]\nkeys_env = \"KEYS\"\nmax_open_runs = 1");
+        let config = config.candidate("m", upstream.addr);
+        let gateway = config.env("KEYS", "one:sk-one").start().await;
+        let key = [("authorization", "Bearer sk-one")];
+        let mut caller = Caller::connect_with(&gateway, &key).await;
+        for _ in 0..30 {
+            caller.create("late-end").await;
+            caller.completed().await;
+        }
+    });
+}
+
+#[test]
+fn an_upstream_names_no_lane_of_the_caller() {
+    run(async {
+        let upstream = upstream().await;
+        let gateway = Config::new("").candidate("m", upstream.addr).start().await;
+        let mut caller = Caller::connect(&gateway).await;
+        let mut event = create("laned");
+        event["stream_id"] = "a".into();
+        caller.send(&event).await;
+        let events = caller.response().await;
+        assert!(
+            events.iter().all(|event| event["stream_id"] == "a"),
+            "{events:?}"
+        );
+        caller.create("laned").await;
+        let events = caller.response().await;
+        assert!(
+            events.iter().all(|event| event.get("stream_id").is_none()),
+            "{events:?}"
+        );
+    });
+}

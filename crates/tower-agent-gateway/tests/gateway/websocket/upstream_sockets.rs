@@ -152,7 +152,7 @@ fn a_caller_that_goes_releases_the_socket_of_the_upstream() {
         drop(caller);
         assert_eq!(next(&mut seen).await.1, None);
         assert!(
-            began.elapsed() < Duration::from_millis(100),
+            began.elapsed() < Duration::from_secs(2),
             "{:?}",
             began.elapsed()
         );
