@@ -12,7 +12,9 @@ use serde_json::{Value, value::RawValue};
 const MOST_ITEMS: usize = 16 * 1024;
 
 /// The fields that may change between two turns.
-const FREE: [&str; 2] = ["input", "client_metadata"];
+const FREE: [&str; 2] = ["input", METADATA];
+
+const METADATA: &str = "client_metadata";
 
 const PREVIOUS: &str = "previous_response_id";
 
@@ -73,7 +75,10 @@ impl<'a> CreateRequest<'a> {
     /// Writes the event that asks for the response, as a continuation of `turn` if it is one.
     ///
     /// Returns what was sent too, unless the next request cannot continue it.
-    pub(super) fn event(&self, turn: Option<&Turn>) -> CreateEvent {
+    ///
+    /// `of_turn` has members for `client_metadata`, name and value: an upgrade tells what holds for all turns
+    /// of a socket, and the event what holds for this one. A request without metadata gets none.
+    pub(super) fn event(&self, turn: Option<&Turn>, of_turn: &[(String, String)]) -> CreateEvent {
         let known = turn.map_or(&[][..], |turn| &turn.sent.input);
         let sent = self.items.as_ref().map(|items| SentTurn {
             fields: self.fixed_fields(),
@@ -85,10 +90,24 @@ impl<'a> CreateRequest<'a> {
             Some((&*turn.id, turn.rest(sent, items)?))
         });
         CreateEvent {
-            text: self.write(continued),
+            text: self.write(
+                continued,
+                self.fields.get(METADATA).map_or(&[], |_| of_turn),
+            ),
             is_continuation: continued.is_some(),
             sent,
         }
+    }
+
+    /// The metadata with further members.
+    fn metadata(&self, of_turn: &[(String, String)]) -> String {
+        let given = self.fields.get(METADATA).map_or("{}", |value| value.get());
+        let given = serde_json::from_str::<serde_json::Map<String, Value>>(given);
+        let mut metadata = given.unwrap_or_default();
+        for (name, value) in of_turn {
+            metadata.insert(name.clone(), value.as_str().into());
+        }
+        Value::Object(metadata).to_string()
     }
 
     /// The digest of the fields that may not change.
@@ -105,7 +124,11 @@ impl<'a> CreateRequest<'a> {
         finished(context)
     }
 
-    fn write(&self, continued: Option<(&str, &[Cow<'_, RawValue>])>) -> Vec<u8> {
+    fn write(
+        &self,
+        continued: Option<(&str, &[Cow<'_, RawValue>])>,
+        of_turn: &[(String, String)],
+    ) -> Vec<u8> {
         let lengths = self.fields.iter().map(|(name, value)| {
             let is_left_out = continued.is_some() && name == "input";
             name.len() + 4 + if is_left_out { 0 } else { value.get().len() }
@@ -116,11 +139,15 @@ impl<'a> CreateRequest<'a> {
             let is_replaced = match &**name {
                 "type" => true,
                 "input" | PREVIOUS => continued.is_some(),
+                METADATA => !of_turn.is_empty(),
                 _ => false,
             };
             if !is_replaced {
                 write_field(name, value.get(), &mut event);
             }
+        }
+        if !of_turn.is_empty() {
+            write_field(METADATA, &self.metadata(of_turn), &mut event);
         }
         if let Some((id, rest)) = continued {
             write_field(PREVIOUS, &Value::from(id).to_string(), &mut event);
@@ -321,7 +348,7 @@ mod tests {
     fn turn() -> Turn {
         let first = body(r#""tools":[1],"#, &[QUESTION]);
         let create = CreateRequest::read(first.as_bytes()).unwrap();
-        let mut sent = create.event(None).sent.unwrap();
+        let mut sent = create.event(None, &[]).sent.unwrap();
         assert!(sent.push_output(&RawValue::from_string(ANSWER.to_owned()).unwrap()));
         sent.ended("r_1".to_owned())
     }
@@ -329,7 +356,7 @@ mod tests {
     fn event(body: &str) -> Value {
         let turn = turn();
         let event = CreateRequest::read(body.as_bytes()).unwrap();
-        let event = event.event(Some(&turn));
+        let event = event.event(Some(&turn), &[]);
         let text: Value = serde_json::from_slice(&event.text).unwrap();
         assert_eq!(text["previous_response_id"] == "r_1", event.is_continuation);
         text
@@ -398,7 +425,7 @@ mod tests {
     fn the_text_of_a_request_stays() {
         let body = r#"{"type":"x","stream":true,"n":1.0000000000000000001,"input":[ 1e2 ],"input_":"\u00e4"}"#;
         let create = CreateRequest::read(body.as_bytes()).unwrap();
-        let text = String::from_utf8(create.event(None).text).unwrap();
+        let text = String::from_utf8(create.event(None, &[]).text).unwrap();
         assert_eq!(
             text,
             r#"{"type":"response.create","input":[ 1e2 ],"input_":"\u00e4","n":1.0000000000000000001,"stream":true}"#
@@ -420,7 +447,7 @@ mod tests {
         for input in ["", r#","input":null"#, r#","input":{}"#] {
             let body = format!(r#"{{"stream":true{input}}}"#);
             let create = CreateRequest::read(body.as_bytes()).unwrap();
-            assert!(create.event(None).sent.is_none(), "{body}");
+            assert!(create.event(None, &[]).sent.is_none(), "{body}");
         }
     }
 
@@ -429,7 +456,7 @@ mod tests {
     fn a_conversation_that_begins_with_a_text_or_a_response_is_continued() {
         let first = r#"{"stream":true,"input":"a","previous_response_id":"r_0"}"#;
         let create = CreateRequest::read(first.as_bytes()).unwrap();
-        let event = create.event(None);
+        let event = create.event(None, &[]);
         let text: Value = serde_json::from_slice(&event.text).unwrap();
         assert_eq!(
             (&text["input"], &text[PREVIOUS]),
@@ -441,7 +468,7 @@ mod tests {
             let item = r#"{"type":"message","role":"user","content":"a"}"#;
             let next = body(&format!(r#""previous_response_id":{id},"#), &[item, "1"]);
             let create = CreateRequest::read(next.as_bytes()).unwrap();
-            let event = create.event(Some(&turn));
+            let event = create.event(Some(&turn), &[]);
             assert_eq!(event.is_continuation, is_continuation, "{id}");
             if is_continuation {
                 let text = r#"{"type":"response.create","stream":true,"previous_response_id":"r_1","input":[1]}"#;
@@ -459,14 +486,14 @@ mod tests {
         let rest = |reasoning: &str, items: &[&str]| {
             let first = body("", &[QUESTION]);
             let create = CreateRequest::read(first.as_bytes()).unwrap();
-            let mut sent = create.event(None).sent.unwrap();
+            let mut sent = create.event(None, &[]).sent.unwrap();
             for item in [reasoning, second] {
                 sent.push_output(&RawValue::from_string(item.to_owned()).unwrap());
             }
             let turn = sent.ended("r_1".to_owned());
             let next = body("", items);
             let create = CreateRequest::read(next.as_bytes()).unwrap();
-            let event = create.event(Some(&turn));
+            let event = create.event(Some(&turn), &[]);
             let text: Value = serde_json::from_slice(&event.text).unwrap();
             event.is_continuation.then(|| text["input"].clone())
         };
@@ -503,7 +530,7 @@ mod tests {
         let sent = |items: &[&str]| {
             let body = body("", items);
             let create = CreateRequest::read(body.as_bytes()).unwrap();
-            create.event(None).sent
+            create.event(None, &[]).sent
         };
         let item = RawValue::from_string("1".to_owned()).unwrap();
         assert!(!sent(&many).unwrap().push_output(&item));

@@ -14,7 +14,7 @@ use super::{
     event::{ErrorEvent, Event, Meaning},
     lane::{KeptSocket, LaneLease, Target},
     service::{UpstreamBody, UpstreamSockets},
-    upgrade::{Upgrade, upgrade},
+    upgrade::{Upgrade, of_turn, upgrade},
 };
 
 /// The most bytes of a request over a socket; a longer one goes over POST. OpenAI closes a socket at
@@ -54,13 +54,14 @@ pub(super) async fn exchange(
         return sockets.post(request).await;
     };
     let target = Target::of(&request);
+    let of_turn = of_turn(request.headers());
     let mut kept = lease.take(&target);
     let mut can_reopen = true;
     let mut died = None;
     loop {
         let is_kept = kept.is_some();
         let turn = kept.as_mut().and_then(|kept| kept.turn.take());
-        let event = create.event(turn.as_ref());
+        let event = create.event(turn.as_ref(), &of_turn);
         if event.text.len() > MOST_SENT {
             return sockets.post(request).await;
         }

@@ -79,6 +79,7 @@ fn upgrade_request(
         let starts = ["content-", "sec-websocket-"];
         starts.iter().any(|start| name.starts_with(start))
             || ["accept", "transfer-encoding"].contains(&name)
+            || is_of_turn(name)
     });
     for name in of_post.cloned().collect::<Vec<_>>() {
         headers.remove(name);
@@ -94,6 +95,24 @@ fn upgrade_request(
     headers.insert(OPENAI_BETA, beta(&headers)?);
     *upgrade.headers_mut() = headers;
     Ok(upgrade)
+}
+
+/// Whether a header holds for one turn: a socket lives longer.
+fn is_of_turn(name: &str) -> bool {
+    matches!(name, "traceparent" | "tracestate") || name.starts_with("x-openai-internal-")
+}
+
+/// The headers that hold for one turn, as members of the metadata of its event.
+pub(super) fn of_turn(headers: &HeaderMap) -> Vec<(String, String)> {
+    let of_turn = headers.iter().filter(|(name, _)| is_of_turn(name.as_str()));
+    let named = of_turn.filter_map(|(name, value)| {
+        let name = name.as_str().replace('-', "_");
+        Some((
+            format!("ws_request_header_{name}"),
+            value.to_str().ok()?.to_owned(),
+        ))
+    });
+    named.collect()
 }
 
 /// The header `openai-beta` with what the request's own asks for beside WebSockets.
@@ -159,11 +178,23 @@ mod tests {
             ("sec-websocket-key", "k"),
             ("sec-websocket-protocol", "p"),
             ("transfer-encoding", "chunked"),
+            ("traceparent", "00-1"),
+            ("x-openai-internal-codex-responses-lite", "true"),
         ] {
             post = post.header(name, value);
         }
 
-        let upgrade = upgrade_request(&post.body("{}".into()).unwrap(), "key").unwrap();
+        let post = post.body("{}".into()).unwrap();
+        let upgrade = upgrade_request(&post, "key").unwrap();
+
+        let mut of_turn = of_turn(post.headers());
+        of_turn.sort_unstable();
+        let lite = "ws_request_header_x_openai_internal_codex_responses_lite";
+        let wanted = [("ws_request_header_traceparent", "00-1"), (lite, "true")];
+        assert_eq!(
+            of_turn,
+            wanted.map(|(name, value)| (name.to_owned(), value.to_owned()))
+        );
 
         assert_eq!(upgrade.method(), Method::GET);
         assert_eq!(upgrade.uri(), "https://h/v1/responses?a=b");

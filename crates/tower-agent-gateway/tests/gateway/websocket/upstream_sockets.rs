@@ -158,3 +158,32 @@ fn a_caller_that_goes_releases_the_socket_of_the_upstream() {
         );
     });
 }
+
+/// A socket outlives the turn that has opened it: its upgrade must not speak for the next one.
+#[test]
+fn what_holds_for_a_turn_is_told_with_the_turn() {
+    run(async {
+        let (addr, mut seen) = socket_upstream().await;
+        let config = Config::new("")
+            .candidate("m", addr)
+            .set("transport = \"websocket\"");
+        let gateway = config.start().await;
+        let mut caller = Caller::connect(&gateway).await;
+        let lite = "ws_request_header_x_openai_internal_codex_responses_lite";
+        let mut id = None::<String>;
+        for (turn, value) in [("one", "false"), ("two", "true")] {
+            let mut event = id
+                .as_deref()
+                .map_or_else(|| create(turn), |id| continuing(id, turn));
+            event["client_metadata"] = json!({ "turn_id": turn, lite: value });
+            caller.send(&event).await;
+            let event = next(&mut seen).await.1.unwrap();
+            assert_eq!(
+                event["client_metadata"],
+                json!({ "turn_id": turn, lite: value })
+            );
+            assert_eq!(event.get("previous_response_id").is_some(), id.is_some());
+            id = Some(caller.completed().await);
+        }
+    });
+}
