@@ -135,7 +135,7 @@ fn a_method_that_a_path_does_not_take_is_405_with_those_that_it_takes() {
         for (method, path, allow) in [
             (Method::GET, CHAT, "POST"),
             // A GET that is an upgrade is taken.
-            (Method::PUT, "/v1/responses", "GET,HEAD,POST"),
+            (Method::PUT, "/v1/responses", "POST,GET,HEAD"),
             (Method::GET, "/v1/responses", "POST"),
             (Method::GET, "/v1/messages", "POST"),
             (Method::POST, "/v1/models", "GET,HEAD"),
