@@ -33,17 +33,17 @@ use crate::config::MAX_BODY;
 const MOST_OF_FAILURE: usize = 1024 * 1024;
 
 /// One step of an answer.
-pub(super) enum Step {
+pub(super) enum AnswerStep {
     /// The response has this id.
     Begun(String),
     /// A text frame for the caller.
     Frame(String),
     /// The last step: the caller has got the last frame.
-    End(Outcome),
+    End(AnswerEnd),
 }
 
 /// What an answer leaves behind.
-pub(super) struct Outcome {
+pub(super) struct AnswerEnd {
     /// What the next response of the lane may continue; `None` for a response that failed.
     pub(super) kept: Option<Kept>,
     /// What is left of the answer behind its last frame.
@@ -51,9 +51,9 @@ pub(super) struct Outcome {
 }
 
 /// An answer on its way to the caller.
-struct Answer {
-    phase: Phase,
-    steps: VecDeque<Step>,
+struct FramedAnswer {
+    phase: AnswerPhase,
+    steps: VecDeque<AnswerStep>,
     lane: Option<String>,
     /// The conversation with the items of the output so far; `None` once it was handed on.
     kept: Option<Kept>,
@@ -69,14 +69,14 @@ struct Answer {
 }
 
 /// What comes next of a stream.
-enum Next {
+enum NextFrame {
     Frame(Frame<Bytes>),
     Interrupt,
     /// The body has ended without its last event, or in an error.
     Cut,
 }
 
-enum Phase {
+enum AnswerPhase {
     Calling(Pin<Box<dyn Future<Output = Response> + Send>>),
     Streaming(Box<Events>),
     Done,
@@ -92,7 +92,7 @@ struct Events {
     at: u64,
 }
 
-/// The steps of the answer of `call`: frames, and [`Step::End`] as the last one.
+/// The steps of the answer of `call`: frames, and [`AnswerStep::End`] as the last one.
 ///
 /// `input` is the conversation that the call continues. Once `interrupt` resolves, the response ends as
 /// incomplete, with the items that are done. Behind the head the call itself keeps its stream alive, before it
@@ -107,9 +107,9 @@ pub(super) fn steps(
     input: Kept,
     interrupt: oneshot::Receiver<()>,
     keep_alive: Option<Duration>,
-) -> impl Stream<Item = Step> + Send {
-    let answer = Answer {
-        phase: Phase::Calling(Box::pin(call)),
+) -> impl Stream<Item = AnswerStep> + Send {
+    let answer = FramedAnswer {
+        phase: AnswerPhase::Calling(Box::pin(call)),
         steps: VecDeque::new(),
         lane,
         kept: Some(input),
@@ -125,14 +125,14 @@ pub(super) fn steps(
     })
 }
 
-impl Answer {
-    async fn next(&mut self) -> Option<Step> {
+impl FramedAnswer {
+    async fn next(&mut self) -> Option<AnswerStep> {
         loop {
             if let Some(step) = self.steps.pop_front() {
                 return Some(step);
             }
             match &mut self.phase {
-                Phase::Calling(call) => match self.keep_alive {
+                AnswerPhase::Calling(call) => match self.keep_alive {
                     None => {
                         let answer = call.await;
                         self.begin(answer).await;
@@ -142,19 +142,19 @@ impl Answer {
                         Err(_elapsed) => self.push(KEEP_ALIVE),
                     },
                 },
-                Phase::Streaming(events) => {
+                AnswerPhase::Streaming(events) => {
                     let interrupt = &mut self.interrupt;
                     match poll_fn(|cx| events.poll_next(interrupt, cx)).await {
-                        Next::Frame(frame) => {
+                        NextFrame::Frame(frame) => {
                             if let Ok(data) = frame.into_data() {
                                 self.take(&data);
                             }
                         }
-                        Next::Interrupt => self.end_interrupted(),
-                        Next::Cut => self.cut(),
+                        NextFrame::Interrupt => self.end_interrupted(),
+                        NextFrame::Cut => self.cut(),
                     }
                 }
-                Phase::Done => return None,
+                AnswerPhase::Done => return None,
             }
         }
     }
@@ -164,7 +164,7 @@ impl Answer {
         let kind = parts.headers.get(header::CONTENT_TYPE);
         let is_stream = kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"));
         if parts.status.is_success() && is_stream {
-            self.phase = Phase::Streaming(Box::new(Events {
+            self.phase = AnswerPhase::Streaming(Box::new(Events {
                 body,
                 splitter: Splitter::new(),
                 rest: BytesMut::new(),
@@ -234,22 +234,23 @@ impl Answer {
 
     /// Takes bytes of a stream.
     fn take(&mut self, data: &Bytes) {
-        let Phase::Streaming(mut events) = mem::replace(&mut self.phase, Phase::Done) else {
+        let AnswerPhase::Streaming(mut events) = mem::replace(&mut self.phase, AnswerPhase::Done)
+        else {
             return;
         };
         let texts = events.push(data);
         let is_alive = texts.is_empty() && events.has_new_comment(data);
         let is_too_long = events.rest.len() > MAX_BODY;
-        self.phase = Phase::Streaming(events);
+        self.phase = AnswerPhase::Streaming(events);
         let mut failed = None;
         for text in texts {
-            if matches!(self.phase, Phase::Done) {
+            if matches!(self.phase, AnswerPhase::Done) {
                 break;
             }
             // The library writes `response.failed` and `error` for one end: the caller gets one.
             failed = self.event(&text).or(failed);
         }
-        if matches!(self.phase, Phase::Done) {
+        if matches!(self.phase, AnswerPhase::Done) {
             return;
         }
         if let Some(failed) = failed {
@@ -303,7 +304,7 @@ impl Answer {
         let response = serde_json::from_str::<Members<'_>>(response).unwrap_or_default();
         if let Some(id) = response.text("id") {
             self.id = Some(id.clone().into_owned());
-            self.steps.push_back(Step::Begun(id.into_owned()));
+            self.steps.push_back(AnswerStep::Begun(id.into_owned()));
         }
     }
 
@@ -316,7 +317,8 @@ impl Answer {
         }
         let kept = self.kept.take().map(|kept| Kept { id, ..kept });
         let rest = None;
-        self.steps.push_back(Step::End(Outcome { kept, rest }));
+        self.steps
+            .push_back(AnswerStep::End(AnswerEnd { kept, rest }));
     }
 
     fn push_output(&mut self, item: &str) {
@@ -339,14 +341,15 @@ impl Answer {
             ..kept
         });
         let rest = self.take_rest();
-        self.steps.push_back(Step::End(Outcome { kept, rest }));
+        self.steps
+            .push_back(AnswerStep::End(AnswerEnd { kept, rest }));
     }
 
     fn end_failed(&mut self, event: &str) {
         self.push(event);
         let rest = self.take_rest();
         self.steps
-            .push_back(Step::End(Outcome { kept: None, rest }));
+            .push_back(AnswerStep::End(AnswerEnd { kept: None, rest }));
     }
 
     /// Ends an answer that broke off, or that cannot be read.
@@ -360,17 +363,17 @@ impl Answer {
     }
 
     fn fail(&mut self, error: ErrorFrame, rest: Option<Body>) {
-        self.phase = Phase::Done;
+        self.phase = AnswerPhase::Done;
         let error = error.lane(self.lane.clone());
-        self.steps.push_back(Step::Frame(error.into_text()));
+        self.steps.push_back(AnswerStep::Frame(error.into_text()));
         self.steps
-            .push_back(Step::End(Outcome { kept: None, rest }));
+            .push_back(AnswerStep::End(AnswerEnd { kept: None, rest }));
     }
 
     /// Ends the stream, and returns what is left of it.
     fn take_rest(&mut self) -> Option<Body> {
-        match mem::replace(&mut self.phase, Phase::Done) {
-            Phase::Streaming(events) => Some(events.body),
+        match mem::replace(&mut self.phase, AnswerPhase::Done) {
+            AnswerPhase::Streaming(events) => Some(events.body),
             _ => None,
         }
     }
@@ -386,7 +389,7 @@ impl Answer {
             Some(format!(r#"{{"stream_id":"{lane}"{comma}{members}"#))
         });
         let frame = named.unwrap_or_else(|| event.to_owned());
-        self.steps.push_back(Step::Frame(frame));
+        self.steps.push_back(AnswerStep::Frame(frame));
     }
 }
 
@@ -395,21 +398,21 @@ impl Events {
         &mut self,
         interrupt: &mut Option<oneshot::Receiver<()>>,
         cx: &mut Context<'_>,
-    ) -> Poll<Next> {
+    ) -> Poll<NextFrame> {
         let interrupted = interrupt
             .as_mut()
             .map(|interrupt| Pin::new(interrupt).poll(cx));
         if let Some(Poll::Ready(interrupted)) = interrupted {
             *interrupt = None;
             if interrupted.is_ok() {
-                return Poll::Ready(Next::Interrupt);
+                return Poll::Ready(NextFrame::Interrupt);
             }
         }
         Pin::new(&mut self.body)
             .poll_frame(cx)
             .map(|frame| match frame {
-                Some(Ok(frame)) => Next::Frame(frame),
-                Some(Err(_)) | None => Next::Cut,
+                Some(Ok(frame)) => NextFrame::Frame(frame),
+                Some(Err(_)) | None => NextFrame::Cut,
             })
     }
 
@@ -496,15 +499,15 @@ mod tests {
         let mut kept = None;
         for (index, step) in steps.iter().enumerate() {
             match step {
-                Step::Begun(id) => assert_eq!(id, "resp_1"),
-                Step::Frame(text) => frames.push(serde_json::from_str(text).unwrap()),
-                Step::End(outcome) => {
+                AnswerStep::Begun(id) => assert_eq!(id, "resp_1"),
+                AnswerStep::Frame(text) => frames.push(serde_json::from_str(text).unwrap()),
+                AnswerStep::End(outcome) => {
                     assert_eq!(index, steps.len() - 1, "nothing follows the end");
                     kept.clone_from(&outcome.kept);
                 }
             }
         }
-        assert!(matches!(steps.last(), Some(Step::End(_))));
+        assert!(matches!(steps.last(), Some(AnswerStep::End(_))));
         (frames, kept)
     }
 
@@ -692,14 +695,14 @@ mod tests {
         let mut kept = None;
         while let Some(step) = steps.next().await {
             match step {
-                Step::Begun(_) => {}
-                Step::Frame(text) => {
+                AnswerStep::Begun(_) => {}
+                AnswerStep::Frame(text) => {
                     frames.push(serde_json::from_str::<Value>(&text).unwrap());
                     if frames.len() == 2 {
                         interrupt.take().unwrap().send(()).unwrap();
                     }
                 }
-                Step::End(outcome) => kept = outcome.kept,
+                AnswerStep::End(outcome) => kept = outcome.kept,
             }
         }
         let expected = [

@@ -26,7 +26,7 @@ use http::{HeaderMap, header};
 use tokio::sync::watch;
 use tower::util::BoxCloneSyncService;
 
-use self::{socket::Socket, template::Template};
+use self::{socket::CallerSocket, template::Template};
 use crate::{
     config::{MAX_BODY, WebSocketSettings},
     http::{HeldBytes, HeldLimits, SocketMeter, api, owner_of},
@@ -108,7 +108,9 @@ impl Bridge {
             .max_message_size(MAX_BODY)
             .max_frame_size(MAX_BODY)
             .on_failed_upgrade(|error| tracing::debug!(%error, "an upgrade failed"))
-            .on_upgrade(move |socket| Socket::new(socket, self, template, charge, meter).run())
+            .on_upgrade(move |socket| {
+                CallerSocket::new(socket, self, template, charge, meter).run()
+            })
     }
 }
 

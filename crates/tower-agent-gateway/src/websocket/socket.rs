@@ -31,7 +31,7 @@ use tower::ServiceExt;
 
 use super::{
     Bridge, LeaveSignals,
-    answer::{Outcome, Step, steps},
+    answer::{AnswerEnd, AnswerStep, steps},
     client_event::{ClientEvent, Create},
     frames::{ErrorFrame, is_without_model, steer_failed, without_model},
     kept::{self, Kept, push_items},
@@ -70,14 +70,14 @@ const UNCOUNTED: u64 = 16 * 1024;
 const STEPS: usize = 64;
 
 /// A caller's socket.
-pub(super) struct Socket {
+pub(super) struct CallerSocket {
     socket: WebSocket,
     bridge: Arc<Bridge>,
     template: Template,
     charge: Charge,
     meter: Option<SocketMeter>,
     lanes: Lanes,
-    running: SelectAll<BoxStream<'static, (LaneName, Step)>>,
+    running: SelectAll<BoxStream<'static, (LaneName, AnswerStep)>>,
     /// Answers whose last event the caller has.
     rests: FuturesUnordered<BoxFuture<'static, LaneName>>,
     /// What the socket itself has to say.
@@ -118,7 +118,7 @@ enum Leave {
 /// The caller is gone.
 struct Gone;
 
-impl Socket {
+impl CallerSocket {
     pub(super) fn new(
         socket: WebSocket,
         bridge: Arc<Bridge>,
@@ -269,16 +269,18 @@ impl Socket {
 
     fn take(&mut self, message: Message) {
         let arrived = self.meter.as_ref().map_or(0, |meter| meter.read().1);
+        if matches!(message, Message::Text(_) | Message::Binary(_)) {
+            self.message_at = arrived;
+            self.message = (0, self.last_read);
+        }
         match message {
             Message::Text(text) => {
-                self.message_at = arrived;
                 self.last_message = Some(text.clone().into());
                 if self.closing.is_none() {
                     self.event(&text);
                 }
             }
             Message::Binary(bytes) => {
-                self.message_at = arrived;
                 self.last_message = Some(bytes);
                 if self.closing.is_some() {
                     return;
@@ -406,9 +408,9 @@ impl Socket {
         // The lanes are asked once the socket takes a frame.
         if let Poll::Ready(Some((lane, step))) = self.running.poll_next_unpin(cx) {
             match step {
-                Step::Begun(id) => self.lanes.begun(&lane, id),
-                Step::Frame(text) => self.write(Message::Text(text.into()))?,
-                Step::End(outcome) => self.end(lane, outcome),
+                AnswerStep::Begun(id) => self.lanes.begun(&lane, id),
+                AnswerStep::Frame(text) => self.write(Message::Text(text.into()))?,
+                AnswerStep::End(outcome) => self.end(lane, outcome),
             }
             return Ok(true);
         }
@@ -429,7 +431,7 @@ impl Socket {
             .map_err(|_| Gone)
     }
 
-    fn end(&mut self, lane: LaneName, Outcome { kept, rest }: Outcome) {
+    fn end(&mut self, lane: LaneName, AnswerEnd { kept, rest }: AnswerEnd) {
         self.lanes.told(&lane, None, kept);
         if self.charge.resize(self.counted()).is_err() {
             self.lanes.forget(&lane);
@@ -470,8 +472,8 @@ impl Socket {
                 continue;
             }
             match due {
-                Due::Drop => return Err(Gone),
-                Due::Stalled => {
+                SocketDue::Drop => return Err(Gone),
+                SocketDue::Stalled => {
                     let message = "The message stopped in its middle.";
                     let status = StatusCode::REQUEST_TIMEOUT;
                     let kind = "invalid_request_error";
@@ -480,21 +482,21 @@ impl Socket {
                     self.drop_calls();
                     self.close(close_code::POLICY, "a message stopped in its middle");
                 }
-                Due::Ping => {
+                SocketDue::Ping => {
                     self.pinged = Some(Instant::now());
                     self.frames.push_back(Message::Ping(Bytes::new()));
                 }
                 // A caller that reads slowly has not got the ping yet. One that waits for nothing reads.
-                Due::Pong if self.needs_flush && !self.lanes.is_idle() => {
+                SocketDue::Pong if self.needs_flush && !self.lanes.is_idle() => {
                     self.pinged = Some(Instant::now());
                     continue;
                 }
-                Due::Pong => return Err(Gone),
-                Due::Upstreams => {
+                SocketDue::Pong => return Err(Gone),
+                SocketDue::Upstreams => {
                     self.last_end = None;
                     self.lanes.drop_upstreams();
                 }
-                Due::Age => {
+                SocketDue::Age => {
                     self.leave_for(Leave::Age);
                 }
             }
@@ -503,14 +505,14 @@ impl Socket {
     }
 
     /// What is due next, and when.
-    fn due(&self) -> Option<(Instant, Due)> {
+    fn due(&self) -> Option<(Instant, SocketDue)> {
         if let Some(since) = self.closing {
             let patience = if self.is_unreadable { UNREAD } else { CLOSING };
-            return Some((since + patience, Due::Drop));
+            return Some((since + patience, SocketDue::Drop));
         }
         let read = self.last_read();
         let until = self.until.filter(|_| self.leaving != Some(Leave::Age));
-        let mut next = until.map(|until| (until, Due::Age));
+        let mut next = until.map(|until| (until, SocketDue::Age));
         let mut or = |at: Instant, due| {
             if next.is_none_or(|(known, _)| at < known) {
                 next = Some((at, due));
@@ -518,17 +520,17 @@ impl Socket {
         };
         if let Some(every) = self.bridge.keep_alive {
             match self.pinged.filter(|pinged| *pinged >= read) {
-                Some(pinged) => or(pinged + every * SILENCES, Due::Pong),
+                Some(pinged) => or(pinged + every * SILENCES, SocketDue::Pong),
                 // Early enough for proxies that wait as long as `keep_alive` for anything.
-                None => or(read + every / 2, Due::Ping),
+                None => or(read + every / 2, SocketDue::Ping),
             }
         }
         if let Some(ended) = self.last_end {
-            or(ended + UPSTREAM_IDLE, Due::Upstreams);
+            or(ended + UPSTREAM_IDLE, SocketDue::Upstreams);
         }
         let idle = self.bridge.upload_idle.filter(|_| self.partial() > 0);
         if let Some(idle) = idle {
-            or(self.message.1 + idle, Due::Stalled);
+            or(self.message.1 + idle, SocketDue::Stalled);
         }
         next
     }
@@ -599,7 +601,7 @@ impl Socket {
 
 /// What a deadline means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Due {
+enum SocketDue {
     Ping,
     Pong,
     Stalled,

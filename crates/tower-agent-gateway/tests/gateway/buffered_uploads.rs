@@ -94,17 +94,10 @@ async fn upload_http2(addr: SocketAddr, body: Bytes) -> StatusCode {
     client.ask(request.unwrap()).await.unwrap().status
 }
 
-/// The value of a series of `/metrics`; `None` before the first.
-async fn metric(gateway: &Gateway, series: &str) -> Option<usize> {
-    let text = gateway.get("/metrics").ask().await.text().to_owned();
-    let mut lines = text.lines().filter_map(|line| line.strip_prefix(series));
-    lines.find_map(|value| value.trim().parse().ok())
-}
-
 async fn until_held(gateway: &Gateway, bytes: usize) {
     eventually(async || {
-        let held = metric(gateway, "agent_upload_buffer_bytes ").await;
-        (held == Some(bytes)).then_some(())
+        let held = gateway.metric("agent_upload_buffer_bytes").await;
+        (held == Some(bytes as f64)).then_some(())
     })
     .await;
 }
@@ -157,8 +150,10 @@ fn many_uploads_of_one_caller_take_its_share_of_the_memory_and_no_more() {
             println!("{version:?}: {served} of 64 served, {grown} MiB more");
             assert!(grown <= 256 + 32, "{version:?}: {grown} MiB");
             until_held(&gateway, 0).await;
-            let counted = metric(&gateway, "agent_uploads_refused_total{limit=\"owner\"} ").await;
-            assert_eq!(counted, Some(refused));
+            let counted = gateway
+                .metric("agent_uploads_refused_total{limit=\"owner\"}")
+                .await;
+            assert_eq!(counted, Some(refused as f64));
         }
     });
 }

@@ -2,17 +2,8 @@
 
 use crate::{
     net::{Ask, CHAT, Raw, chat, eventually, run},
-    support::{Config, Gateway},
+    support::Config,
 };
-
-/// The only run's reason, once it is over.
-async fn reason(gateway: &Gateway) -> String {
-    eventually(async || {
-        let runs = gateway.json("/runs").await;
-        runs["runs"][0]["reason"].as_str().map(str::to_owned)
-    })
-    .await
-}
 
 #[test]
 fn a_client_that_leaves_while_it_waits_releases_the_upstream() {
@@ -22,7 +13,7 @@ fn a_client_that_leaves_while_it_waits_releases_the_upstream() {
         upstream.until_open(1).await;
         call.abort();
         upstream.until_open(0).await;
-        assert_eq!(reason(&gateway).await, "client_disconnect");
+        assert_eq!(gateway.only_reason().await, "client_disconnect");
         assert_eq!(upstream.count(), 1, "nothing is retried");
     });
 }
@@ -35,7 +26,7 @@ fn a_client_that_leaves_a_silent_stream_releases_the_upstream() {
         stream.until("data:").await;
         drop(stream);
         upstream.until_open(0).await;
-        assert_eq!(reason(&gateway).await, "client_disconnect");
+        assert_eq!(gateway.only_reason().await, "client_disconnect");
     });
 }
 
@@ -47,7 +38,7 @@ fn a_client_that_does_not_read_is_held_no_longer_than_the_ceiling() {
             .await;
         let stream = gateway.post(CHAT, chat("flood")).open().await;
         upstream.until_open(0).await;
-        assert_eq!(reason(&gateway).await, "max_turn_time");
+        assert_eq!(gateway.only_reason().await, "max_turn_time");
         drop(stream);
     });
 }
@@ -64,7 +55,7 @@ fn a_client_that_leaves_in_the_middle_of_its_request_starts_nothing() {
         })
         .await;
         drop(client);
-        reason(&gateway).await;
+        gateway.only_reason().await;
         assert_eq!(upstream.count(), 0);
     });
 }

@@ -11,7 +11,7 @@ use tower_agent::{BoxError, llm::failure::TransportError};
 use super::{
     continuation::SentTurn,
     error::SocketError,
-    event::{Event, Meaning},
+    event::{Meaning, UpstreamEvent},
     lane::{KeptSocket, LaneLease},
 };
 
@@ -20,9 +20,9 @@ use super::{
 /// # Cancel safety
 ///
 /// A drop before the last event drops the socket.
-pub(crate) struct SocketBody(State);
+pub(crate) struct SocketBody(SocketBodyState);
 
-enum State {
+enum SocketBodyState {
     Whole(Bytes),
     Running(Box<RunningTurn>),
     Done,
@@ -41,12 +41,12 @@ pub(super) struct RunningTurn {
 impl SocketBody {
     /// A body of an error.
     pub(super) const fn whole(body: Bytes) -> Self {
-        Self(State::Whole(body))
+        Self(SocketBodyState::Whole(body))
     }
 
     /// The body of a response that runs.
     pub(super) fn running(turn: RunningTurn) -> Self {
-        Self(State::Running(Box::new(turn)))
+        Self(SocketBodyState::Running(Box::new(turn)))
     }
 }
 
@@ -56,7 +56,7 @@ impl RunningTurn {
             Some(text) => text,
             None => ready!(self.kept.socket.poll_text(cx))?,
         };
-        let event = Event::read(&text)?;
+        let event = UpstreamEvent::read(&text)?;
         let meaning = event.meaning();
         match meaning {
             Meaning::Item => {
@@ -87,9 +87,11 @@ impl Body for SocketBody {
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
         let event = match &mut self.0 {
-            State::Running(turn) => ready!(turn.poll_event(cx)),
-            State::Whole(_) | State::Done => {
-                let State::Whole(body) = std::mem::replace(&mut self.0, State::Done) else {
+            SocketBodyState::Running(turn) => ready!(turn.poll_event(cx)),
+            SocketBodyState::Whole(_) | SocketBodyState::Done => {
+                let SocketBodyState::Whole(body) =
+                    std::mem::replace(&mut self.0, SocketBodyState::Done)
+                else {
                     return Poll::Ready(None);
                 };
                 return Poll::Ready(Some(Ok(Frame::data(body))));
@@ -98,16 +100,18 @@ impl Body for SocketBody {
         let frame = match event {
             Ok((event, Meaning::Item | Meaning::Other)) => Ok(event),
             Ok((event, end)) => {
-                let over = std::mem::replace(&mut self.0, State::Done);
+                let over = std::mem::replace(&mut self.0, SocketBodyState::Done);
                 // The lane has its socket before the caller has the last event, and may ask again.
-                if let (State::Running(turn), Meaning::End | Meaning::Failure) = (over, end) {
+                if let (SocketBodyState::Running(turn), Meaning::End | Meaning::Failure) =
+                    (over, end)
+                {
                     let RunningTurn { kept, lease, .. } = *turn;
                     lease.keep(kept);
                 }
                 Ok(event)
             }
             Err(error) => {
-                self.0 = State::Done;
+                self.0 = SocketBodyState::Done;
                 Err(TransportError::new(error).into())
             }
         };
@@ -115,14 +119,14 @@ impl Body for SocketBody {
     }
 
     fn is_end_stream(&self) -> bool {
-        matches!(self.0, State::Done)
+        matches!(self.0, SocketBodyState::Done)
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.0 {
-            State::Whole(body) => SizeHint::with_exact(body.len() as u64),
-            State::Running(_) => SizeHint::default(),
-            State::Done => SizeHint::with_exact(0),
+            SocketBodyState::Whole(body) => SizeHint::with_exact(body.len() as u64),
+            SocketBodyState::Running(_) => SizeHint::default(),
+            SocketBodyState::Done => SizeHint::with_exact(0),
         }
     }
 }

@@ -11,7 +11,7 @@ use super::{body::SocketBody, error::SocketError};
 
 /// An event, as much of it as is needed; the rest is checked to be JSON.
 #[derive(Debug, Deserialize)]
-pub(super) struct Event<'a> {
+pub(super) struct UpstreamEvent<'a> {
     #[serde(borrow, default, rename = "type")]
     kind: Cow<'a, str>,
     #[serde(borrow)]
@@ -38,7 +38,7 @@ pub(super) enum Meaning {
 #[derive(Debug)]
 pub(super) struct ErrorEvent(Value);
 
-impl<'a> Event<'a> {
+impl<'a> UpstreamEvent<'a> {
     pub(super) fn read(text: &'a str) -> Result<Self, SocketError> {
         serde_json::from_str(text).map_err(SocketError::NoEvent)
     }
@@ -66,10 +66,10 @@ impl<'a> Event<'a> {
     /// The id of the event's response.
     pub(super) fn response_id(&self) -> Option<String> {
         #[derive(Deserialize)]
-        struct Named {
+        struct NamedEvent {
             id: String,
         }
-        let named: Named = serde_json::from_str(self.response?.get()).ok()?;
+        let named: NamedEvent = serde_json::from_str(self.response?.get()).ok()?;
         Some(named.id).filter(|id| !id.is_empty())
     }
 
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     fn sse(text: &str) -> Bytes {
-        Event::read(text).unwrap().to_sse(text)
+        UpstreamEvent::read(text).unwrap().to_sse(text)
     }
 
     #[test]

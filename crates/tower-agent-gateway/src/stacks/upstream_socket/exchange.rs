@@ -11,7 +11,7 @@ use super::{
     body::{RunningTurn, SocketBody},
     continuation::{CreateEvent, CreateRequest, SentTurn},
     error::SocketError,
-    event::{ErrorEvent, Event, Meaning},
+    event::{ErrorEvent, Meaning, UpstreamEvent},
     lane::{KeptSocket, LaneLease, Target},
     service::{UpstreamBody, UpstreamSockets},
     upgrade::{Upgrade, of_turn, upgrade},
@@ -22,7 +22,7 @@ use super::{
 const MOST_SENT: usize = 15 * 1024 * 1024;
 
 /// The beginning of an answer.
-enum Beginning {
+enum AnswerBeginning {
     Events {
         kept: Box<KeptSocket>,
         sent: Option<SentTurn>,
@@ -86,7 +86,7 @@ pub(super) async fn exchange(
         let is_continuation = event.is_continuation;
         let began = Instant::now();
         match ask(open, event).await {
-            Ok(Beginning::Events { kept, sent, first }) => {
+            Ok(AnswerBeginning::Events { kept, sent, first }) => {
                 return Ok(events(RunningTurn {
                     kept,
                     lease,
@@ -94,7 +94,7 @@ pub(super) async fn exchange(
                     first: Some(first),
                 }));
             }
-            Ok(Beginning::Error(error)) => {
+            Ok(AnswerBeginning::Error(error)) => {
                 let is_stale = error.is_of_socket() || is_continuation && error.is_forgotten();
                 if !is_stale || !can_reopen {
                     return Ok(error.to_answer().map(Either::Right));
@@ -112,14 +112,17 @@ pub(super) async fn exchange(
 }
 
 /// Sends an event, and reads the first one of the answer.
-async fn ask(mut kept: Box<KeptSocket>, create: CreateEvent) -> Result<Beginning, SocketError> {
+async fn ask(
+    mut kept: Box<KeptSocket>,
+    create: CreateEvent,
+) -> Result<AnswerBeginning, SocketError> {
     kept.socket.send(&create.text).await?;
     let first = kept.socket.text().await?;
-    if Event::read(&first)?.meaning() == Meaning::Error {
-        return ErrorEvent::read(&first).map(Beginning::Error);
+    if UpstreamEvent::read(&first)?.meaning() == Meaning::Error {
+        return ErrorEvent::read(&first).map(AnswerBeginning::Error);
     }
     let sent = create.sent;
-    Ok(Beginning::Events { kept, sent, first })
+    Ok(AnswerBeginning::Events { kept, sent, first })
 }
 
 fn events(turn: RunningTurn) -> Response<UpstreamBody> {

@@ -10,7 +10,7 @@ use std::{
 use http::{HeaderMap, HeaderName, Request, Uri, header};
 use tokio::time::Instant;
 
-use super::{continuation::Turn, event::Event, socket::Socket};
+use super::{continuation::Turn, event::UpstreamEvent, socket::UpstreamSocket};
 
 /// The age at which a socket is replaced: at 60 minutes OpenAI ends one with an error.
 const MOST_AGE: Duration = Duration::from_secs(55 * 60);
@@ -46,7 +46,7 @@ pub(super) struct LaneLease(UpstreamLane);
 
 /// An open socket, with what it was opened for and what its upstream has in memory.
 pub(super) struct KeptSocket {
-    pub(super) socket: Socket,
+    pub(super) socket: UpstreamSocket,
     target: Target,
     /// The response that the next request may continue.
     pub(super) turn: Option<Turn>,
@@ -105,7 +105,7 @@ impl Drop for LaneLease {
 }
 
 impl KeptSocket {
-    pub(super) fn new(socket: Socket, target: Target) -> Self {
+    pub(super) fn new(socket: UpstreamSocket, target: Target) -> Self {
         let now = Instant::now();
         Self {
             socket,
@@ -123,7 +123,8 @@ impl KeptSocket {
             match self.socket.poll_text(&mut cx) {
                 Poll::Pending => return true,
                 // Such as the state of a rate limit.
-                Poll::Ready(Ok(text)) if Event::read(&text).is_ok_and(|it| it.is_aside()) => {}
+                Poll::Ready(Ok(text))
+                    if UpstreamEvent::read(&text).is_ok_and(|it| it.is_aside()) => {}
                 Poll::Ready(_) => return false,
             }
         }

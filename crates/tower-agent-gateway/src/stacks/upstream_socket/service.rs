@@ -19,7 +19,7 @@ use super::{
     body::SocketBody,
     exchange::exchange,
     lane::{LaneLease, UpstreamLane},
-    upgrade::Refusal,
+    upgrade::UpgradeRefusal,
 };
 
 /// How long an upstream that refused a WebSocket is asked for none.
@@ -83,11 +83,11 @@ impl UpstreamSockets {
     }
 
     /// Remembers that an upstream speaks no WebSocket, and logs it.
-    pub(super) fn refuse(&self, uri: &Uri, refusal: &Refusal) {
+    pub(super) fn refuse(&self, uri: &Uri, refusal: &UpgradeRefusal) {
         if let Some(url) = self.refusals.add(uri) {
             let status = match refusal {
-                Refusal::Status(status) => Some(status.as_u16()),
-                Refusal::Silence => None,
+                UpgradeRefusal::Status(status) => Some(status.as_u16()),
+                UpgradeRefusal::Silence => None,
             };
             tracing::warn!(
                 %url,

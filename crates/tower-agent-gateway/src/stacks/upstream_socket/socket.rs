@@ -40,11 +40,11 @@ const WRITTEN: usize = 16 * 1024;
 const HEADER: usize = 14;
 
 /// The client's end of a WebSocket.
-pub(super) struct Socket {
+pub(super) struct UpstreamSocket {
     stream: WebSocketStream<TokioIo<Upgraded>>,
 }
 
-impl Socket {
+impl UpstreamSocket {
     /// Takes over a connection that was upgraded.
     pub(super) async fn new(upgraded: Upgraded) -> Self {
         let config = WebSocketConfig::default()

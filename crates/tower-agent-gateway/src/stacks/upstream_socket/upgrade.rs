@@ -9,7 +9,7 @@ use tower::ServiceExt;
 use tower_agent::{BoxError, ReplayBody, llm::failure::TransportError};
 use tower_agent_hyper::{HyperBody, HyperService};
 
-use super::socket::Socket;
+use super::socket::UpstreamSocket;
 
 /// The longest wait for the answer to an upgrade: an upstream that knows none may say nothing.
 const MOST_WAIT: Duration = Duration::from_secs(15);
@@ -22,15 +22,15 @@ const BETA_OF: &str = "responses_websockets=2026-02-06";
 
 /// What an upstream makes of an upgrade.
 pub(super) enum Upgrade {
-    Open(Socket),
+    Open(UpstreamSocket),
     /// The upstream speaks no WebSocket at this URL, for this reason.
-    Unknown(Refusal),
+    Unknown(UpgradeRefusal),
     /// The upstream refuses the request itself.
     Answer(Response<HyperBody>),
 }
 
 #[derive(Debug)]
-pub(super) enum Refusal {
+pub(super) enum UpgradeRefusal {
     Status(StatusCode),
     Silence,
 }
@@ -51,17 +51,17 @@ pub(super) async fn upgrade(
     let key = generate_key();
     let request = upgrade_request(request, &key)?;
     let Ok(answer) = timeout(MOST_WAIT, client.clone().oneshot(request)).await else {
-        return Ok(Upgrade::Unknown(Refusal::Silence));
+        return Ok(Upgrade::Unknown(UpgradeRefusal::Silence));
     };
     let mut answer = answer?;
     let status = answer.status();
     if is_switched(&answer, &key) {
         let upgraded = hyper::upgrade::on(&mut answer).await;
         let upgraded = upgraded.map_err(TransportError::new)?;
-        return Ok(Upgrade::Open(Socket::new(upgraded).await));
+        return Ok(Upgrade::Open(UpstreamSocket::new(upgraded).await));
     }
     Ok(match is_unknown(status) {
-        true => Upgrade::Unknown(Refusal::Status(status)),
+        true => Upgrade::Unknown(UpgradeRefusal::Status(status)),
         false => Upgrade::Answer(answer),
     })
 }

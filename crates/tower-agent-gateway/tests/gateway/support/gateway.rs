@@ -8,7 +8,7 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use super::Config;
-use crate::net::{Ask, CHAT, Process, Streaming, chat, within};
+use crate::net::{Ask, CHAT, Process, Streaming, chat, eventually, within};
 
 /// The gateway as a process that listens; it is killed at the drop.
 pub(crate) struct Gateway {
@@ -165,6 +165,22 @@ impl Gateway {
     /// The reason of a run; `null` while the run is open.
     pub(crate) async fn reason(&self, id: &str) -> Value {
         self.json(&format!("/runs/{id}")).await["reason"].clone()
+    }
+
+    /// The reason of the only run, once it is over.
+    pub(crate) async fn only_reason(&self) -> String {
+        eventually(async || {
+            let runs = self.json("/runs").await;
+            runs["runs"][0]["reason"].as_str().map(str::to_owned)
+        })
+        .await
+    }
+
+    /// The value of a series of `/metrics`, if it is there.
+    pub(crate) async fn metric(&self, series: &str) -> Option<f64> {
+        let metrics = self.get("/metrics").ask().await;
+        let mut lines = metrics.text().lines();
+        lines.find_map(|line| line.strip_prefix(series)?.trim().parse().ok())
     }
 
     /// Opens a stream of one token that then stays open, of this owner, run and session.

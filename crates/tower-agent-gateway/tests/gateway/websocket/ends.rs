@@ -9,16 +9,8 @@ use tokio_tungstenite::tungstenite::Message;
 use super::client::{Caller, PATH, upstream};
 use crate::{
     net::{Raw, eventually, run},
-    support::{Config, Gateway},
+    support::Config,
 };
-
-async fn reason(gateway: &Gateway) -> String {
-    eventually(async || {
-        let runs = gateway.json("/runs").await;
-        runs["runs"][0]["reason"].as_str().map(str::to_owned)
-    })
-    .await
-}
 
 /// A caller may close, hang up, or crash.
 #[test]
@@ -50,7 +42,11 @@ fn a_caller_that_goes_releases_the_upstream_at_once() {
                     }
                     upstream.until_open(0).await;
                     let took = went.elapsed();
-                    assert_eq!(reason(&gateway).await, "client_disconnect", "{how} {input}");
+                    assert_eq!(
+                        gateway.only_reason().await,
+                        "client_disconnect",
+                        "{how} {input}"
+                    );
                     assert_eq!(upstream.count(), 1, "nothing is repeated for nobody");
                     tries += 1;
                     if took < Duration::from_millis(100) {
@@ -218,20 +214,7 @@ fn the_gauge_counts_open_sockets() {
     run(async {
         let upstream = upstream().await;
         let gateway = Config::new("").candidate("m", upstream.addr).start().await;
-        let open = async || {
-            let metrics = gateway
-                .get("/metrics")
-                .send()
-                .await
-                .unwrap()
-                .text()
-                .await
-                .unwrap();
-            let line = metrics
-                .lines()
-                .find(|line| line.starts_with("agent_websockets_open "));
-            line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
-        };
+        let open = async || gateway.metric("agent_websockets_open").await;
         let mut caller = Caller::connect(&gateway).await;
         caller.create("ok").await;
         caller.completed().await;

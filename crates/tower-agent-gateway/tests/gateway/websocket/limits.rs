@@ -12,18 +12,8 @@ use crate::{
 };
 
 async fn held(gateway: &Gateway) -> f64 {
-    let metrics = gateway
-        .get("/metrics")
-        .send()
-        .await
-        .unwrap()
-        .text()
-        .await
-        .unwrap();
-    let line = metrics
-        .lines()
-        .find(|line| line.starts_with("agent_upload_buffer_bytes "));
-    line.unwrap().rsplit(' ').next().unwrap().parse().unwrap()
+    let held = gateway.metric("agent_upload_buffer_bytes").await;
+    held.unwrap()
 }
 
 async fn until_held(gateway: &Gateway, range: std::ops::Range<f64>) {

@@ -72,6 +72,12 @@ fn answers(word: &str, id: &str) -> Vec<Value> {
     }
 }
 
+/// A gateway that asks this upstream over sockets.
+fn asking(addr: std::net::SocketAddr) -> Config {
+    let config = Config::new("").candidate("m", addr);
+    config.set("transport = \"websocket\"")
+}
+
 async fn next(seen: &mut mpsc::UnboundedReceiver<Seen>) -> Seen {
     within(seen.recv()).await.unwrap()
 }
@@ -80,9 +86,7 @@ async fn next(seen: &mut mpsc::UnboundedReceiver<Seen>) -> Seen {
 fn a_lane_of_the_caller_has_a_socket_of_its_own_upstream() {
     run(async {
         let (addr, mut seen) = socket_upstream().await;
-        let config = Config::new("")
-            .candidate("m", addr)
-            .set("transport = \"websocket\"");
+        let config = asking(addr);
         let gateway = config.start().await;
         let mut caller = Caller::connect_with(&gateway, &[("x-run-id", "r-1")]).await;
         caller.create("one").await;
@@ -120,9 +124,7 @@ fn a_fallback_goes_over_post_with_the_whole_conversation() {
     run(async {
         let (addr, mut seen) = socket_upstream().await;
         let spare = upstream().await;
-        let config = Config::new("")
-            .candidate("m", addr)
-            .set("transport = \"websocket\"");
+        let config = asking(addr);
         let gateway = config.candidate("n", spare.addr).start().await;
         let mut caller = Caller::connect(&gateway).await;
         caller.create("one").await;
@@ -140,21 +142,22 @@ fn a_fallback_goes_over_post_with_the_whole_conversation() {
 fn a_caller_that_goes_releases_the_socket_of_the_upstream() {
     run(async {
         let (addr, mut seen) = socket_upstream().await;
-        let config = Config::new("")
-            .candidate("m", addr)
-            .set("transport = \"websocket\"");
-        let gateway = config.start().await;
-        let mut caller = Caller::connect(&gateway).await;
-        caller.create("stall").await;
-        caller.begun().await;
-        assert!(next(&mut seen).await.1.is_some());
-        let began = Instant::now();
-        drop(caller);
-        assert_eq!(next(&mut seen).await.1, None);
+        let gateway = asking(addr).start().await;
+        let mut took = Vec::new();
+        // The machine may be busy once, and not each time.
+        while took.len() < 5 && took.iter().all(|took| *took > Duration::from_millis(100)) {
+            let mut caller = Caller::connect(&gateway).await;
+            caller.create("stall").await;
+            caller.begun().await;
+            assert!(next(&mut seen).await.1.is_some());
+            let began = Instant::now();
+            drop(caller);
+            assert_eq!(next(&mut seen).await.1, None);
+            took.push(began.elapsed());
+        }
         assert!(
-            began.elapsed() < Duration::from_secs(2),
-            "{:?}",
-            began.elapsed()
+            took.last().unwrap() <= &Duration::from_millis(100),
+            "{took:?}"
         );
     });
 }
@@ -164,9 +167,7 @@ fn a_caller_that_goes_releases_the_socket_of_the_upstream() {
 fn what_holds_for_a_turn_is_told_with_the_turn() {
     run(async {
         let (addr, mut seen) = socket_upstream().await;
-        let config = Config::new("")
-            .candidate("m", addr)
-            .set("transport = \"websocket\"");
+        let config = asking(addr);
         let gateway = config.start().await;
         let mut caller = Caller::connect(&gateway).await;
         let lite = "ws_request_header_x_openai_internal_codex_responses_lite";
