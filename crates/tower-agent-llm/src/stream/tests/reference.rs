@@ -198,6 +198,7 @@ fn anthropic(name: &str, event: &Map<String, Value>, outcome: &mut Outcome) -> E
             outcome.tokens = tokens(event.get("usage"), "input_tokens", "output_tokens");
             outcome.stop = delta
                 .and_then(|delta| delta.get("stop_reason")?.as_str())
+                .filter(|reason| !reason.is_empty())
                 .map(str::to_owned);
             EventKind::Progress
         }
