@@ -1,5 +1,5 @@
 //! Body types: a replayable request body, its buffering, a held response prefix, announced
-//! lengths.
+//! lengths, a gate before a body that is not woken.
 
 mod buffer;
 mod framing;
@@ -7,6 +7,7 @@ mod prefix;
 mod replay;
 #[cfg(test)]
 mod tests;
+mod wake_gate;
 
 pub use self::{
     framing::{detach, unframe},
@@ -18,4 +19,5 @@ pub(crate) use self::{
     framing::{AnnouncedLength, content_length, has_body},
     prefix::HeldPrefix,
     replay::MAX_BODY,
+    wake_gate::WakeGate,
 };

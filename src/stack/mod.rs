@@ -211,7 +211,7 @@ impl AgentStack<Server> {
     #[must_use]
     pub fn server(registry: &RunRegistry) -> Self {
         Self::new(Server {
-            responses: TerminalResponseLayer::new(),
+            responses: TerminalResponseLayer::new().once_woken(true),
             store: RunStoreLayer::new(&RunLayer::new(registry.clone())),
             runs: RunLayer::new(registry.clone()),
             pump: PumpLayer::new(),

@@ -62,4 +62,5 @@ mod tools;
 mod tools_grace;
 mod trajectory;
 mod turn_cap;
+mod wake_gate;
 mod watchdog;

@@ -117,8 +117,10 @@ pub(crate) fn stack(
         Some(keep_alive) => writing(keep_alive),
         None => TerminalResponseLayer::new(),
     };
+    // As `AgentStack` does, whose limits all stand within the layer that opens the run.
+    let is_gated = matches!(plan.layers.first(), Some(Kind::Run));
     match plan.terminal {
-        true => boxed(layer.layer(stack)),
+        true => boxed(layer.once_woken(is_gated).layer(stack)),
         false => stack,
     }
 }

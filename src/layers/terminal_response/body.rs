@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Response, StatusCode, header, response::Parts};
+use http::{Extensions, HeaderMap, HeaderValue, Response, StatusCode, header, response::Parts};
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
@@ -20,7 +20,7 @@ use super::{
 };
 use crate::{
     attempt::MAX_ERROR,
-    body::{content_length, has_body, unframe},
+    body::{WakeGate, content_length, has_body, unframe},
     error::BoxError,
     headers::X_RUN_ID,
     llm::{
@@ -29,7 +29,7 @@ use crate::{
         stated_code,
     },
     lock::Lock,
-    run::{NotCounted, Terminated},
+    run::{NotCounted, Run, Terminated},
     supervise::{MarkingReader, ResponseMarks},
 };
 
@@ -46,6 +46,8 @@ pin_project! {
         events: Option<Box<CallerStream>>,
         // `None` if the layer does nothing for a caller that waits.
         keep_alive: Option<Box<KeepAlive>>,
+        // `None` of what is no stream, and once that is over.
+        gate: Option<GatedCall>,
     }
 }
 
@@ -71,6 +73,7 @@ impl<F, B> TerminalResponseBody<F, B> {
             inner: Inner::Made { body },
             events: None,
             keep_alive: None,
+            gate: None,
         }
     }
 
@@ -78,6 +81,7 @@ impl<F, B> TerminalResponseBody<F, B> {
         answer: Response<B>,
         caller: ErrorFormat,
         mut keep_alive: Option<Box<KeepAlive>>,
+        is_gated: bool,
     ) -> Response<Self>
     where
         B: Body,
@@ -101,10 +105,12 @@ impl<F, B> TerminalResponseBody<F, B> {
             }
             events
         });
+        let is_gated = is_gated && events.is_some();
         let body = Self {
             inner: Inner::Streaming { body },
             events,
             keep_alive,
+            gate: GatedCall::of(&parts.extensions, is_gated),
         };
         Response::from_parts(parts, body)
     }
@@ -114,6 +120,7 @@ impl<F, B> TerminalResponseBody<F, B> {
         call: Pin<Box<F>>,
         caller: ErrorFormat,
         keep_alive: Option<Box<KeepAlive>>,
+        is_gated: bool,
     ) -> Response<Self> {
         let run = keep_alive.as_ref().and_then(|keep_alive| keep_alive.call());
         let mut head = Response::new(());
@@ -129,6 +136,7 @@ impl<F, B> TerminalResponseBody<F, B> {
             head.extensions_mut().insert(run);
         }
         let events = CallerStream::new(caller.dialect, head.extensions());
+        let gate = GatedCall::of(head.extensions(), is_gated);
         head.extensions_mut().insert(NotCounted);
         head.map(|()| Self {
             inner: Inner::Calling {
@@ -136,7 +144,31 @@ impl<F, B> TerminalResponseBody<F, B> {
             },
             events: Some(Box::new(events)),
             keep_alive,
+            gate,
         })
+    }
+}
+
+/// A call whose stream is asked once it was woken, or once the call has ended.
+///
+/// A poll may see an end that is stored before its wake has come.
+#[derive(Debug)]
+struct GatedCall {
+    call: Run,
+    gate: WakeGate,
+}
+
+impl GatedCall {
+    fn of(extensions: &Extensions, is_gated: bool) -> Option<Self> {
+        let call = extensions.get::<Run>().filter(|_| is_gated)?;
+        Some(Self {
+            call: call.clone(),
+            gate: WakeGate::new(),
+        })
+    }
+
+    fn is_closed(&self, cx: &Context<'_>) -> bool {
+        !self.call.node().is_over() && self.gate.is_closed(cx)
     }
 }
 
@@ -181,89 +213,21 @@ where
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, BoxError>>> {
-        let mut this = self.project();
-        loop {
-            if let Some(events) = this.events.as_mut() {
-                if let Some(frame) = events.next() {
-                    return Poll::Ready(Some(Ok(frame)));
-                }
-                if events.is_broken() {
-                    // The caller has an error, and needs no more of the upstream.
-                    this.inner.set(Inner::Over);
-                    *this.keep_alive = None;
-                }
-            }
-            let polled = match this.inner.as_mut().project() {
-                InnerProj::Over => return Poll::Ready(None),
-                InnerProj::Made { body } => {
-                    let body = std::mem::take(body);
-                    this.inner.set(Inner::Over);
-                    return Poll::Ready(Some(Ok(Frame::data(body))));
-                }
-                InnerProj::Streaming { body } => {
-                    let polled = body.poll_frame(cx);
-                    // The frame is matched by reference: it is large, and most frames pass
-                    // unchanged.
-                    if let (Poll::Ready(Some(Ok(frame))), Some(events)) =
-                        (&polled, this.events.as_mut())
-                    {
-                        if frame.data_ref().is_some_and(|data| events.pass(data)) {
-                            sent(this.keep_alive, events);
-                            return polled.map_err(Into::into);
-                        }
-                    }
-                    polled.map_err(Into::into)
-                }
-                InnerProj::Calling { call } => match call.get_mut().as_mut().poll(cx) {
-                    Poll::Ready(Ok(answer)) => {
-                        let next = late(
-                            answer,
-                            this.events.as_deref_mut(),
-                            this.keep_alive.as_deref_mut(),
-                        );
-                        this.inner.set(next);
-                        continue;
-                    }
-                    Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error.into()))),
-                    Poll::Pending => Poll::Pending,
-                },
-                InnerProj::Refused { body, refused } => {
-                    let refusal = refused.poll(body, this.keep_alive.as_deref(), cx);
-                    refusal.map(|error| Some(Err(error)))
-                }
-            };
-            let Poll::Ready(frame) = polled else {
-                let events = this.events.as_deref();
-                let comment = ready!(pending(events, this.keep_alive, cx));
-                return Poll::Ready(Some(Ok(Frame::data(comment))));
-            };
-            if !matches!(frame, Some(Ok(_))) {
-                // Drop the upstream now, because the caller may hold this body for a while.
-                this.inner.set(Inner::Over);
-                *this.keep_alive = None;
-            }
-            let Some(events) = this.events else {
-                if let Some(keep_alive) = this.keep_alive {
-                    keep_alive.sent(true);
-                }
-                return Poll::Ready(frame);
-            };
-            match frame {
-                Some(Ok(frame)) => match frame.into_data() {
-                    Ok(data) => {
-                        events.push(data);
-                        sent(this.keep_alive, events);
-                    }
-                    Err(trailers) => {
-                        this.inner.set(Inner::Over);
-                        *this.keep_alive = None;
-                        events.end(Some(trailers));
-                    }
-                },
-                Some(Err(error)) => events.fail(&error),
-                None => events.end(None),
-            }
+        let this = self.project();
+        let (mut inner, events, keep_alive) = (this.inner, this.events, this.keep_alive);
+        let is_streaming = matches!(*inner, Inner::Streaming { .. });
+        let Some(gated) = this.gate.as_mut().filter(|_| is_streaming) else {
+            return poll_open(inner, events, keep_alive, cx);
+        };
+        if gated.is_closed(cx) {
+            return Poll::Pending;
         }
+        let ask = |cx: &mut Context<'_>| poll_open(inner.as_mut(), events, keep_alive, cx);
+        let polled = gated.gate.poll(cx, ask);
+        if matches!(*inner, Inner::Over) {
+            *this.gate = None;
+        }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {
@@ -281,6 +245,96 @@ where
             (None, Inner::Streaming { body }) => body.size_hint(),
             (None, Inner::Over) => SizeHint::with_exact(0),
             _ => SizeHint::default(),
+        }
+    }
+}
+
+/// Asks the call, or its body.
+fn poll_open<F, B, E>(
+    mut inner: Pin<&mut Inner<F, B>>,
+    events: &mut Option<Box<CallerStream>>,
+    keep_alive: &mut Option<Box<KeepAlive>>,
+    cx: &mut Context<'_>,
+) -> Poll<Option<Result<Frame<Bytes>, BoxError>>>
+where
+    F: Future<Output = Result<Response<B>, E>>,
+    E: Into<BoxError>,
+    B: Body<Data = Bytes, Error: Into<BoxError>>,
+{
+    loop {
+        if let Some(events) = events.as_mut() {
+            if let Some(frame) = events.next() {
+                return Poll::Ready(Some(Ok(frame)));
+            }
+            if events.is_broken() {
+                // The caller has an error, and needs no more of the upstream.
+                inner.set(Inner::Over);
+                *keep_alive = None;
+            }
+        }
+        let polled = match inner.as_mut().project() {
+            InnerProj::Over => return Poll::Ready(None),
+            InnerProj::Made { body } => {
+                let body = std::mem::take(body);
+                inner.set(Inner::Over);
+                return Poll::Ready(Some(Ok(Frame::data(body))));
+            }
+            InnerProj::Streaming { body } => {
+                let polled = body.poll_frame(cx);
+                // The frame is matched by reference: it is large, and most frames pass
+                // unchanged.
+                if let (Poll::Ready(Some(Ok(frame))), Some(events)) = (&polled, events.as_mut()) {
+                    if frame.data_ref().is_some_and(|data| events.pass(data)) {
+                        sent(keep_alive, events);
+                        return polled.map_err(Into::into);
+                    }
+                }
+                polled.map_err(Into::into)
+            }
+            InnerProj::Calling { call } => match call.get_mut().as_mut().poll(cx) {
+                Poll::Ready(Ok(answer)) => {
+                    let next = late(answer, events.as_deref_mut(), keep_alive.as_deref_mut());
+                    inner.set(next);
+                    continue;
+                }
+                Poll::Ready(Err(error)) => Poll::Ready(Some(Err(error.into()))),
+                Poll::Pending => Poll::Pending,
+            },
+            InnerProj::Refused { body, refused } => {
+                let refusal = refused.poll(body, keep_alive.as_deref(), cx);
+                refusal.map(|error| Some(Err(error)))
+            }
+        };
+        let Poll::Ready(frame) = polled else {
+            let events = events.as_deref();
+            let comment = ready!(pending(events, keep_alive, cx));
+            return Poll::Ready(Some(Ok(Frame::data(comment))));
+        };
+        if !matches!(frame, Some(Ok(_))) {
+            // Drop the upstream now, because the caller may hold this body for a while.
+            inner.set(Inner::Over);
+            *keep_alive = None;
+        }
+        let Some(events) = events else {
+            if let Some(keep_alive) = keep_alive {
+                keep_alive.sent(true);
+            }
+            return Poll::Ready(frame);
+        };
+        match frame {
+            Some(Ok(frame)) => match frame.into_data() {
+                Ok(data) => {
+                    events.push(data);
+                    sent(keep_alive, events);
+                }
+                Err(trailers) => {
+                    inner.set(Inner::Over);
+                    *keep_alive = None;
+                    events.end(Some(trailers));
+                }
+            },
+            Some(Err(error)) => events.fail(&error),
+            None => events.end(None),
         }
     }
 }

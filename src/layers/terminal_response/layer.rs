@@ -30,6 +30,7 @@ use crate::{
 pub struct TerminalResponseLayer {
     statuses: Statuses,
     keep_alive: KeepAliveSettings,
+    is_gated: bool,
 }
 
 impl TerminalResponseLayer {
@@ -41,6 +42,7 @@ impl TerminalResponseLayer {
         Self {
             statuses: Statuses::DEFAULT,
             keep_alive: KeepAliveSettings::OFF,
+            is_gated: false,
         }
     }
 
@@ -126,6 +128,20 @@ impl TerminalResponseLayer {
         self.keep_alive.streams = Some(streams);
         self
     }
+
+    /// Sets whether the layer asks an event stream only once it was woken; the default is false.
+    ///
+    /// hyper polls a body three times for each frame: two of them find `Pending`, and go through all
+    /// layers. With `true` they stop here, at the cost of one allocation for each stream.
+    ///
+    /// Every limit of the stack must then stand within the [`RunLayer`](crate::RunLayer): the end of
+    /// a limit outside of it would be seen at its wake, and not by a poll before that.
+    /// [`AgentStack::server`](crate::AgentStack::server) has them there, and sets this to `true`.
+    #[must_use]
+    pub const fn once_woken(mut self, once_woken: bool) -> Self {
+        self.is_gated = once_woken;
+        self
+    }
 }
 
 impl Default for TerminalResponseLayer {
@@ -190,13 +206,16 @@ where
 
     fn call(&mut self, request: Request<ReqBody>) -> Self::Future {
         let caller = ErrorFormat::of(&request);
-        let statuses = self.layer.statuses;
+        let TerminalResponseLayer {
+            statuses, is_gated, ..
+        } = self.layer;
         if let Some(error) = self.unready.take() {
             return TerminalResponseFuture {
                 call: Calling::Unready { error: Some(error) },
                 caller,
                 statuses,
                 keep_alive: None,
+                is_gated,
             };
         }
         let (keep_alive, request) = KeepAlive::of(&self.layer.keep_alive, request);
@@ -216,6 +235,7 @@ where
             caller,
             statuses,
             keep_alive,
+            is_gated,
         }
     }
 }
@@ -231,6 +251,7 @@ pin_project! {
         statuses: Statuses,
         // `None` if the layer does nothing for a caller that waits.
         keep_alive: Option<Box<KeepAlive>>,
+        is_gated: bool,
     }
 }
 
@@ -261,6 +282,7 @@ where
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let (caller, statuses) = (*this.caller, *this.statuses);
+        let is_gated = *this.is_gated;
         let mut boxed = None;
         let polled = match this.call.as_mut().project() {
             CallingProj::Inline { call } => call.poll(cx),
@@ -279,7 +301,7 @@ where
         };
         let answer = match polled {
             Poll::Ready(Ok(answer)) => {
-                TerminalResponseBody::wrap(answer, caller, this.keep_alive.take())
+                TerminalResponseBody::wrap(answer, caller, this.keep_alive.take(), is_gated)
             }
             Poll::Ready(Err(error)) => {
                 let answer = ErrorAnswer::of(&error.into(), statuses, false);
@@ -293,7 +315,7 @@ where
                 let Some(call) = boxed.and_then(|call| call.take_if(|_| is_due)) else {
                     return Poll::Pending;
                 };
-                TerminalResponseBody::early(call, caller, this.keep_alive.take())
+                TerminalResponseBody::early(call, caller, this.keep_alive.take(), is_gated)
             }
         };
         this.call.set(Calling::Unready { error: None });
