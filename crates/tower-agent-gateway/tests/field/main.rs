@@ -32,7 +32,7 @@ use futures_util::{FutureExt, StreamExt, stream};
 use self::{case::Case, play::Outcome};
 
 /// How many cases play at a time: a case mostly waits for its gateway to start.
-const AT_A_TIME: usize = 8;
+const AT_A_TIME: usize = 16;
 
 /// The longest that one case may take.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -58,7 +58,7 @@ fn each_report_is_judged_by_its_cause() {
             let outcome = outcome(&case).await;
             (case, outcome)
         });
-        let mut played = played.buffered(AT_A_TIME);
+        let mut played = played.buffer_unordered(AT_A_TIME);
         while let Some((case, differences)) = played.next().await {
             let name = &case.name;
             match (differences.is_empty(), case.open) {
