@@ -152,8 +152,8 @@ impl App {
     /// upgrade is checked anew. If `[auth]` comes or goes, the owners of all runs are others: then
     /// only the calls that are under way go on as they began.
     ///
-    /// `server.head_timeout`, `server.keep_alive`, `server.max_connections`, `control.drain`,
-    /// `[telemetry]` and `[replicas]` stay as they were, and the log says so if the new configuration
+    /// `server.head_timeout`, `server.keep_alive`, `server.max_connections`, `server.threads`,
+    /// `control.drain`, `[telemetry]` and `[replicas]` stay as they were, and the log says so if the new configuration
     /// has others.
     ///
     /// # Errors

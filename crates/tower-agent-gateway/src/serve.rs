@@ -6,12 +6,19 @@ use axum::Router;
 use futures_util::future::select;
 use tokio::net::TcpListener;
 
-use crate::{config::Config, http::server, runs::Runs};
+use crate::{
+    config::Config,
+    http::server::{self, ServerThreads},
+    runs::Runs,
+};
 
 /// The time that connections have to close after the runs have ended.
 const GRACE: Duration = Duration::from_secs(5);
 
 /// Serves an [`app`](crate::app) until `signal` is ready, and then ends its runs.
+///
+/// Threads of this function's own serve the connections, as many as `server.threads`; with 0, or if
+/// they cannot be started, the caller's runtime does.
 ///
 /// `[server]` limits the connections. From the first signal on no run and no call is admitted; with
 /// `control.drain` running work may go on for that long, or until `signal` is ready again. Then all
@@ -45,7 +52,13 @@ pub async fn serve(
         runs.shutdown();
     };
     let mut stopped = runs.stopped();
-    let served = server::serve(listener, app, config.server, stop);
+    let threads = config.server.threads.map(ServerThreads::start).transpose();
+    // Kept until the end: what their connections left behind runs on them.
+    let threads = threads.unwrap_or_else(|error| {
+        tracing::error!(%error, "the threads of [server] threads cannot be started: one runtime serves all");
+        None
+    });
+    let served = server::serve(listener, app, config.server, threads.as_ref(), stop);
     let grace = async {
         let _ = stopped.wait_for(|stopping| *stopping).await;
         tokio::time::sleep(GRACE).await;

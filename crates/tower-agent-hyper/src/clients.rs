@@ -69,6 +69,13 @@ impl Clients {
         }
     }
 
+    /// The same settings and connector, with pools that are empty.
+    pub(crate) fn separate(&self) -> Self {
+        let (builder, connector) = (self.builder.clone(), self.connector.clone());
+        let proxy = self.proxy.clone();
+        Self::new(builder, connector, self.streams, proxy, self.resends)
+    }
+
     /// Takes a place in the first pool that has one, or in the pool with the fewest requests.
     pub(crate) fn lease(self: &Arc<Self>) -> PoolLease {
         let free = self.pools.iter().position(|pool| pool.enter(self.streams));

@@ -31,6 +31,15 @@ impl HyperService {
         }
     }
 
+    /// Returns a service with the same settings, and with connections of its own.
+    ///
+    /// The task of a connection runs on the runtime that made it. A server that has a runtime for each
+    /// of its threads keeps a request on one of them if each thread has a service of its own.
+    #[must_use]
+    pub fn with_own_connections(&self) -> Self {
+        Self::from_clients(self.clients.separate())
+    }
+
     #[cfg(test)]
     pub(crate) const fn clients(&self) -> &Arc<Clients> {
         &self.clients

@@ -1,7 +1,7 @@
 //! `[server]`: the limits of connections and of uploads, so that clients cannot exhaust the server,
 //! and the proxy of the gateway's own requests.
 
-use std::time::Duration;
+use std::{num::NonZero, thread, time::Duration};
 
 use serde::Deserialize;
 use tower_agent::config::{BoundedCount, ConfigError, Time};
@@ -14,6 +14,9 @@ pub(crate) const MAX_BODY: usize = 32 * 1024 * 1024;
 
 /// The least of `max_buffered`, in MiB: one request.
 const LEAST_BUFFERED: usize = MAX_BODY >> 20;
+
+/// The most of `threads`.
+const MOST_THREADS: u32 = 1024;
 
 /// The limits of `[server]`; `None` is off.
 ///
@@ -35,6 +38,8 @@ pub(crate) struct ServerLimits {
     pub(crate) max_buffered: Option<usize>,
     /// The sockets of the Responses API; `None` refuses them.
     pub(crate) websocket: Option<WebSocketSettings>,
+    /// How many threads serve connections; `None` leaves them to the runtime of the caller.
+    pub(crate) threads: Option<u32>,
 }
 
 /// The limits of a WebSocket.
@@ -62,6 +67,7 @@ pub(super) struct ServerTable {
     max_buffered: Option<ByteSize<LEAST_BUFFERED>>,
     websocket: Option<bool>,
     websocket_age: Option<Time>,
+    threads: Option<BoundedCount<0, MOST_THREADS>>,
     proxy: Option<String>,
 }
 
@@ -115,6 +121,15 @@ impl From<ServerTable> for ServerLimits {
             websocket: (table.websocket != Some(false)).then(|| WebSocketSettings {
                 max_age: time(table.websocket_age, 60 * 60),
             }),
+            threads: table
+                .threads
+                .map_or_else(|| Some(cores()), BoundedCount::limit),
         }
     }
+}
+
+/// How many processors this process may use.
+fn cores() -> u32 {
+    let cores = thread::available_parallelism().map_or(1, NonZero::get);
+    u32::try_from(cores).map_or(MOST_THREADS, |cores| cores.min(MOST_THREADS))
 }

@@ -64,6 +64,8 @@ impl Stacks {
         is_traced: bool,
     ) -> Result<Self, BoxError> {
         let client = http_client(&config.proxy)?;
+        let threads = config.server.threads.unwrap_or(1);
+        let clients = (0..threads).map(|_| client.with_own_connections());
         let attempt = move |request: Request<ReplayBody>| match is_traced {
             true => name_attempt(request),
             false => request,
@@ -71,7 +73,7 @@ impl Stacks {
         let mut candidates = config.candidates.iter();
         let has_sockets = candidates.any(Candidate::speaks_websocket);
         let upgrades = has_sockets.then(|| upgrade_client(&config.proxy));
-        let sockets = UpstreamSockets::new(client, upgrades.transpose()?);
+        let sockets = UpstreamSockets::new(clients.collect(), upgrades.transpose()?);
         let upstream = MissingPath::new(sockets).map_request(attempt);
         // A probe does not wait behind the streams of calls.
         let gate = |health| http_client(&config.proxy).map(|client| health_gate(health, client));

@@ -49,6 +49,7 @@ mod shutdown;
 mod stop;
 mod sub_agents;
 mod support;
+mod threads;
 mod traces;
 mod turns;
 mod unknown_routes;

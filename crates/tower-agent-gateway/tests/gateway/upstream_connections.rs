@@ -90,7 +90,12 @@ fn an_upstream_of_http_1_0_costs_the_caller_neither_chunks_nor_the_connection() 
 #[test]
 fn a_connection_that_dies_between_two_calls_costs_no_call_and_no_attempt() {
     run(async {
-        for settings in ["", "[retry]\nmax_attempts_per_candidate = 2"] {
+        // Each thread has connections of its own.
+        let one = "[server]\nthreads = 1\n";
+        for settings in [
+            one,
+            &format!("{one}[retry]\nmax_attempts_per_candidate = 2"),
+        ] {
             let upstream = Upstream::serve(|stream, connection, upstream| {
                 let mut accepted = Accepted::new(stream, connection, upstream);
                 tokio::spawn(async move {
@@ -145,7 +150,8 @@ fn after_three_dead_idle_connections_a_fresh_one_serves_at_the_second_try() {
         .await;
         let settings = "[attempt]\nstep_timeout = \"1s\"\n\
                         [retry]\nmax_attempts_per_candidate = 2";
-        let config = Config::new(settings).candidates(&["m"], upstream.addr);
+        let config = Config::new("[server]\nthreads = 1\n".to_owned() + settings)
+            .candidates(&["m"], upstream.addr);
         let gateway = config.start().await;
         let opened = (0..3).map(|_| streams(&gateway));
         for answer in futures_util::future::join_all(opened).await {

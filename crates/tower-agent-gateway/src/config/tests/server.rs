@@ -20,15 +20,19 @@ fn connections_are_limited_unless_the_file_says_otherwise() {
         websocket: Some(WebSocketSettings {
             max_age: seconds(3600),
         }),
+        threads: std::thread::available_parallelism()
+            .ok()
+            .and_then(|cores| u32::try_from(cores.get()).ok()),
     };
     for more in ["", "[server]", "preset = \"recommended\""] {
         assert_eq!(with_candidate(more).unwrap().server, on, "{more}");
     }
 
-    let some = "[server]\nhead_timeout = \"5s\"\nmax_connections = 7";
+    let some = "[server]\nhead_timeout = \"5s\"\nmax_connections = 7\nthreads = 3";
     let expected = ServerLimits {
         head_timeout: seconds(5),
         max_connections: Some(7),
+        threads: Some(3),
         ..on
     };
     assert_eq!(with_candidate(some).unwrap().server, expected);
@@ -39,7 +43,7 @@ fn connections_are_limited_unless_the_file_says_otherwise() {
     };
     assert_eq!((of_age("5m"), of_age("0s")), (seconds(300), None));
 
-    let off = "[server]\nhead_timeout = \"0s\"\nupload_idle = \"0s\"\nmax_connections = 0\nkeep_alive = \"0s\"\nwebsocket = false";
+    let off = "[server]\nhead_timeout = \"0s\"\nupload_idle = \"0s\"\nmax_connections = 0\nkeep_alive = \"0s\"\nwebsocket = false\nthreads = 0";
     let expected = ServerLimits {
         head_timeout: None,
         upload_idle: None,
@@ -47,6 +51,7 @@ fn connections_are_limited_unless_the_file_says_otherwise() {
         keep_alive: None,
         max_buffered: None,
         websocket: None,
+        threads: None,
     };
     assert_eq!(with_candidate(off).unwrap().server, expected);
 }
@@ -80,6 +85,10 @@ fn wrong_limits_of_connections_are_named() {
         (
             "max_connections = -1",
             "server.max_connections: -1 is not a whole number from 0 to 1000000",
+        ),
+        (
+            "threads = 1025",
+            "server.threads: 1025 is not a whole number from 0 to 1024",
         ),
         (
             "max_buffered = \"31 MiB\"",

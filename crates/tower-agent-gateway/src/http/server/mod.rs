@@ -7,6 +7,7 @@
 mod activity;
 mod connection;
 mod frame_cursor;
+mod threads;
 
 use std::{future::Future, io, net::SocketAddr, pin::pin, task::Poll, time::Duration};
 
@@ -24,7 +25,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-pub(crate) use self::activity::SocketMeter;
+use self::threads::ServerPlace;
+pub(crate) use self::{
+    activity::SocketMeter,
+    threads::{ServerThreads, thread_number},
+};
 use crate::config::ServerLimits;
 
 /// The pause after a failed accept, for example for lack of file descriptors. Without it the
@@ -45,7 +50,8 @@ enum ServerEvent {
 
 /// Serves until `stop` is ready, and then until the connections are closed.
 ///
-/// Connections finish their requests in flight; the others close within 5 s.
+/// Connections finish their requests in flight; the others close within 5 s. Without `threads` the
+/// runtime of the caller serves them.
 ///
 /// At the cap, further connections wait in the kernel's queue, which costs this process
 /// nothing. If they were accepted and closed, their clients would reconnect at once. An idle
@@ -54,6 +60,7 @@ pub(crate) async fn serve(
     listener: TcpListener,
     app: Router,
     limits: ServerLimits,
+    threads: Option<&ServerThreads>,
     stop: impl Future<Output = ()>,
 ) {
     let builder = builder(limits);
@@ -81,10 +88,13 @@ pub(crate) async fn serve(
         match event.await {
             ServerEvent::Accepted(Ok((stream, peer))) => {
                 set(&stream, limits.keep_alive);
-                let builder = builder.clone();
-                let connection =
-                    connection::serve(builder, stream, peer, app.clone(), limits, stopped.clone());
-                open.spawn(connection);
+                let (builder, app, stopped) = (builder.clone(), app.clone(), stopped.clone());
+                let serve =
+                    move |stream| connection::serve(builder, stream, peer, app, limits, stopped);
+                match threads.and_then(ServerThreads::place) {
+                    Some(place) => spawn_on(&mut open, place, stream, serve),
+                    None => drop(open.spawn(serve(stream))),
+                }
             }
             ServerEvent::Accepted(Err(error)) if is_of_peer(&error) => {}
             ServerEvent::Accepted(Err(error)) => {
@@ -106,6 +116,28 @@ pub(crate) async fn serve(
     drop(listener);
     stopping.send_replace(true);
     while open.join_next().await.is_some() {}
+}
+
+/// Serves a connection on its thread, whose runtime must have the socket.
+fn spawn_on<F>(
+    open: &mut JoinSet<()>,
+    place: ServerPlace,
+    stream: TcpStream,
+    serve: impl FnOnce(TcpStream) -> F + Send + 'static,
+) where
+    F: Future<Output = ()> + Send,
+{
+    let Ok(stream) = stream.into_std() else {
+        return;
+    };
+    let runtime = place.runtime.clone();
+    let connection = async move {
+        let _held = place;
+        if let Ok(stream) = TcpStream::from_std(stream) {
+            serve(stream).await;
+        }
+    };
+    open.spawn_on(connection, &runtime);
 }
 
 fn builder(limits: ServerLimits) -> Builder<TokioExecutor> {

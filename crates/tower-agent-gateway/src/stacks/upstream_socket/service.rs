@@ -21,6 +21,7 @@ use super::{
     lane::{LaneLease, UpstreamLane},
     upgrade::UpgradeRefusal,
 };
+use crate::http::server::thread_number;
 
 /// How long an upstream that refused a WebSocket is asked for none.
 const REFUSED_FOR: Duration = Duration::from_secs(10 * 60);
@@ -35,10 +36,12 @@ pub(crate) type UpstreamBody = Either<HyperBody, SocketBody>;
 
 /// The client of the gateway's upstreams: see the [module](super).
 ///
-/// Clones share their connections.
+/// Clones share their connections. Each of the server's threads has connections of its own, because
+/// the task of a connection runs on the thread that made it.
 #[derive(Clone, Debug)]
 pub(crate) struct UpstreamSockets {
-    client: HyperService,
+    /// One for each thread, and at least one.
+    clients: Arc<[HyperService]>,
     /// The client that opens sockets; `None` if no candidate asks for one.
     upgrades: Option<HyperService>,
     refusals: Arc<Refusals>,
@@ -57,9 +60,14 @@ pub(crate) enum UpstreamFuture {
 
 impl UpstreamSockets {
     /// `upgrades` is a client of HTTP/1.1 only; without one all requests go over HTTP.
-    pub(crate) fn new(client: HyperService, upgrades: Option<HyperService>) -> Self {
+    ///
+    /// # Panics
+    ///
+    /// Panics without a client.
+    pub(crate) fn new(clients: Vec<HyperService>, upgrades: Option<HyperService>) -> Self {
+        assert!(!clients.is_empty(), "there is a client for each thread");
         Self {
-            client,
+            clients: clients.into(),
             upgrades,
             refusals: Arc::default(),
         }
@@ -67,7 +75,8 @@ impl UpstreamSockets {
 
     /// Sends a request over HTTP.
     pub(super) fn post(&self, request: Request<ReplayBody>) -> UpstreamFuture {
-        UpstreamFuture::Post(self.client.clone().call(request))
+        let client = &self.clients[thread_number() % self.clients.len()];
+        UpstreamFuture::Post(client.clone().call(request))
     }
 
     /// Takes the lane of a request; `None` if the request goes over HTTP.

@@ -269,7 +269,7 @@ pub(super) type TestService =
 
 pub(super) fn service(candidates: impl IntoIterator<Item = Candidate>) -> TestService {
     let upgrades = HyperService::builder().http1_only().build().unwrap();
-    let sockets = UpstreamSockets::new(HyperService::new().unwrap(), Some(upgrades));
+    let sockets = UpstreamSockets::new(vec![HyperService::new().unwrap()], Some(upgrades));
     let service = ModelFallbackLayer::new(candidates).layer(sockets);
     let service = service.map_request(|request: Request<ReplayBody>| request);
     BoxCloneSyncService::new(service.map_response(|answer| answer.map(boxed)))
