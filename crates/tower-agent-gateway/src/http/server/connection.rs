@@ -7,10 +7,6 @@ use futures_util::future::poll_fn;
 use http::{Request, header};
 use http_body_util::{BodyExt, combinators::MapErr};
 use hyper::{body::Incoming, service::service_fn};
-use hyper_util::{
-    rt::{TokioExecutor, TokioIo},
-    server::conn::auto::Builder,
-};
 use tokio::{
     net::TcpStream,
     sync::watch,
@@ -18,15 +14,18 @@ use tokio::{
 };
 use tower::ServiceExt;
 
-use super::activity::{Activity, Due, InFlight, ObservedIo, SocketMeter};
+use super::{
+    activity::{Activity, Due, InFlight, ObservedIo, SocketMeter},
+    protocol::{HttpConnection, Protocol, Protocols},
+};
 use crate::config::ServerLimits;
 
 /// Serves the requests of one connection, and enforces its deadlines.
 ///
-/// Errors of the connection are dropped: they concern its client alone. After an upgrade the future
+/// After an upgrade the future
 /// waits until the socket is dropped, so that it counts as a connection.
 pub(super) async fn serve(
-    builder: Builder<TokioExecutor>,
+    protocols: Protocols,
     stream: TcpStream,
     peer: SocketAddr,
     app: Router,
@@ -34,7 +33,6 @@ pub(super) async fn serve(
     mut stopped: watch::Receiver<bool>,
 ) {
     let activity = Activity::new();
-    let io = TokioIo::new(ObservedIo::new(stream, Arc::clone(&activity)));
     let of_requests = Arc::clone(&activity);
     let service = service_fn(move |request: Request<Incoming>| {
         let in_flight = of_requests.begin(request.version());
@@ -51,7 +49,8 @@ pub(super) async fn serve(
             Ok::<_, Infallible>(answer.map(|body| holding(in_flight, body)))
         }
     });
-    let mut connection = pin!(Some(builder.serve_connection_with_upgrades(io, service)));
+    let mut waiting = Some((stream, service));
+    let mut connection = pin!(None::<HttpConnection<_>>);
     let mut stopped = pin!(stopped.wait_for(|stopped| *stopped));
     let mut timer = pin!(sleep_until(Instant::now()));
     let mut closing = false;
@@ -65,16 +64,30 @@ pub(super) async fn serve(
             }
         }
         loop {
-            let Some(mut serving) = connection.as_mut().as_pin_mut() else {
-                // The socket that was upgraded is a connection as long as it is open.
-                return match activity.is_open() {
-                    true => Poll::Pending,
-                    false => Poll::Ready(()),
-                };
-            };
+            if let Some((stream, service)) = waiting.take() {
+                if closing {
+                    // Before its first byte there is no request to finish.
+                    return Poll::Ready(());
+                }
+                match Protocol::poll_peek(&stream, cx) {
+                    Poll::Ready(protocol) => {
+                        let io = ObservedIo::new(stream, Arc::clone(&activity));
+                        let serving = protocols.serve(protocol, io, service);
+                        connection.set(Some(serving));
+                    }
+                    Poll::Pending => waiting = Some((stream, service)),
+                }
+            }
             // The connection is polled before its deadline is read: bytes that have arrived count
             // first.
-            if serving.as_mut().poll(cx).is_ready() {
+            let is_over = match connection.as_mut().as_pin_mut() {
+                Some(serving) => serving.poll(cx).is_ready(),
+                None if waiting.is_some() => false,
+                // The socket that was upgraded is a connection as long as it is open.
+                None if activity.is_open() => return Poll::Pending,
+                None => return Poll::Ready(()),
+            };
+            if is_over {
                 connection.set(None);
                 continue;
             }
@@ -98,7 +111,9 @@ pub(super) async fn serve(
             }
             closing = true;
             activity.close();
-            serving.graceful_shutdown();
+            if let Some(serving) = connection.as_mut().as_pin_mut() {
+                serving.graceful_shutdown();
+            }
         }
     })
     .await;

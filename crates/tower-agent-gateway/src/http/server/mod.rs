@@ -1,22 +1,19 @@
 //! The listener: accepts connections, and closes those that are idle or stuck in a head.
 //!
-//! hyper's own timeout for heads is not enough: it starts when a connection becomes idle, and
-//! does not run while hyper detects the version of a new one. So one clock for each connection
-//! covers all the time without a request in flight.
+//! hyper's own timeout for heads is not enough: it starts when a connection becomes idle, and does
+//! not run before the first bytes tell its protocol. So one clock for each connection covers all the
+//! time without a request in flight.
 
 mod activity;
 mod connection;
 mod frame_cursor;
+mod protocol;
 mod threads;
 
 use std::{future::Future, io, net::SocketAddr, pin::pin, task::Poll, time::Duration};
 
 use axum::Router;
 use futures_util::future::{Either, poll_fn, select};
-use hyper_util::{
-    rt::{TokioExecutor, TokioTimer},
-    server::conn::auto::Builder,
-};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -25,11 +22,11 @@ use tokio::{
     time::{Instant, sleep},
 };
 
-use self::threads::ServerPlace;
 pub(crate) use self::{
     activity::SocketMeter,
     threads::{ServerThreads, thread_number},
 };
+use self::{protocol::Protocols, threads::ServerPlace};
 use crate::config::ServerLimits;
 
 /// The pause after a failed accept, for example for lack of file descriptors. Without it the
@@ -63,7 +60,7 @@ pub(crate) async fn serve(
     threads: Option<&ServerThreads>,
     stop: impl Future<Output = ()>,
 ) {
-    let builder = builder(limits);
+    let protocols = Protocols::new(limits);
     let (stopping, stopped) = watch::channel(false);
     let mut open = JoinSet::new();
     let mut stop = pin!(stop);
@@ -88,9 +85,10 @@ pub(crate) async fn serve(
         match event.await {
             ServerEvent::Accepted(Ok((stream, peer))) => {
                 set(&stream, limits.keep_alive);
-                let (builder, app, stopped) = (builder.clone(), app.clone(), stopped.clone());
+                let (protocols, app) = (protocols.clone(), app.clone());
+                let stopped = stopped.clone();
                 let serve =
-                    move |stream| connection::serve(builder, stream, peer, app, limits, stopped);
+                    move |stream| connection::serve(protocols, stream, peer, app, limits, stopped);
                 match threads.and_then(ServerThreads::place) {
                     Some(place) => spawn_on(&mut open, place, stream, serve),
                     None => drop(open.spawn(serve(stream))),
@@ -138,22 +136,6 @@ fn spawn_on<F>(
         }
     };
     open.spawn_on(connection, &runtime);
-}
-
-fn builder(limits: ServerLimits) -> Builder<TokioExecutor> {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder
-        .http1()
-        .timer(TokioTimer::new())
-        // hyper's own timeout for request heads is off: each connection has a clock instead.
-        // That clock covers all the time without a request in flight: see the module.
-        .header_read_timeout(None);
-    builder
-        .http2()
-        .timer(TokioTimer::new())
-        .keep_alive_interval(limits.keep_alive)
-        .keep_alive_timeout(limits.keep_alive.map_or(PING, |every| every.min(PING)));
-    builder
 }
 
 fn set(stream: &TcpStream, keep_alive: Option<Duration>) {
