@@ -27,6 +27,8 @@ pub(crate) enum Finder {
     Program,
     /// A request looks the run up, and enters it for the request's call.
     Request,
+    /// As a request; a run that is opened here ends at once with its parent, which is over.
+    LateRequest,
 }
 
 impl RunRegistry {

@@ -1,5 +1,8 @@
 use std::{
-    sync::{Arc, OnceLock, Weak, atomic::AtomicU64},
+    sync::{
+        Arc, OnceLock, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -133,6 +136,19 @@ impl RunRegistry {
         self.find_with(owner, id, session, idle, Finder::Request, asked)
     }
 
+    /// As [`enter`](Self::enter), for a sub-agent whose parent is over: the caller then ends the run by
+    /// [`end_with_parent`](Run::end_with_parent).
+    pub(crate) fn enter_late(
+        &self,
+        owner: Owner,
+        id: RunId,
+        session: Option<Arc<str>>,
+        idle: Duration,
+        asked: Option<&AskedRun>,
+    ) -> Run {
+        self.find_with(owner, id, session, idle, Finder::LateRequest, asked)
+    }
+
     fn find_with(
         &self,
         owner: Owner,
@@ -151,14 +167,18 @@ impl RunRegistry {
                 // The run is entered under the lock under which idle and unused runs retire.
                 match finder {
                     Finder::Program => run.run_state().set_used(),
-                    Finder::Request => run.node().enter(),
+                    Finder::Request | Finder::LateRequest => run.node().enter(),
                 }
                 return (run, None);
             }
             let run = Run::open_aged(asked.map_or(Duration::ZERO, |asked| asked.age));
-            if let Finder::Request = finder {
+            if finder != Finder::Program {
                 run.run_state().set_unused();
                 run.node().enter();
+            }
+            if finder == Finder::LateRequest {
+                let rare = run.run_state().rare();
+                rare.ends_at_birth.store(true, Ordering::Release);
             }
             let enrolment = Enrolment {
                 key: &key,

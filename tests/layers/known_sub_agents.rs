@@ -417,3 +417,39 @@ fn an_abort_beside_the_opening_of_sub_agents_misses_none() {
         }
     }
 }
+
+/// A sub-agent and its own sub-agent come at once, on two threads, after the end of the main agent's run.
+#[test]
+fn a_sub_agent_that_is_over_from_its_birth_is_open_for_no_instant() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    for _ in 0..10 {
+        let team = Team::plain();
+        runtime.block_on(team.served(main_agent("one")));
+        {
+            let _entered = runtime.enter();
+            team.registry.abort_session(Owner::anonymous(), "s-1");
+        }
+        let barrier = Barrier::new(2);
+        let ask = |service: StackService, is_child: bool| {
+            for number in 0..1_000 {
+                let (parent, child) = (format!("a-{number}"), format!("b-{number}"));
+                let asks = match is_child {
+                    true => below(&child, &parent),
+                    false => sub_agent(&parent),
+                };
+                barrier.wait();
+                runtime.block_on(async { drop(service.ask(asks.request()).await) });
+            }
+        };
+        let (one, other) = (team.service.clone(), team.service.clone());
+        thread::scope(|scope| {
+            scope.spawn(|| ask(one, false));
+            ask(other, true);
+        });
+        assert_eq!(team.upstream.calls(), 1, "that of the main agent");
+    }
+}

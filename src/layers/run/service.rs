@@ -226,9 +226,12 @@ impl RunLayer {
                 });
                 let parent =
                     parent.and_then(|parent| parent.find(registry, owner, session.as_deref()));
+                if let Some(parent) = &parent {
+                    parent.wait_for_birth();
+                }
                 // A run that is over, or at its cap, begins no sub-agent: the run of this id ends with it.
                 if let Some(over) = parent.as_ref().filter(|parent| is_over(parent)) {
-                    let run = registry.enter(owner, id, session, idle, asked);
+                    let run = registry.enter_late(owner, id, session, idle, asked);
                     run.end_with_parent(over);
                     return Resolved {
                         run,
@@ -248,8 +251,10 @@ impl RunLayer {
                     // A concurrent request has opened the run, or the registry is shut down: drop
                     // the child, which no request has seen.
                 }
+                let run = registry.enter(owner, id, session, idle, asked);
+                run.wait_for_birth();
                 Resolved {
-                    run: registry.enter(owner, id, session, idle, asked),
+                    run,
                     outer: None,
                     entered: true,
                 }

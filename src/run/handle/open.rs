@@ -1,6 +1,9 @@
 //! Opens runs, their sub-agents' runs and the nodes below them, and puts calls into requests.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -238,6 +241,20 @@ impl Run {
         // Another request may have named the parent before.
         let _set_before = self.run_state().rare().above.set(above);
         self.node().follow(parent.node());
+        let rare = self.run_state().rare();
+        rare.ends_at_birth.store(false, Ordering::Release);
+    }
+
+    /// Waits for a request on another thread that has opened this run for a parent that is over, and is
+    /// about to end it: for that instant the run looks like one that is open.
+    pub(crate) fn wait_for_birth(&self) {
+        let is_born = |run: &Self| {
+            let rare = run.node().payload.rare_if_any();
+            !rare.is_some_and(|rare| rare.ends_at_birth.load(Ordering::Acquire))
+        };
+        while !is_born(self) && self.terminal_reason().is_none() && !self.node().refuses_work() {
+            std::thread::yield_now();
+        }
     }
 
     /// Puts this call into the request; the first layer that acts on the call settles it.

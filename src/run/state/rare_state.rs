@@ -61,6 +61,8 @@ pub(crate) struct RareRunState {
     pub(in crate::run) observed: Lock<EventChannel>,
     /// The link to the parent of a sub-agent's run in a tree of its own.
     pub(in crate::run) above: OnceLock<SubAgentLink>,
+    /// Whether the run is opened for a parent that is over, and has not ended with it yet.
+    pub(crate) ends_at_birth: AtomicBool,
     /// The sub-agents that are asked to stop when the run ends.
     pub(in crate::run) stop_on_end: Lock<Vec<StopOnEnd>>,
 }
