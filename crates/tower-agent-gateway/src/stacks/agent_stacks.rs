@@ -64,8 +64,8 @@ impl Stacks {
         is_traced: bool,
     ) -> Result<Self, BoxError> {
         let client = http_client(&config.proxy)?;
-        let threads = config.server.threads.unwrap_or(1);
-        let clients = (0..threads).map(|_| client.with_own_connections());
+        let threads = config.server.threads.unwrap_or(0);
+        let clients = (0..=threads).map(|_| client.with_own_connections());
         let attempt = move |request: Request<ReplayBody>| match is_traced {
             true => name_attempt(request),
             false => request,

@@ -9,6 +9,7 @@ use http_body_util::{BodyExt, combinators::MapErr};
 use hyper::{body::Incoming, service::service_fn};
 use tokio::{
     net::TcpStream,
+    runtime::Handle,
     sync::watch,
     time::{Instant, sleep_until},
 };
@@ -17,12 +18,13 @@ use tower::ServiceExt;
 use super::{
     activity::{Activity, Due, InFlight, ObservedIo, SocketMeter},
     protocol::{HttpConnection, Protocol, Protocols},
+    threads::{is_long, run_on},
 };
 use crate::config::ServerLimits;
 
 /// Serves the requests of one connection, and enforces its deadlines.
 ///
-/// After an upgrade the future
+/// `of_long_requests` is the runtime that handles those, if it is another. After an upgrade the future
 /// waits until the socket is dropped, so that it counts as a connection.
 pub(super) async fn serve(
     protocols: Protocols,
@@ -30,6 +32,7 @@ pub(super) async fn serve(
     peer: SocketAddr,
     app: Router,
     limits: ServerLimits,
+    of_long_requests: Option<Handle>,
     mut stopped: watch::Receiver<bool>,
 ) {
     let activity = Activity::new();
@@ -44,8 +47,13 @@ pub(super) async fn serve(
             request.extensions_mut().insert(meter);
         }
         let app = app.clone();
+        let elsewhere = of_long_requests.clone().filter(|_| is_long(request.body()));
         async move {
-            let Ok(answer) = app.oneshot(request).await;
+            let answer = app.oneshot(request);
+            let Ok(answer) = match elsewhere {
+                Some(runtime) => run_on(&runtime, answer).await,
+                None => answer.await,
+            };
             Ok::<_, Infallible>(answer.map(|body| holding(in_flight, body)))
         }
     });

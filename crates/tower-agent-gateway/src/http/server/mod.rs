@@ -17,6 +17,7 @@ use futures_util::future::{Either, poll_fn, select};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     net::{TcpListener, TcpStream},
+    runtime::Handle,
     sync::watch,
     task::JoinSet,
     time::{Instant, sleep},
@@ -87,11 +88,12 @@ pub(crate) async fn serve(
                 set(&stream, limits.keep_alive);
                 let (protocols, app) = (protocols.clone(), app.clone());
                 let stopped = stopped.clone();
-                let serve =
-                    move |stream| connection::serve(protocols, stream, peer, app, limits, stopped);
+                let serve = move |stream, caller| {
+                    connection::serve(protocols, stream, peer, app, limits, caller, stopped)
+                };
                 match threads.and_then(ServerThreads::place) {
                     Some(place) => spawn_on(&mut open, place, stream, serve),
-                    None => drop(open.spawn(serve(stream))),
+                    None => drop(open.spawn(serve(stream, None))),
                 }
             }
             ServerEvent::Accepted(Err(error)) if is_of_peer(&error) => {}
@@ -121,7 +123,7 @@ fn spawn_on<F>(
     open: &mut JoinSet<()>,
     place: ServerPlace,
     stream: TcpStream,
-    serve: impl FnOnce(TcpStream) -> F + Send + 'static,
+    serve: impl FnOnce(TcpStream, Option<Handle>) -> F + Send + 'static,
 ) where
     F: Future<Output = ()> + Send,
 {
@@ -130,9 +132,10 @@ fn spawn_on<F>(
     };
     let runtime = place.runtime.clone();
     let connection = async move {
+        let caller = place.caller.clone();
         let _held = place;
         if let Ok(stream) = TcpStream::from_std(stream) {
-            serve(stream).await;
+            serve(stream, Some(caller)).await;
         }
     };
     open.spawn_on(connection, &runtime);

@@ -40,7 +40,7 @@ pub(crate) type UpstreamBody = Either<HyperBody, SocketBody>;
 /// the task of a connection runs on the thread that made it.
 #[derive(Clone, Debug)]
 pub(crate) struct UpstreamSockets {
-    /// One for each thread, and at least one.
+    /// One for each thread by its number.
     clients: Arc<[HyperService]>,
     /// The client that opens sockets; `None` if no candidate asks for one.
     upgrades: Option<HyperService>,
