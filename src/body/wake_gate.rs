@@ -20,20 +20,20 @@ use crate::lock::Lock;
 #[derive(Debug)]
 pub(crate) struct WakeGate {
     /// Made at the first `Pending`: a body that is always ready needs none.
-    woken: Option<Arc<Woken>>,
+    woken: Option<Arc<GateWaker>>,
     /// The same as a waker.
     waker: Option<Waker>,
     is_pending: bool,
 }
 
 #[derive(Debug)]
-struct Woken {
+struct GateWaker {
     is_woken: AtomicBool,
     /// The task that asked last.
     task: Lock<Waker>,
 }
 
-impl Wake for Woken {
+impl Wake for GateWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -77,7 +77,7 @@ impl WakeGate {
                 (woken, waker)
             }
             _ => {
-                let woken = Arc::new(Woken {
+                let woken = Arc::new(GateWaker {
                     is_woken: AtomicBool::new(false),
                     task: Lock::new(cx.waker().clone()),
                 });
@@ -92,7 +92,7 @@ impl WakeGate {
     }
 }
 
-impl Woken {
+impl GateWaker {
     fn set_task(&self, waker: &Waker) {
         let mut task = self.task.lock();
         if !task.will_wake(waker) {
@@ -108,16 +108,16 @@ mod tests {
     use super::*;
 
     #[derive(Default)]
-    struct Count(AtomicUsize);
+    struct WakeCounter(AtomicUsize);
 
-    impl Wake for Count {
+    impl Wake for WakeCounter {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
     }
 
-    fn task() -> (Arc<Count>, Waker) {
-        let count = Arc::new(Count::default());
+    fn task() -> (Arc<WakeCounter>, Waker) {
+        let count = Arc::new(WakeCounter::default());
         (Arc::clone(&count), Waker::from(count))
     }
 
