@@ -1,13 +1,19 @@
 //! The gateway's routes as one service, and the exchange of its configuration.
 
 use std::{
+    convert::Infallible,
+    fmt,
+    future::Future,
+    pin::Pin,
     sync::{Arc, Mutex, PoisonError},
+    task::{Context, Poll},
     time::Duration,
 };
 
 use arc_swap::ArcSwap;
-use axum::{Router, body::Body, extract::Request};
+use axum::{Router, body::Body, extract::Request, response::Response};
 use futures_util::stream;
+use pin_project_lite::pin_project;
 use tokio::sync::{mpsc, watch};
 use tower::{Service, ServiceExt, service_fn, util::BoxCloneSyncService};
 use tower_agent::{BoxError, ReplayBody, Watchdog};
@@ -16,7 +22,7 @@ use crate::{
     background::{BackgroundTask, spawn_background},
     config::{Config, ServerLimits},
     http_client::http_client,
-    routes::{self, OwnerNames, Watched},
+    routes::{self, OwnerNames, RoutedAnswer, Routes, Watched},
     runs::Runs,
     stacks::{Gateway, Stacks, watchdog_client},
     webhooks::WebhookClient,
@@ -48,7 +54,7 @@ use crate::{
 pub struct App {
     watched: Watched,
     gateway: Gateway,
-    router: Arc<ArcSwap<Router>>,
+    routes: Arc<ArcSwap<Routes>>,
     /// The first configuration, of which no reload changes the [`fixed`] settings.
     first: Config,
     /// How often the configuration was replaced: the sockets of callers then close.
@@ -108,12 +114,12 @@ impl App {
         let gateway = Gateway::new(stacks(config, &watched)?, &watched.registry);
         let watchdog = watchdog_client::watchdog(config, &watched.registry)?.map(watch);
         let client = webhooks_client(config)?;
-        let router = routes::routes(gateway.clone(), watched.clone(), config);
+        let routes = routes::routes(gateway.clone(), watched.clone(), config);
         set_webhooks(&watched, config, client.as_ref());
         Ok(Self {
             watched,
             gateway,
-            router: Arc::new(ArcSwap::from_pointee(router)),
+            routes: Arc::new(ArcSwap::from_pointee(routes)),
             first: config.clone(),
             reloads,
             watchdog: Mutex::new(watchdog),
@@ -132,13 +138,19 @@ impl App {
         self.watched.webhooks.settle(limit, registry).await;
     }
 
-    /// The routes. A request of a run gets the stack of the configuration with which the run began.
+    /// The routes as a service of axum, to merge with others.
+    ///
+    /// A request of a run gets the stack of the configuration with which the run began.
     pub fn router(&self) -> Router {
-        let current = Arc::clone(&self.router);
-        Router::new().fallback_service(service_fn(move |request: Request| {
-            let mut router = Router::clone(&current.load());
-            router.call(request)
-        }))
+        Router::new().fallback_service(self.service())
+    }
+
+    /// The routes as a service of their own, which [`serve`](crate::serve) calls with less work than a
+    /// [`router`](Self::router).
+    pub fn service(&self) -> AppService {
+        AppService {
+            routes: Arc::clone(&self.routes),
+        }
     }
 
     /// Replaces the configuration for all runs that begin from now on.
@@ -182,8 +194,8 @@ impl App {
         }
         // Before the routes are made: a socket that the old ones let in closes, one of the new stays.
         self.reloads.send_modify(|reloads| *reloads += 1);
-        let router = routes::routes(self.gateway.clone(), self.watched.clone(), config);
-        self.router.store(Arc::new(router));
+        let routes = routes::routes(self.gateway.clone(), self.watched.clone(), config);
+        self.routes.store(Arc::new(routes));
         set_webhooks(&self.watched, config, client.as_ref());
         if fixed(config) != fixed(&self.first) {
             tracing::warn!("connections keep their limits, and the drain its own, until a restart");
@@ -195,6 +207,50 @@ impl App {
             tracing::warn!("[replicas] stays as it was until a restart");
         }
         Ok(())
+    }
+}
+
+/// The routes of an [`App`], as the last reload left them.
+#[derive(Clone, Debug)]
+pub struct AppService {
+    routes: Arc<ArcSwap<Routes>>,
+}
+
+impl Service<Request> for AppService {
+    type Response = Response;
+    type Error = Infallible;
+    type Future = AppFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request) -> AppFuture {
+        AppFuture {
+            answer: self.routes.load().answer(request),
+        }
+    }
+}
+
+pin_project! {
+    /// The response future of an [`AppService`].
+    pub struct AppFuture {
+        #[pin]
+        answer: RoutedAnswer,
+    }
+}
+
+impl Future for AppFuture {
+    type Output = Result<Response, Infallible>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().answer.poll(cx)
+    }
+}
+
+impl fmt::Debug for AppFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AppFuture").finish_non_exhaustive()
     }
 }
 

@@ -68,7 +68,7 @@ mod webhooks;
 mod websocket;
 
 pub use self::{
-    app::{App, app},
+    app::{App, AppFuture, AppService, app},
     config::Config,
     operate::OperatorCommand,
     probe::{Probe, probe},

@@ -171,7 +171,7 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
         // Programs read the records on stdout: the page is named in the log.
         None => tracing::info!("the page of what runs is at http://{address}/ui"),
     }
-    let served = serve(listener, app.router(), &config, &runs, async || {
+    let served = serve(listener, app.service(), &config, &runs, async || {
         select(pin!(term.recv()), pin!(interrupt.recv())).await;
     });
     let reloads = reload_at(hangups, &app, &args);

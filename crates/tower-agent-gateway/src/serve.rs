@@ -1,10 +1,12 @@
 //! Serves the gateway until a signal, and bounds the time of its shutdown.
 
-use std::{pin::pin, time::Duration};
+use std::{convert::Infallible, pin::pin, time::Duration};
 
-use axum::Router;
+use axum::body::Body;
 use futures_util::future::select;
+use http::{Request, Response};
 use tokio::net::TcpListener;
+use tower::Service;
 
 use crate::{
     config::Config,
@@ -15,7 +17,7 @@ use crate::{
 /// The time that connections have to close after the runs have ended.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Serves an [`app`](crate::app) until `signal` is ready, and then ends its runs.
+/// Serves an [`app`](crate::app), or the [service](crate::App::service) of an `App`, until `signal` is ready, and then ends its runs.
 ///
 /// Threads of this function's own serve the connections, as many as `server.threads`; with 0, or if
 /// they cannot be started, the caller's runtime does.
@@ -28,13 +30,19 @@ const GRACE: Duration = Duration::from_secs(5);
 ///
 /// Dropping the future closes the listener and all connections at once; their answers are cut
 /// without a reason.
-pub async fn serve(
+pub async fn serve<S>(
     listener: TcpListener,
-    app: Router,
+    app: S,
     config: &Config,
     runs: &Runs,
     mut signal: impl AsyncFnMut(),
-) {
+) where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
     let registry = runs.registry();
     let mut settled = None;
     let stop = async {

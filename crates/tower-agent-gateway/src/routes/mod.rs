@@ -21,23 +21,25 @@ mod runs;
 mod selection;
 mod unknown_route;
 
-use std::{convert::Infallible, sync::Arc};
+use std::{convert::Infallible, fmt, sync::Arc};
 
 use axum::{
     Json, Router,
     extract::{FromRef, Request},
-    http::{HeaderValue, header},
+    http::{HeaderValue, Method, header},
     response::Response,
     routing::{MethodRouter, get, post, put},
 };
-use futures_util::future::BoxFuture;
+use futures_util::future::{BoxFuture, Either as Forked};
 use serde_json::{Value, json};
 use tokio::sync::watch;
 use tower::{
-    Service,
-    util::{BoxCloneSyncService, MapResponseLayer},
+    Layer, Service, ServiceExt,
+    layer::util::Identity,
+    util::{BoxCloneSyncService, Either, MapResponseLayer, Oneshot, option_layer},
 };
 use tower_agent::{Cooldowns, RunRegistry, config::CandidateTable};
+use tower_http::cors::CorsLayer;
 
 pub(crate) use self::{names::OwnerNames, replicas::answers};
 
@@ -128,22 +130,63 @@ impl FromRef<Watched> for RunRegistry {
     }
 }
 
+/// The routes of one configuration.
+#[derive(Clone)]
+pub(crate) struct Routes {
+    router: Router,
+    /// What a POST to a forwarded operation gets, behind the same checks as in `router`.
+    ///
+    /// Such requests are all but few, and axum's way to them costs three clones and three boxes more.
+    forwarded: Forwarded,
+}
+
+impl Routes {
+    pub(crate) fn answer(&self, request: Request) -> RoutedAnswer {
+        let is_forwarded =
+            request.method() == Method::POST && api::OPERATIONS.contains(&request.uri().path());
+        match is_forwarded {
+            true => Forked::Left(self.forwarded.clone().oneshot(request)),
+            false => Forked::Right(self.router.clone().oneshot(request)),
+        }
+    }
+}
+
+/// The answer to a request: of a forwarded operation, or of the router.
+pub(crate) type RoutedAnswer = Forked<Oneshot<Forwarded, Request>, Oneshot<Router, Request>>;
+
+type Forwarded = BoxCloneSyncService<Request, Response, Infallible>;
+
+impl fmt::Debug for Routes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Routes")
+            .field("router", &self.router)
+            .finish_non_exhaustive()
+    }
+}
+
 /// Builds the routes of one configuration.
-pub(crate) fn routes(gateway: Gateway, mut watched: Watched, config: &Config) -> Router {
+pub(crate) fn routes(gateway: Gateway, mut watched: Watched, config: &Config) -> Routes {
     watched.names = OwnerNames::of(config.auth.as_ref());
     let candidates = config.agent.candidate_tables().iter();
     watched.candidates = candidates.map(|it| it.label().to_owned()).collect();
     // One call of `layer` for each group of routes, because axum boxes a route once more per call.
-    let open_to = |app: Router, origins: OriginCheck| {
-        app.layer((
+    let open_to = |origins: OriginCheck| {
+        (
             CheckLayer(HostCheck),
             UploadLayer::new(config.server.upload_idle),
             CheckLayer(origins),
-        ))
+        )
     };
+    let listed = open_to(OriginCheck::Listed(config.cors.clone()));
     let operator = Operator::new(config.control_token.clone());
-    let forwarded = caller_routes(gateway, &watched, config);
-    let callers = open_to(forwarded, OriginCheck::Listed(config.cors.clone()));
+    let gateway = RunAssignment::new(config.known_agents.clone(), gateway);
+    let limits = HeldLimits::new(config.server.max_buffered());
+    let calls = BufferedUploads::new(watched.held.clone(), limits, gateway);
+    let guard = caller_checks(config);
+    let forwarded = BoxCloneSyncService::new((listed.clone(), guard.clone()).layer(calls.clone()));
+    let sockets = sockets(calls.clone(), limits, &watched, config);
+    let callers = caller_routes(calls, sockets.as_ref(), &watched, config);
+    let callers = callers.layer((listed, guard));
     let own = Router::new()
         .route("/", get(|| async { GREETING }))
         .route(
@@ -154,22 +197,45 @@ pub(crate) fn routes(gateway: Gateway, mut watched: Watched, config: &Config) ->
         .method_not_allowed_fallback(unknown_route::method_not_allowed)
         .merge(operator_routes(watched, operator));
     // A path without a route gets the fallback of the callers' routes, behind their checks.
-    open_to(own, OriginCheck::Same).merge(callers)
+    let own = own.layer(open_to(OriginCheck::Same));
+    Routes {
+        router: own.merge(callers),
+        forwarded,
+    }
 }
+
+/// The check of callers' keys, within the layer that tells browsers which pages may call.
+///
+/// The CORS layer stands outside the check of keys: a browser's preflight carries no key.
+fn caller_checks(config: &Config) -> CallerChecks {
+    let keys = config.auth.as_ref().map(Callers::new).map(CheckLayer);
+    let cors = config.cors.as_ref().map(cors_layer);
+    (option_layer(cors), option_layer(keys))
+}
+
+type CallerChecks = (
+    Either<CorsLayer, Identity>,
+    Either<CheckLayer<Callers>, Identity>,
+);
 
 /// The callers' routes: the forwarded operations, the list of models and, if callers have keys,
 /// each caller's own runs.
-fn caller_routes(gateway: Gateway, watched: &Watched, config: &Config) -> Router {
+fn caller_routes(
+    calls: impl Service<Request, Response = Response, Error = Infallible, Future: Send>
+    + Clone
+    + Send
+    + Sync
+    + 'static,
+    sockets: Option<&Arc<Bridge>>,
+    watched: &Watched,
+    config: &Config,
+) -> Router {
     let models = Json(list(config.agent.candidate_tables()));
-    let gateway = RunAssignment::new(config.known_agents.clone(), gateway);
-    let limits = HeldLimits::new(config.server.max_buffered());
-    let gateway = BufferedUploads::new(watched.held.clone(), limits, gateway);
-    let sockets = sockets(gateway.clone(), limits, watched, config);
     let mut app = api::OPERATIONS
         .into_iter()
         .fold(Router::new(), |app, path| {
-            let route = axum::routing::post_service(gateway.clone());
-            match &sockets {
+            let route = axum::routing::post_service(calls.clone());
+            match sockets {
                 Some(sockets) if path == api::RESPONSES => {
                     app.route(path, route.get(websocket_of(sockets)))
                 }
@@ -186,17 +252,8 @@ fn caller_routes(gateway: Gateway, watched: &Watched, config: &Config) -> Router
         app = app.merge(own.with_state(watched.clone()));
     }
     // Inside of the check of keys: only a caller with a key is told which routes there are.
-    app = app
-        .fallback(unknown_route::not_found)
-        .method_not_allowed_fallback(unknown_route::method_not_allowed);
-    if let Some(auth) = &config.auth {
-        app = app.layer(CheckLayer(Callers::new(auth)));
-    }
-    // The CORS layer stands outside the check of keys: a browser's preflight carries no key.
-    if let Some(cors) = &config.cors {
-        app = app.layer(cors_layer(cors));
-    }
-    app
+    app.fallback(unknown_route::not_found)
+        .method_not_allowed_fallback(unknown_route::method_not_allowed)
 }
 
 /// The bridge of WebSockets to `calls`, unless the configuration switches it off.

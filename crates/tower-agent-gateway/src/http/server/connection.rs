@@ -2,9 +2,9 @@
 
 use std::{convert::Infallible, future::Future, net::SocketAddr, pin::pin, sync::Arc, task::Poll};
 
-use axum::{Router, body::Body, extract::ConnectInfo};
+use axum::{body::Body, extract::ConnectInfo};
 use futures_util::future::poll_fn;
-use http::{Request, header};
+use http::{Request, Response, header};
 use http_body_util::{BodyExt, combinators::MapErr};
 use hyper::{body::Incoming, service::service_fn};
 use tokio::{
@@ -13,7 +13,7 @@ use tokio::{
     sync::watch,
     time::{Instant, sleep_until},
 };
-use tower::ServiceExt;
+use tower::{Service, ServiceExt};
 
 use super::{
     activity::{Activity, Due, InFlight, ObservedIo, SocketMeter},
@@ -26,15 +26,21 @@ use crate::config::ServerLimits;
 ///
 /// `of_long_requests` is the runtime that handles those, if it is another. After an upgrade the future
 /// waits until the socket is dropped, so that it counts as a connection.
-pub(super) async fn serve(
+pub(super) async fn serve<S>(
     protocols: Protocols,
     stream: TcpStream,
     peer: SocketAddr,
-    app: Router,
+    app: S,
     limits: ServerLimits,
     of_long_requests: Option<Handle>,
     mut stopped: watch::Receiver<bool>,
-) {
+) where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
     let activity = Activity::new();
     let of_requests = Arc::clone(&activity);
     let service = service_fn(move |request: Request<Incoming>| {

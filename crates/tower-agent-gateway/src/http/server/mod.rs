@@ -10,10 +10,13 @@ mod frame_cursor;
 mod protocol;
 mod threads;
 
-use std::{future::Future, io, net::SocketAddr, pin::pin, task::Poll, time::Duration};
+use std::{
+    convert::Infallible, future::Future, io, net::SocketAddr, pin::pin, task::Poll, time::Duration,
+};
 
-use axum::Router;
+use axum::body::Body;
 use futures_util::future::{Either, poll_fn, select};
+use http::{Request, Response};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -22,6 +25,7 @@ use tokio::{
     task::JoinSet,
     time::{Instant, sleep},
 };
+use tower::Service;
 
 pub(crate) use self::{
     activity::SocketMeter,
@@ -54,13 +58,19 @@ enum ServerEvent {
 /// At the cap, further connections wait in the kernel's queue, which costs this process
 /// nothing. If they were accepted and closed, their clients would reconnect at once. An idle
 /// connection frees its place within the limits for heads and for idleness.
-pub(crate) async fn serve(
+pub(crate) async fn serve<S>(
     listener: TcpListener,
-    app: Router,
+    app: S,
     limits: ServerLimits,
     threads: Option<&ServerThreads>,
     stop: impl Future<Output = ()>,
-) {
+) where
+    S: Service<Request<Body>, Response = Response<Body>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+{
     let protocols = Protocols::new(limits);
     let (stopping, stopped) = watch::channel(false);
     let mut open = JoinSet::new();
