@@ -74,6 +74,6 @@ pub use self::{
     probe::{Probe, probe},
     runs::Runs,
     serve::serve,
-    telemetry::{LineWriter, Telemetry},
+    telemetry::{LineWriter, LogTime, Telemetry},
 };
 pub use tower_agent::config::ConfigError;

@@ -32,7 +32,7 @@ use tokio::{
 };
 use tower_agent::BoxError;
 use tower_agent_gateway::{
-    App, Config, ConfigError, LineWriter, Runs, Telemetry, demo, probe, serve,
+    App, Config, ConfigError, LineWriter, LogTime, Runs, Telemetry, demo, probe, serve,
 };
 use tracing::{Dispatch, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
@@ -98,6 +98,7 @@ where
     // `is_event`, because the metadata of `tracing::enabled!` is neither a span nor an event.
     let lines = filter_fn(|it| !it.is_span() && *it.level() <= Level::INFO);
     fmt::layer()
+        .with_timer(LogTime)
         .with_writer(move || writer.clone())
         // No colours in a pipe: its reader is a program.
         .with_ansi(io::stderr().is_terminal())

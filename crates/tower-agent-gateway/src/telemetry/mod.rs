@@ -6,13 +6,14 @@
 //! records the waits for the store of `[replicas]`. [`LineWriter`] writes lines for a slow reader.
 
 mod line_writer;
+mod log_time;
 mod metrics;
 mod otlp_client;
 mod propagation;
 mod spans;
 mod timed_store;
 
-pub use self::{line_writer::LineWriter, spans::Telemetry};
+pub use self::{line_writer::LineWriter, log_time::LogTime, spans::Telemetry};
 pub(crate) use self::{
     metrics::{
         Gauges, OpenSocket, count_missed_events, count_refused_upload, count_webhooks,
