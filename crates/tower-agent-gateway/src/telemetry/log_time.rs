@@ -27,7 +27,10 @@ thread_local! {
 }
 
 impl FormatTime for LogTime {
-    #[expect(clippy::disallowed_methods, reason = "a line of the log has the time of day")]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "a line of the log has the time of day"
+    )]
     fn format_time(&self, line: &mut Writer<'_>) -> fmt::Result {
         write_time(line, SystemTime::now())
     }

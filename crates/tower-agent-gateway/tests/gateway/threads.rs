@@ -1,5 +1,7 @@
 //! The threads that serve connections share all but the connections to upstreams.
 
+mod reports;
+
 use crate::{
     net::{Answer, CHAT, Raw, asks, run},
     support::Config,
@@ -7,13 +9,15 @@ use crate::{
 
 /// Sends a turn of the run "shared" on a connection.
 async fn turn(client: &mut Raw, model: &str) -> Answer {
-    let body = asks(model, false);
-    let length = body.len();
-    let head = format!(
-        "POST {CHAT} HTTP/1.1\r\nhost: h\r\nx-run-id: shared\r\ncontent-length: {length}\r\n\r\n"
-    );
-    client.send(&format!("{head}{body}")).await;
+    client
+        .send(&request("x-run-id: shared", &asks(model, false)))
+        .await;
     client.answer().await
+}
+
+fn request(header: &str, body: &str) -> String {
+    let length = body.len();
+    format!("POST {CHAT} HTTP/1.1\r\nhost: h\r\n{header}\r\ncontent-length: {length}\r\n\r\n{body}")
 }
 
 fn threads(threads: u32, more: &str) -> Config {
