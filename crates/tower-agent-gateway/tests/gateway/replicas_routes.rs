@@ -19,7 +19,7 @@ use crate::{
 const SILENCE: Duration = Duration::from_millis(600);
 
 /// What it may take on a machine under load.
-const LATE: Duration = Duration::from_millis(400);
+const LATE: Duration = Duration::from_secs(1);
 
 /// A store, an upstream, and the configuration of the gateways that share both.
 struct Shared {

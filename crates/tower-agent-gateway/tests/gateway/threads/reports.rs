@@ -111,7 +111,7 @@ fn a_prompt_of_30_mb_does_not_hold_up_the_turns_beside_it() {
         println!("{took:?}, beside {count} turns of at most {longest:?}");
         assert_eq!(status, 200);
         assert!(
-            count >= 5 && longest < took / 4,
+            count >= 5 && longest < took * 2 / 5,
             "{count}, {longest:?} of {took:?}"
         );
     });
@@ -152,10 +152,7 @@ fn an_error_of_100_mb_does_not_hold_up_the_turns_beside_it() {
         let (status, took) = sent.await.unwrap();
         println!("{took:?}, beside {count} turns of at most {longest:?}");
         assert_eq!(status, 400);
-        assert!(
-            longest < Duration::from_millis(500),
-            "{longest:?} of {took:?}"
-        );
+        assert!(longest < Duration::from_secs(1), "{longest:?} of {took:?}");
     });
 }
 
