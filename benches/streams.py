@@ -7,13 +7,11 @@
 
 A stream has had its head and one event, and then nothing comes: a model that thinks. A figure is the
 resident memory above that of the idle server, for each stream. After the last client has left the
-script waits three seconds and prints what stays. `cost.py` reads the figures from
-`target/cost/streams.json`.
+script waits three seconds and prints what stays.
 """
 
 import argparse
 import asyncio
-import json
 import os
 import pathlib
 import re
@@ -141,9 +139,6 @@ def main():
               f"{figure['stays']:.0%} stay after the end of all")
     ratio = figures["gateway"]["bytes"] / figures["passthrough"]["bytes"]
     print(f"{'ratio':12} {ratio:6.2f}")
-    (target / "cost").mkdir(parents=True, exist_ok=True)
-    figures["streams"] = args.streams
-    (target / "cost/streams.json").write_text(json.dumps(figures, indent=1))
     if args.most and ratio > args.most:
         sys.exit(f"the gateway keeps {ratio:.2f} times the pass-through's bytes: {args.most} is the bound")
 
