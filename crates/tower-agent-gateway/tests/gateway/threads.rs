@@ -2,6 +2,10 @@
 
 mod reports;
 
+use std::time::{Duration, Instant};
+
+use serde_json::json;
+
 use crate::{
     net::{Answer, CHAT, Raw, asks, run},
     support::Config,
@@ -71,5 +75,30 @@ fn a_candidate_that_failed_for_one_thread_is_left_alone_by_all() {
             clients.push(client);
         }
         assert_eq!(upstream.models(), ["500", "ok", "ok", "ok"]);
+    });
+}
+
+/// It runs on another runtime than its connection, and its end is seen there.
+#[test]
+fn a_caller_that_leaves_a_long_request_releases_the_upstream() {
+    run(async {
+        for play in ["stall", "silent"] {
+            let (upstream, gateway) = threads(2, "").start_with_model(&["ok"]).await;
+            let says = json!([{"role": "user", "content": "x".repeat(1024 * 1024)}]);
+            let long = json!({"model": "ok", "user": play, "stream": true, "messages": says});
+            let client =
+                Raw::request(gateway.addr, &request("accept: */*", &long.to_string())).await;
+            upstream.until_open(1).await;
+            let left = Instant::now();
+            match play {
+                "stall" => drop(client),
+                _ => client.reset(),
+            }
+            upstream.until_open(0).await;
+            let took = left.elapsed();
+            assert!(took < Duration::from_secs(1), "{play}: {took:?}");
+            assert_eq!(gateway.only_reason().await, "client_disconnect", "{play}");
+            assert_eq!(upstream.count(), 1, "{play}: nothing is repeated");
+        }
     });
 }
