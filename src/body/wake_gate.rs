@@ -19,10 +19,8 @@ use crate::lock::Lock;
 /// Dropping the gate with its body loses nothing. A wake after that reaches the last task that asked.
 #[derive(Debug)]
 pub(crate) struct WakeGate {
-    /// Made at the first `Pending`: a body that is always ready needs none.
-    woken: Option<Arc<GateWaker>>,
-    /// The same as a waker.
-    waker: Option<Waker>,
+    /// What the body wakes, twice the same; made at the first poll.
+    woken: Option<(Arc<GateWaker>, Waker)>,
     is_pending: bool,
 }
 
@@ -51,14 +49,13 @@ impl WakeGate {
     pub(crate) const fn new() -> Self {
         Self {
             woken: None,
-            waker: None,
             is_pending: false,
         }
     }
 
     /// Whether the body need not be asked.
     pub(crate) fn is_closed(&self, cx: &Context<'_>) -> bool {
-        let Some(woken) = self.woken.as_ref().filter(|_| self.is_pending) else {
+        let Some((woken, _)) = self.woken.as_ref().filter(|_| self.is_pending) else {
             return false;
         };
         woken.set_task(cx.waker());
@@ -71,20 +68,15 @@ impl WakeGate {
         cx: &Context<'_>,
         poll: impl FnOnce(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
-        let (woken, waker) = match (&self.woken, &self.waker) {
-            (Some(woken), Some(waker)) => {
-                woken.set_task(cx.waker());
-                (woken, waker)
-            }
-            _ => {
-                let woken = Arc::new(GateWaker {
-                    is_woken: AtomicBool::new(false),
-                    task: Lock::new(cx.waker().clone()),
-                });
-                let waker = Waker::from(Arc::clone(&woken));
-                (&*self.woken.insert(woken), &*self.waker.insert(waker))
-            }
-        };
+        let (woken, waker) = self.woken.get_or_insert_with(|| {
+            let woken = Arc::new(GateWaker {
+                is_woken: AtomicBool::new(false),
+                task: Lock::new(cx.waker().clone()),
+            });
+            let waker = Waker::from(Arc::clone(&woken));
+            (woken, waker)
+        });
+        woken.set_task(cx.waker());
         woken.is_woken.store(false, Ordering::SeqCst);
         let polled = poll(&mut Context::from_waker(waker));
         self.is_pending = polled.is_pending();

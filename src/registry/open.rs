@@ -119,37 +119,14 @@ impl RunRegistry {
         Some(run)
     }
 
-    /// Finds or opens the run of this id, and counts the calling layer's request as work of the
-    /// run.
+    /// Finds or opens the run of this id. For a request it also counts the calling layer's request as
+    /// work of the run.
     ///
     /// The run does not complete as idle before the layer uncounts the request by
     /// [`Node::leave`](crate::run::Node::leave). If owners have caps, an inner layer
-    /// [admits](Self::admit) a new run.
-    pub(crate) fn enter(
-        &self,
-        owner: Owner,
-        id: RunId,
-        session: Option<Arc<str>>,
-        idle: Duration,
-        asked: Option<&AskedRun>,
-    ) -> Run {
-        self.find_with(owner, id, session, idle, Finder::Request, asked)
-    }
-
-    /// As [`enter`](Self::enter), for a sub-agent whose parent is over: the caller then ends the run by
+    /// [admits](Self::admit) a new run. A [`LateRequest`](Finder::LateRequest) then ends the run by
     /// [`end_with_parent`](Run::end_with_parent).
-    pub(crate) fn enter_late(
-        &self,
-        owner: Owner,
-        id: RunId,
-        session: Option<Arc<str>>,
-        idle: Duration,
-        asked: Option<&AskedRun>,
-    ) -> Run {
-        self.find_with(owner, id, session, idle, Finder::LateRequest, asked)
-    }
-
-    fn find_with(
+    pub(crate) fn find_with(
         &self,
         owner: Owner,
         id: RunId,

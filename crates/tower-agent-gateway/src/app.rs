@@ -165,8 +165,8 @@ impl App {
     /// only the calls that are under way go on as they began.
     ///
     /// `server.head_timeout`, `server.keep_alive`, `server.max_connections`, `server.threads`,
-    /// `control.drain`, `[telemetry]` and `[replicas]` stay as they were, and the log says so if the new configuration
-    /// has others.
+    /// `control.drain`, `[telemetry]` and `[replicas]` stay as they were, and the log says so if the new
+    /// configuration has others.
     ///
     /// # Errors
     ///

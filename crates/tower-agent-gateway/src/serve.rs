@@ -17,7 +17,8 @@ use crate::{
 /// The time that connections have to close after the runs have ended.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// Serves an [`app`](crate::app), or the [service](crate::App::service) of an `App`, until `signal` is ready, and then ends its runs.
+/// Serves an [`app`](crate::app), or the [service](crate::App::service) of an `App`, until `signal` is
+/// ready, and then ends its runs.
 ///
 /// Threads of this function's own serve the connections, as many as `server.threads`; with 0, or if
 /// they cannot be started, the caller's runtime does.

@@ -118,6 +118,7 @@ impl RunLayer {
             outer,
             entered,
         } = self.find(named, found);
+        run.wait_for_birth();
         // The check ends the run if a deadline has passed; the call inherits that end.
         drop(run.check());
         let call = run.open_below(NodeKind::Call);
@@ -197,6 +198,8 @@ impl RunLayer {
         let idle = self.idle.unwrap_or(RunRegistry::IDLE);
         let adopt =
             |run: &Run, id| registry.adopt(run, owner, id, session.clone(), idle, Finder::Request);
+        let enter =
+            |id, finder| registry.find_with(owner, id, session.clone(), idle, finder, asked);
         let here = |run: Run| Resolved {
             run,
             outer: None,
@@ -210,7 +213,7 @@ impl RunLayer {
                 match id {
                     // Another run has the id already, or the registry is shut down.
                     Some(id) => Resolved {
-                        run: registry.enter(owner, id, session, idle, asked),
+                        run: enter(id, Finder::Request),
                         outer: Some(found),
                         entered: true,
                     },
@@ -231,7 +234,7 @@ impl RunLayer {
                 }
                 // A run that is over, or at its cap, begins no sub-agent: the run of this id ends with it.
                 if let Some(over) = parent.as_ref().filter(|parent| is_over(parent)) {
-                    let run = registry.enter_late(owner, id, session, idle, asked);
+                    let run = enter(id, Finder::LateRequest);
                     run.end_with_parent(over);
                     return Resolved {
                         run,
@@ -251,10 +254,8 @@ impl RunLayer {
                     // A concurrent request has opened the run, or the registry is shut down: drop
                     // the child, which no request has seen.
                 }
-                let run = registry.enter(owner, id, session, idle, asked);
-                run.wait_for_birth();
                 Resolved {
-                    run,
+                    run: enter(id, Finder::Request),
                     outer: None,
                     entered: true,
                 }

@@ -14,7 +14,7 @@ use crate::run::{Run, RunEvents, RunId, RunNotice, TerminalReason};
 
 /// As a request does that is served.
 fn enter(registry: &RunRegistry, id: RunId, session: Option<Arc<str>>, idle: Duration) -> Run {
-    let run = registry.enter(Owner::default(), id, session, idle, None);
+    let run = registry.find_with(Owner::default(), id, session, idle, Finder::Request, None);
     run.run_state().set_used();
     run
 }

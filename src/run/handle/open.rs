@@ -247,12 +247,18 @@ impl Run {
 
     /// Waits for a request on another thread that has opened this run for a parent that is over, and is
     /// about to end it: for that instant the run looks like one that is open.
+    ///
+    /// If that thread panicked in between, the wait ends all the same.
     pub(crate) fn wait_for_birth(&self) {
-        let is_born = |run: &Self| {
-            let rare = run.node().payload.rare_if_any();
-            !rare.is_some_and(|rare| rare.ends_at_birth.load(Ordering::Acquire))
+        const MOST: usize = 10_000;
+        let ends_at_birth = || {
+            let rare = self.node().payload.rare_if_any();
+            rare.is_some_and(|rare| rare.ends_at_birth.load(Ordering::Acquire))
         };
-        while !is_born(self) && self.terminal_reason().is_none() && !self.node().refuses_work() {
+        for _ in 0..MOST {
+            if !ends_at_birth() {
+                return;
+            }
             std::thread::yield_now();
         }
     }

@@ -10,7 +10,7 @@ use super::super::{
 use crate::{
     attempt::{Candidate, Operation},
     layers::run::{AgentHeaders, KnownAgents},
-    registry::{Owner, RunRegistry, SharedSecret},
+    registry::{Finder, Owner, RunRegistry, SharedSecret},
     run::Run,
 };
 
@@ -131,11 +131,12 @@ fn digests() -> Vec<(&'static str, String)> {
 
 fn in_session(registry: &RunRegistry, owner: Owner) -> Run {
     let session = Some("s-1".into());
-    registry.enter(
+    registry.find_with(
         owner,
         "r-2".parse().unwrap(),
         session,
         RunRegistry::IDLE,
+        Finder::Request,
         None,
     )
 }

@@ -2,7 +2,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{Known, Model, SESSIONS};
 use crate::{
-    registry::RunRegistry,
+    registry::{Finder, RunRegistry},
     run::{Clock, TerminalReason},
 };
 
@@ -19,7 +19,8 @@ impl Model {
         let run = match enters {
             true => {
                 let named = session.map(|session| Arc::from(SESSIONS[session]));
-                self.registry.enter(owner, id, named, limit, None)
+                self.registry
+                    .find_with(owner, id, named, limit, Finder::Request, None)
             }
             false => self.registry.open(owner, id),
         };

@@ -78,39 +78,6 @@ impl Protocols {
             either,
         }
     }
-
-    /// Starts a connection, whose first bytes have come.
-    pub(super) fn serve<S, B>(
-        &self,
-        protocol: Protocol,
-        io: ObservedIo<TcpStream>,
-        service: S,
-    ) -> HttpConnection<S>
-    where
-        S: Service<
-                Request<Incoming>,
-                Response = Response<B>,
-                Error = Infallible,
-                Future: Send + 'static,
-            >,
-        B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
-    {
-        let io = TokioIo::new(io);
-        match protocol {
-            Protocol::Http1 => HttpConnection::Http1 {
-                connection: self.http1.serve_connection(io, service).with_upgrades(),
-            },
-            Protocol::Http2 => HttpConnection::Http2 {
-                connection: self.http2.serve_connection(io, service),
-            },
-            Protocol::Either => {
-                let connection = self.either.serve_connection_with_upgrades(io, service);
-                HttpConnection::Either {
-                    connection: connection.into_owned(),
-                }
-            }
-        }
-    }
 }
 
 impl Protocol {
@@ -163,6 +130,35 @@ where
         >,
     B: Body<Data: Send, Error: Into<BoxError>> + Send + 'static,
 {
+    /// Starts a connection, whose first bytes have come.
+    pub(super) fn new(
+        protocols: &Protocols,
+        protocol: Protocol,
+        io: ObservedIo<TcpStream>,
+        service: S,
+    ) -> Self {
+        let Protocols {
+            http1,
+            http2,
+            either,
+        } = protocols;
+        let io = TokioIo::new(io);
+        match protocol {
+            Protocol::Http1 => Self::Http1 {
+                connection: http1.serve_connection(io, service).with_upgrades(),
+            },
+            Protocol::Http2 => Self::Http2 {
+                connection: http2.serve_connection(io, service),
+            },
+            Protocol::Either => {
+                let connection = either.serve_connection_with_upgrades(io, service);
+                Self::Either {
+                    connection: connection.into_owned(),
+                }
+            }
+        }
+    }
+
     /// Lets the requests that are under way finish, and takes no more.
     pub(super) fn graceful_shutdown(self: Pin<&mut Self>) {
         match self.project() {
