@@ -64,6 +64,7 @@ async function carryOut({ act, count, found, recounts, subject, values }, isOpen
 const act = () => attempt(carryOut);
 
 // An element that closes gives the focus back; one that is taken away does not.
+// The browser tells of a close in a later frame, when the next question may already be open: `onClose`.
 function close() {
   document.querySelector("dialog[open]")?.close();
   asked.value = null;
@@ -110,7 +111,10 @@ export function Dialog() {
     if (found?.count > 0) act();
     else if (!found) count();
   };
-  return html`<dialog ref=${element} aria-labelledby="dialog-title" onClose=${() => { asked.value = null; }}>
+  const onClose = ({ target }) => {
+    if (target.isConnected && !target.open) asked.value = null;
+  };
+  return html`<dialog ref=${element} aria-labelledby="dialog-title" onClose=${onClose}>
     <form onSubmit=${submit}>
       <h2 id="dialog-title">${title}</h2>
       ${subject && html`<p class="subject"><bdi>${subject}</bdi></p>`}
