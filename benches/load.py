@@ -6,13 +6,15 @@
     python3 benches/load.py --peers          # beside two other gateways: see `peers.py`
     python3 benches/load.py --store          # with turns that a store counts, beside the same without
     python3 benches/load.py --strace         # system calls per request instead of times
+    python3 benches/load.py --profile dist   # as the gateway is shipped, with fat LTO
 
 All of it runs on this machine, over loopback: an upstream that answers at once, the servers,
 and `wrk`. The gateway runs as it ships: `preset = "recommended"`, its log at INFO and
 its records go to pipes that are read. For each mode (`unary`: a JSON answer of 300 bytes,
 `stream`: 50 chat events, each written alone) the script prints requests per second, the median
 latency, and the server's processor time per request (`utime` and `stime` of /proc/PID/stat).
-Before, each server must return the upstream's answer; a peer that does not is left out.
+`per_core` is the pass-through on the gateway's allocator and with its threads; the ratios are of
+`passthrough`, a plain axum server on one runtime. Before, each server must return the upstream's answer; a peer that does not is left out.
 
 With `--store` each request is a turn of one of 1,000 runs under a cap, so that it pays the one question that a
 request asks: `store` is a gateway with `[replicas]` on a `redis-server` of this machine, `gateway` the same
@@ -83,6 +85,14 @@ function done(summary, latency, requests)
     latency:percentile(50), e.connect + e.read + e.write + e.status + e.timeout))
 end
 """
+
+
+def programs(target, profile, is_built=False):
+    """Builds the gateway and the servers beside it, and returns the folder they are in."""
+    if not is_built:
+        subprocess.run(["cargo", "build", "--profile", profile, "-p", "tower-agent-gateway", "--bins",
+                        "--example", "load", "--example", "load_per_core"], cwd=ROOT, check=True)
+    return target / ("debug" if profile == "dev" else profile)
 
 
 class Server:
@@ -239,6 +249,9 @@ def report(mode, rounds):
         if name != "passthrough":
             print(f"  {name} / passthrough: requests per second {ratio(name, 'per_second')}, "
                   f"processor time {ratio(name, 'processor')}")
+    found = sorted(each["gateway"]["per_second"] / each["per_core"]["per_second"] for each in rounds)
+    print(f"  gateway / per_core: requests per second {statistics.median(found):.2f} "
+          f"({found[0]:.2f} to {found[-1]:.2f})")
     print(flush=True)
 
 
@@ -300,16 +313,14 @@ def main():
     parser.add_argument("--store", action="store_true",
                         help="measure a gateway whose turns a store counts as well")
     parser.add_argument("--strace", action="store_true", help="count system calls instead")
+    parser.add_argument("--profile", default="release")
     parser.add_argument("--no-build", action="store_true", help="use what is built already")
     args = parser.parse_args()
     for tool in ["wrk"] + ["strace"] * args.strace + ["redis-server", "redis-cli"] * args.store:
         if not shutil.which(tool):
             sys.exit(f"{tool} is missing: apt-get install {tool}")
-    if not args.no_build:
-        subprocess.run(["cargo", "build", "--release", "-p", "tower-agent-gateway",
-                        "--bins", "--example", "load"], cwd=ROOT, check=True)
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    built = target / "release"
+    built = programs(target, args.profile, args.no_build)
     servers = {}
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -317,6 +328,7 @@ def main():
             ours = str(built / "examples/load")
             servers["upstream"] = upstream = Server([ours, "upstream"])
             servers["passthrough"] = Server([ours, "passthrough", upstream.address])
+            servers["per_core"] = Server([str(built / "examples/load_per_core"), upstream.address])
             text = CONFIG.format(upstream=upstream.address) + CAPPED * args.store
             config = folder / "gateway.toml"
             config.write_text(text)

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""Opens streams on the gateway and on a bare pass-through, and prints what each keeps in memory.
+"""Opens streams on the gateway and on two bare pass-throughs, and prints what each keeps in memory.
 
     python3 benches/streams.py                        # builds, then 1,000 streams on each server
     python3 benches/streams.py --streams 5000
     python3 benches/streams.py --streams 5000 --most 1.3    # fails above 1.3 times the pass-through
 
 A stream has had its head and one event, and then nothing comes: a model that thinks. A figure is the
-resident memory above that of the idle server, for each stream. After the last client has left the
+resident memory above that of the idle server, for each stream. The ratio is of `passthrough`, a plain
+axum server on the system's allocator; `per_core` has the gateway's allocator and threads. After the last client has left the
 script waits three seconds and prints what stays.
 """
 
@@ -16,12 +17,11 @@ import os
 import pathlib
 import re
 import resource
-import subprocess
 import sys
 import tempfile
 
 sys.dont_write_bytecode = True
-from load import BODY, CONFIG, ROOT, Server
+from load import BODY, CONFIG, ROOT, Server, programs
 
 EVENT = (b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m",'
          b'"choices":[{"index":0,"delta":{"content":" token"},"finish_reason":null}]}\n\n')
@@ -107,6 +107,7 @@ async def compared(built, streams):
         config.write_text(CONFIG.format(upstream=upstream))
         servers = {
             "passthrough": [str(built / "examples/load"), "passthrough", upstream],
+            "per_core": [str(built / "examples/load_per_core"), upstream],
             "gateway": [str(built / "tower-agent-gateway"), "--listen", "127.0.0.1:0",
                         "--config", str(config)],
         }
@@ -128,17 +129,15 @@ def main():
     args = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    if not args.no_build:
-        subprocess.run(["cargo", "build", "--profile", args.profile, "-p", "tower-agent-gateway",
-                        "--bins", "--example", "load"], cwd=ROOT, check=True)
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
-    folder = "debug" if args.profile == "dev" else args.profile
-    figures = asyncio.run(compared(target / folder, args.streams))
+    built = programs(target, args.profile, args.no_build)
+    figures = asyncio.run(compared(built, args.streams))
     for name, figure in figures.items():
         print(f"{name:12} {figure['bytes'] / 1000:6.1f} KB a stream, of {args.streams}; "
               f"{figure['stays']:.0%} stay after the end of all")
     ratio = figures["gateway"]["bytes"] / figures["passthrough"]["bytes"]
-    print(f"{'ratio':12} {ratio:6.2f}")
+    alike = figures["gateway"]["bytes"] / figures["per_core"]["bytes"]
+    print(f"{'ratio':12} {ratio:6.2f}, of per_core {alike:.2f}")
     if args.most and ratio > args.most:
         sys.exit(f"the gateway keeps {ratio:.2f} times the pass-through's bytes: {args.most} is the bound")
 
