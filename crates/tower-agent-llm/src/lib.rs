@@ -31,6 +31,7 @@ pub mod error;
 pub mod failure;
 mod form_fields;
 mod json_condenser;
+mod json_key;
 mod json_outline;
 mod json_scanner;
 mod json_validator;

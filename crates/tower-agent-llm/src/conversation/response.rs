@@ -7,6 +7,7 @@ use memchr::memmem::{self, Finder};
 
 use super::item::{Called, ConversationEvent, Item, ToolCall, canonical, identify};
 use crate::{
+    json_key::may_have_key,
     json_scanner::{Scan, Scanner, Text},
     sse::{Event as SseEvent, Splitter},
     stream::reader::is_whole_data,
@@ -114,8 +115,15 @@ impl AnswerReader {
     }
 }
 
+static NAME_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"name\""));
+
 /// Adds the tool calls of a complete JSON answer, of any API, to `calls`.
+///
+/// Each call names its tool: an answer without such a key is not parsed.
 fn read_document(body: &[u8], calls: &mut Vec<Called>) {
+    if !may_have_key(body, &[&NAME_KEY]) {
+        return;
+    }
     let mut on = |event: ConversationEvent<'_>| push_call(event, calls);
     let mut message = Item::default();
     let _ = Scanner::document(body, |json, key| match key {
