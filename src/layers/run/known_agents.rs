@@ -145,8 +145,9 @@ impl KnownAgents {
             return None;
         }
         self.of_headers(parts).or_else(|| {
+            let session = self.session_of(parts, body)?;
             let words = DigestKeys::in_use().hasher(Purpose::Words);
-            self.of_body(parts, &SenderIdentity::read(body, &words)?)
+            session.run(parts, &SenderIdentity::read(body, &words)?)
         })
     }
 
@@ -179,27 +180,64 @@ impl KnownAgents {
         self.own.iter().any(|it| it.session_in(parts).is_some())
     }
 
-    fn of_body(&self, parts: &Parts, sender: &SenderIdentity) -> Option<RequestRun> {
-        let turn = format!("{:016x}", sender.words);
+    /// Finds what names the session of a request with its turn in the body; `None` if nothing does.
+    ///
+    /// The body is only searched for the keys of a session.
+    fn session_of<'a>(&'a self, parts: &'a Parts, body: &[u8]) -> Option<SessionName<'a>> {
         let mut own = self.own.iter();
-        let own = own.find_map(|it| Some(it.run(parts, it.session_in(parts)?, &turn)));
-        if own.is_some() || !self.built_in {
-            return own;
+        if let Some((agent, session)) = own.find_map(|it| Some((it, it.session_in(parts)?))) {
+            return Some(SessionName::Own(agent, session));
+        }
+        if !self.built_in {
+            return None;
         }
         if let Some(session) = text(parts, &CLAUDE_CODE_SESSION) {
-            let claude_code = AgentHeaders::session(CLAUDE_CODE_SESSION)
-                .agent(CLAUDE_CODE_AGENT)
-                .parent(CLAUDE_CODE_PARENT);
-            return Some(claude_code.run(parts, session, &turn));
+            return Some(SessionName::ClaudeCode(session));
         }
-        let of_header = SESSIONS.iter().find_map(|name| text(parts, name));
-        let affinity = || text(parts, &AFFINITY).filter(|it| is_uuid(it) || it.starts_with("ses_"));
-        if let (None, Some(session)) = (of_header, affinity()) {
-            return sender.has_tools.then(|| opencode(parts, session, &turn));
+        if let Some(session) = SESSIONS.iter().find_map(|name| text(parts, name)) {
+            return Some(SessionName::Header(session));
         }
-        let of_key = || sender.cache_key.as_deref().filter(|key| is_uuid(key));
-        let session = of_header.or(sender.session.as_deref()).or_else(of_key)?;
-        Some(run(session, None, &turn))
+        let affinity = text(parts, &AFFINITY);
+        match affinity.filter(|it| is_uuid(it) || it.starts_with("ses_")) {
+            Some(session) => Some(SessionName::OpenCode(session)),
+            None => SenderIdentity::may_be_named(body).then_some(SessionName::Body),
+        }
+    }
+}
+
+/// What names the session of a request with its turn in the body.
+#[derive(Clone, Copy, Debug)]
+enum SessionName<'a> {
+    /// The header of an agent that the program added.
+    Own(&'a AgentHeaders, &'a str),
+    ClaudeCode(&'a str),
+    /// The header of an agent of which only the session is known.
+    Header(&'a str),
+    OpenCode(&'a str),
+    /// The body, if anything.
+    Body,
+}
+
+impl SessionName<'_> {
+    /// The run of the request; `None` if its body names no session either.
+    fn run(self, parts: &Parts, sender: &SenderIdentity) -> Option<RequestRun> {
+        let turn = format!("{:016x}", sender.words);
+        match self {
+            Self::Own(agent, session) => Some(agent.run(parts, session, &turn)),
+            Self::ClaudeCode(session) => {
+                let claude_code = AgentHeaders::session(CLAUDE_CODE_SESSION)
+                    .agent(CLAUDE_CODE_AGENT)
+                    .parent(CLAUDE_CODE_PARENT);
+                Some(claude_code.run(parts, session, &turn))
+            }
+            Self::Header(session) => Some(run(session, None, &turn)),
+            Self::OpenCode(session) => sender.has_tools.then(|| opencode(parts, session, &turn)),
+            Self::Body => {
+                let of_key = || sender.cache_key.as_deref().filter(|key| is_uuid(key));
+                let session = sender.session.as_deref().or_else(of_key)?;
+                Some(run(session, None, &turn))
+            }
+        }
     }
 }
 

@@ -1,9 +1,17 @@
 //! Identifies the sender of a request by its body: the user's words, the session, the cache key.
 
-use std::hash::Hasher;
+use std::{hash::Hasher, sync::LazyLock};
+
+use memchr::memmem::Finder;
 
 use super::item::{Item, each};
-use crate::json_scanner::{Scan, Scanner, Text};
+use crate::{
+    json_key::may_have_key,
+    json_scanner::{Scan, Scanner, Text},
+};
+
+static CACHE_KEY: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"prompt_cache_key"));
+static USER_ID: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"user_id"));
 
 /// The values in a request's body that identify its sender.
 #[derive(Clone, Debug, Default)]
@@ -19,6 +27,12 @@ pub struct SenderIdentity {
 }
 
 impl SenderIdentity {
+    /// Whether a request's body may have a session or a cache key, by a search for their keys.
+    #[must_use]
+    pub fn may_be_named(body: &[u8]) -> bool {
+        may_have_key(body, &[&CACHE_KEY, &USER_ID])
+    }
+
     /// Reads a request's body; `None` if it is no JSON object, or has no conversation.
     ///
     /// The user's words are the texts in messages of the user. Results of tools are left out. A
@@ -164,6 +178,21 @@ mod tests {
             assert_ne!(*other, first, "{index}");
             assert!(!others[..index].contains(other), "{index}");
         }
+    }
+
+    #[test]
+    fn a_body_that_names_no_session_is_known_without_a_walk() {
+        for body in [
+            r#"{"messages":[],"prompt_cache_key":"k"}"#,
+            r#"{"messages":[],"metadata":{"user_id":"u_session_s"}}"#,
+            r#"{"messages":[],"prompt\u005fcache_key":"k"}"#,
+        ] {
+            let sender = read(body.as_bytes()).unwrap();
+            assert!(sender.session.or(sender.cache_key).is_some(), "{body}");
+            assert!(SenderIdentity::may_be_named(body.as_bytes()), "{body}");
+        }
+        let body = br#"{"messages":[],"metadata":{"user":"u_session_s"},"cache_key":"k"}"#;
+        assert!(!SenderIdentity::may_be_named(body));
     }
 
     #[test]
