@@ -223,8 +223,19 @@ impl<B> PeekedAnswer<B> {
             return Some(Failure::clone(failure));
         }
         let whole = self.content.held.whole();
+        self.classify_body(&whole, false, classifier)
+    }
+
+    /// Classifies the answer by its head and its body; `is_whole` if the body is known to be a
+    /// complete JSON object.
+    fn classify_body(
+        &self,
+        body: &[u8],
+        is_whole: bool,
+        classifier: &Classifier,
+    ) -> Option<Failure> {
         let (status, headers) = (self.parts.status, &self.parts.headers);
-        classifier.of_answer_at(status, headers, &whole, &wall_clock)
+        classifier.of_answer_at(status, headers, body, is_whole, &wall_clock)
     }
 }
 
@@ -365,11 +376,13 @@ where
                 _ => None,
             },
             Ok(PeekProgress::Classify) => {
-                let mut failure = self.classify(classifier);
+                let whole = self.content.held.whole();
+                let is_read = self.parts.status.is_success() && is_plain(headers);
+                // An answer that this walk reads is whole, so the classifier does not walk it again.
+                let answer = is_read.then(|| StreamState::of_answer(&whole)).flatten();
+                let mut failure = self.classify_body(&whole, answer.is_some(), classifier);
                 let headers = &self.parts.headers;
-                if self.parts.status.is_success() && is_plain(headers) {
-                    let whole = self.content.held.whole();
-                    let answer = StreamState::of_answer(&whole);
+                if is_read {
                     if let Some(answer) = &answer {
                         self.content.body.report(answer);
                     }

@@ -129,16 +129,19 @@ impl Classifier {
         body: &[u8],
         now: SystemTime,
     ) -> Option<Failure> {
-        self.of_answer_at(status, headers, body, &|| now)
+        self.of_answer_at(status, headers, body, false, &|| now)
     }
 
     /// Classifies an answer. The clock is read only for a failed one.
+    ///
+    /// `is_whole` says that the body is known to be a complete JSON object.
     #[doc(hidden)]
     pub fn of_answer_at(
         &self,
         status: StatusCode,
         headers: &HeaderMap,
         body: &[u8],
+        is_whole: bool,
         now: &dyn Fn() -> SystemTime,
     ) -> Option<Failure> {
         let is_failure = class::is_failure_status(status);
@@ -151,11 +154,13 @@ impl Classifier {
         let body = if body.len() > MAX_BODY { b"" } else { body };
         let framed = match is_failure {
             true => error_body::unframed(body),
+            false if is_whole => None,
             false => error_body::before_events(body),
         };
         let body = framed.unwrap_or(body);
         // An HTML page does not count as cut JSON, even if its content type is JSON.
-        let is_cut = !is_failure && !is_page && framed.is_none() && is_broken_json(headers, whole);
+        let may_be_cut = !is_failure && !is_page && framed.is_none() && !is_whole;
+        let is_cut = may_be_cut && is_broken_json(headers, whole);
         let is_error = is_failure || is_page || is_cut || error_body::is_error(body);
         // The text of a page, or of an answer that was cut, is no message about an error.
         let error = match is_error && !is_page && !is_cut {
