@@ -5,16 +5,24 @@ use http::{Extensions, Response};
 
 use super::stream_marks::ResponseMarks;
 use crate::{
-    llm::{GeneratedText, estimated_tokens, is_plain},
+    llm::{GeneratedText, dialect::Usage, estimated_tokens, is_plain},
     run::{Run, TokenMeter},
 };
+
+/// The longest first frame that is kept until it is known whether another one follows, in bytes.
+const MAX_SOLE: usize = 64 * 1024;
 
 /// The count of an answer's tokens, from the frames that the layer returns.
 ///
 /// Of several layers that count the tokens of answers, only the innermost has such a count.
 #[derive(Debug)]
 pub(super) struct UnaryTokens {
-    read: GeneratedText,
+    /// The only frame so far. Most answers have one frame, which states their usage: then their text
+    /// is not counted.
+    sole: Bytes,
+    /// Whether `text` has read frames.
+    reads: bool,
+    text: GeneratedText,
     meter: TokenMeter,
 }
 
@@ -37,23 +45,48 @@ impl UnaryTokens {
         let is_counted = extensions.insert(CountedAnswer).is_some();
         // A layer further in has made this answer from a stream with tokens that were counted.
         let is_counted = is_counted || extensions.get::<ResponseMarks>().is_some();
-        let read = GeneratedText::default();
-        (!is_counted).then(|| Box::new(Self { read, meter }))
+        (!is_counted).then(|| {
+            Box::new(Self {
+                sole: Bytes::new(),
+                reads: false,
+                text: GeneratedText::default(),
+                meter,
+            })
+        })
     }
 
     #[cold]
     pub(super) fn push(&mut self, frame: &Bytes) {
-        self.read.push(frame);
+        if !self.reads && self.sole.is_empty() && frame.len() <= MAX_SOLE {
+            self.sole = frame.clone();
+            return;
+        }
+        self.read_sole();
+        self.text.push(frame);
+    }
+
+    fn read_sole(&mut self) {
+        self.reads = true;
+        self.text.push(&std::mem::take(&mut self.sole));
     }
 
     /// Counts the usage that the answer states, or the estimated tokens of its text if it states
     /// none for it.
     #[cold]
     pub(super) fn report(&mut self, run: &Run) {
-        let usage = self.read.usage();
-        let states = usage.is_some_and(|usage| usage.output_tokens > 0);
-        let unstated = if states { 0 } else { self.read.bytes() };
+        let (usage, unstated) = self.finish();
         run.node().report(usage, None);
         self.meter.set(usage, estimated_tokens(unstated));
+    }
+
+    /// The usage that the answer states, and the bytes of its text if it states no tokens for it.
+    fn finish(&mut self) -> (Option<Usage>, u64) {
+        if let Some(usage) = GeneratedText::stated(&self.sole).filter(|_| !self.reads) {
+            return (Some(usage), 0);
+        }
+        self.read_sole();
+        let usage = self.text.usage();
+        let states = usage.is_some_and(|usage| usage.output_tokens > 0);
+        (usage, if states { 0 } else { self.text.bytes() })
     }
 }

@@ -36,6 +36,8 @@ pub struct Scanner<'a> {
     bytes: &'a [u8],
     at: usize,
     depth: usize,
+    /// Whether a skipped value is nested more deeply than the scanner enters.
+    is_deep: bool,
 }
 
 impl<'a> Scanner<'a> {
@@ -43,8 +45,17 @@ impl<'a> Scanner<'a> {
     #[inline]
     #[must_use]
     pub const fn new(bytes: &'a [u8]) -> Self {
-        let (at, depth) = (0, 0);
-        Self { bytes, at, depth }
+        Self {
+            bytes,
+            at: 0,
+            depth: 0,
+            is_deep: false,
+        }
+    }
+
+    /// Whether a value that was skipped so far is nested more deeply than the scanner enters.
+    pub(crate) const fn is_deep(&self) -> bool {
+        self.is_deep
     }
 
     /// The offset of the scanner in the document: the number of bytes that it has passed.
@@ -369,12 +380,14 @@ impl<'a> Scanner<'a> {
     fn skip_nested(&mut self) -> Scan<()> {
         let mut objects = 0_u128;
         let mut depth = 0_usize;
+        let room = MAX_DEPTH.saturating_sub(self.depth);
         while let Some(&byte) = self.bytes.get(self.at) {
             self.at += 1;
             match byte {
                 b'"' => drop(self.string()?),
                 b'{' | b'[' => {
                     depth += 1;
+                    self.is_deep |= depth > room;
                     if depth <= KINDS {
                         objects = objects << 1 | u128::from(byte == b'{');
                     }

@@ -6,7 +6,11 @@
 
 use memchr::memchr2;
 
-use crate::{dialect::Usage, json_scanner::Text, text_channel::TextChannel};
+use crate::{
+    dialect::Usage,
+    json_scanner::{Scanner, Text},
+    text_channel::TextChannel,
+};
 
 /// The bytes of generated text that count as one token.
 ///
@@ -116,6 +120,11 @@ fn is_without_text(kind: &[u8]) -> bool {
     kind.ends_with(b"_tool_result") || kind.ends_with(b"audio.delta")
 }
 
+/// The usage in the `usage` or `timings` of an answer.
+fn usage_in(stated: &[u8]) -> Option<Usage> {
+    Usage::of_object(stated).or_else(|| Usage::of_timings(stated))
+}
+
 impl GeneratedText {
     /// Reads a new, complete document; returns the number of bytes that the model generated.
     pub(super) fn read(&mut self, document: &[u8]) -> u64 {
@@ -143,7 +152,26 @@ impl GeneratedText {
     /// `timings`.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
-        Usage::of_object(&self.usage).or_else(|| Usage::of_timings(&self.usage))
+        usage_in(&self.usage)
+    }
+
+    /// The [usage](Self::usage) that a complete document states, without a count of its text.
+    ///
+    /// The result is `None` if the document states no tokens of output, or if a reader must
+    /// [read](Self::push) it to know.
+    #[must_use]
+    pub fn stated(document: &[u8]) -> Option<Usage> {
+        let (mut stated, mut is_deep) = (None, false);
+        let read = Scanner::document(document, |json, key| {
+            match key {
+                b"usage" | b"timings" if json.peek()? == b'{' => stated = Some(json.span()?),
+                _ => json.skip()?,
+            }
+            is_deep = json.is_deep();
+            Ok(())
+        });
+        let stated = stated.filter(|usage| read.is_ok() && !is_deep && usage.len() <= MAX_USAGE)?;
+        usage_in(stated).filter(|usage| usage.output_tokens > 0)
     }
 
     /// Reads the next piece of the document.
