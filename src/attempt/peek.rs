@@ -18,8 +18,8 @@ use crate::{
     error::{BoxError, chain},
     headers::{X_RUN_ID, X_TERMINAL_REASON},
     llm::{
-        JsonOutline,
-        dialect::{Dialect, StreamFailure, StreamState, Truncated},
+        JsonOutline, WholeAnswer,
+        dialect::{Dialect, StreamFailure, Truncated},
         failure::{Classifier, Failure, FailureClass, IncompleteJson, Redirected, TransportError},
         is_broken_json, is_empty, is_plain, is_suspect, names_json, unframed,
     },
@@ -379,7 +379,7 @@ where
                 let whole = self.content.held.whole();
                 let is_read = self.parts.status.is_success() && is_plain(headers);
                 // An answer that this walk reads is whole, so the classifier does not walk it again.
-                let answer = is_read.then(|| StreamState::of_answer(&whole)).flatten();
+                let answer = is_read.then(|| WholeAnswer::read(&whole)).flatten();
                 let mut failure = self.classify_body(&whole, answer.is_some(), classifier);
                 let headers = &self.parts.headers;
                 if is_read {

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     error::BoxError,
-    llm::{dialect::StreamState, failure::FailureClass},
+    llm::{WholeAnswer, failure::FailureClass},
     run::{Role, TaskId},
 };
 
@@ -72,9 +72,10 @@ impl<B: Body> SupervisedBody<B> {
     }
 
     /// Records on the node the stop reason that a fully buffered response states, and its usage if
-    /// the run counts it.
-    pub(crate) fn report(&self, answer: &StreamState) {
-        if let Some(supervised) = &self.supervised {
+    /// the run counts it. The layer's own count of the tokens needs no walk of the answer then.
+    pub(crate) fn report(&mut self, answer: &WholeAnswer) {
+        if let Some(supervised) = &mut self.supervised {
+            supervised.take_stated(answer);
             let counts = supervised.observer().is_none_or(Observer::counts);
             let usage = answer.usage().filter(|_| counts);
             let stop_reason = answer.stop_reason().map(Arc::from);

@@ -10,7 +10,7 @@ use super::{
 use crate::{
     body::{AnnouncedLength, has_body},
     llm::{
-        GenAiOperation,
+        GenAiOperation, WholeAnswer,
         dialect::{Dialect, Truncated},
         failure::{Failure, FailureClass},
     },
@@ -433,6 +433,13 @@ impl Observer {
         if reads && !self.is_reported {
             self.is_reported = true;
             self.report_answer(run);
+        }
+    }
+
+    /// Takes the usage that the whole response states from a walk of it.
+    pub(super) fn take_stated(&mut self, answer: &WholeAnswer) {
+        if let ObserverMode::Counting(tokens) = &mut self.mode {
+            tokens.take_stated(answer);
         }
     }
 

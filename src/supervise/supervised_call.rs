@@ -18,6 +18,7 @@ use super::{
 use crate::{
     error::{BoxError, InvalidRequest, RequestCut, chain},
     llm::{
+        WholeAnswer,
         dialect::Truncated,
         failure::{Failure, FailureClass},
     },
@@ -530,6 +531,13 @@ impl SupervisedCall {
     fn report(&mut self) {
         if let ResponseReader::Body(observer) = &mut self.reader {
             observer.report(&self.run);
+        }
+    }
+
+    /// Takes the usage that the whole response states from a walk of it.
+    pub(super) fn take_stated(&mut self, answer: &WholeAnswer) {
+        if let ResponseReader::Body(observer) = &mut self.reader {
+            observer.take_stated(answer);
         }
     }
 

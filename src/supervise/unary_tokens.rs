@@ -5,7 +5,7 @@ use http::{Extensions, Response};
 
 use super::stream_marks::ResponseMarks;
 use crate::{
-    llm::{GeneratedText, dialect::Usage, estimated_tokens, is_plain},
+    llm::{GeneratedText, WholeAnswer, dialect::Usage, estimated_tokens, is_plain},
     run::{Run, TokenMeter},
 };
 
@@ -23,6 +23,8 @@ pub(super) struct UnaryTokens {
     /// Whether `text` has read frames.
     reads: bool,
     text: GeneratedText,
+    /// The usage of the whole answer, if a walk has found it.
+    stated: Option<Usage>,
     meter: TokenMeter,
 }
 
@@ -50,6 +52,7 @@ impl UnaryTokens {
                 sole: Bytes::new(),
                 reads: false,
                 text: GeneratedText::default(),
+                stated: None,
                 meter,
             })
         })
@@ -63,6 +66,11 @@ impl UnaryTokens {
         }
         self.read_sole();
         self.text.push(frame);
+    }
+
+    /// Takes the usage that the whole answer states from a walk of it.
+    pub(super) fn take_stated(&mut self, answer: &WholeAnswer) {
+        self.stated = answer.stated();
     }
 
     fn read_sole(&mut self) {
@@ -81,7 +89,8 @@ impl UnaryTokens {
 
     /// The usage that the answer states, and the bytes of its text if it states no tokens for it.
     fn finish(&mut self) -> (Option<Usage>, u64) {
-        if let Some(usage) = GeneratedText::stated(&self.sole).filter(|_| !self.reads) {
+        let walk = || WholeAnswer::read(&self.sole)?.stated();
+        if let Some(usage) = self.stated.or_else(|| walk().filter(|_| !self.reads)) {
             return (Some(usage), 0);
         }
         self.read_sole();

@@ -65,7 +65,7 @@ pub mod internal {
             response::AnswerReader,
             sender_identity::{SenderIdentity, texts},
         },
-        dialect::gen_ai_operation::GenAiOperation,
+        dialect::{gen_ai_operation::GenAiOperation, whole_answer::WholeAnswer},
         error::chain,
         failure::{
             empty_answer::{is_empty, is_suspect, may_be_empty},

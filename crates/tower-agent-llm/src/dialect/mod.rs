@@ -12,6 +12,7 @@ mod responses;
 mod stream_failure;
 mod stream_state;
 mod usage;
+pub(crate) mod whole_answer;
 
 pub use self::{
     grammar::{Finish, Grammar},

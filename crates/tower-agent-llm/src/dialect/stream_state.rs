@@ -1,21 +1,17 @@
-use std::sync::{Arc, LazyLock};
+use std::sync::Arc;
 
 use bytes::Bytes;
-use memchr::memmem::Finder;
 
 use super::{
     stream_failure::{MAX_TEXT, StreamFailure},
     usage::{Tokens, Usage},
 };
-use crate::json_scanner::{Scan, Scanner};
+use crate::json_scanner::Scanner;
 
 /// The longest id of an answer that is kept, in bytes.
 ///
 /// A longer id is ignored, not cut: a cut id could equal another one.
 const MAX_ID: usize = 256;
-
-static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
-static REASON: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"reason\""));
 
 /// The state that a [`Grammar`](crate::dialect::Grammar) keeps of one stream.
 #[derive(Debug, Default)]
@@ -45,55 +41,6 @@ pub(crate) struct ChatChoices {
 }
 
 impl StreamState {
-    /// Reads usage and stop reason from the body of a complete answer that is no event stream.
-    ///
-    /// The values stand under the keys of any dialect. Of several choices the last one counts.
-    /// `None` if the body is malformed, or has neither value.
-    #[doc(hidden)]
-    pub fn of_answer(body: &[u8]) -> Option<Self> {
-        // Most bodies without these values are recognized by the searches, and not parsed.
-        USAGE.find(body).or_else(|| REASON.find(body))?;
-        let mut answer = Self::default();
-        answer.read_answer(body).ok()?;
-        Some(answer)
-    }
-
-    fn read_answer(&mut self, body: &[u8]) -> Scan<()> {
-        Scanner::document(body, |json, key| {
-            match key {
-                b"usage" => {
-                    self.report_tokens(Tokens::read(json, &[Tokens::PROMPT, Tokens::INPUT])?);
-                }
-                b"timings" => {
-                    let timings = json.span()?;
-                    self.report_tokens(Tokens::of_timings(timings).unwrap_or_default());
-                }
-                b"stop_reason" => self.read_stop(json)?,
-                b"incomplete_details" => self.read_stop_in(json, b"reason")?,
-                b"choices" => {
-                    json.array(|json| self.read_stop_in(json, b"finish_reason"))?;
-                }
-                _ => json.skip()?,
-            }
-            Ok(())
-        })
-    }
-
-    fn read_stop_in(&mut self, json: &mut Scanner<'_>, name: &[u8]) -> Scan<()> {
-        json.object(|json, key| match key == name {
-            true => self.read_stop(json),
-            false => json.skip(),
-        })?;
-        Ok(())
-    }
-
-    fn read_stop(&mut self, json: &mut Scanner<'_>) -> Scan<()> {
-        if let Some(reason) = json.text()?.filter(|reason| !reason.is_empty()) {
-            self.report_stop(&reason.decoded());
-        }
-        Ok(())
-    }
-
     /// The token usage that the upstream has reported in the stream so far.
     #[must_use]
     pub const fn usage(&self) -> Option<Usage> {

@@ -3,7 +3,7 @@
 use http::HeaderMap;
 use serde_json::Value;
 
-use crate::{dialect::StreamState, json_scanner::Scanner, names_json};
+use crate::{WholeAnswer, json_scanner::Scanner, names_json};
 
 /// The longest body without usage and stop reason that is searched for content, in bytes.
 const SHORT: usize = 4096;
@@ -11,7 +11,7 @@ const SHORT: usize = 4096;
 /// Whether a whole answer may hold nothing, as far as its usage and stop reason tell. Nearly no
 /// healthy answer of a model does: of those nothing more is read.
 #[must_use]
-pub fn is_suspect(answer: Option<&StreamState>, body: &[u8]) -> bool {
+pub fn is_suspect(answer: Option<&WholeAnswer>, body: &[u8]) -> bool {
     match answer {
         Some(answer) => {
             answer.stop_reason().is_none()
@@ -136,12 +136,12 @@ mod tests {
     use http::HeaderMap;
 
     use super::{is_empty, may_be_empty};
-    use crate::dialect::StreamState;
+    use crate::WholeAnswer;
 
     fn judged(body: &str) -> bool {
         let mut headers = HeaderMap::new();
         headers.insert("content-type", "application/json".parse().unwrap());
-        let answer = StreamState::of_answer(body.as_bytes());
+        let answer = WholeAnswer::read(body.as_bytes());
         super::is_suspect(answer.as_ref(), body.as_bytes()) && is_empty(&headers, body.as_bytes())
     }
 

@@ -6,11 +6,7 @@
 
 use memchr::memchr2;
 
-use crate::{
-    dialect::Usage,
-    json_scanner::{Scanner, Text},
-    text_channel::TextChannel,
-};
+use crate::{dialect::Usage, json_scanner::Text, text_channel::TextChannel};
 
 /// The bytes of generated text that count as one token.
 ///
@@ -22,7 +18,7 @@ pub const BYTES_PER_TOKEN: u64 = 4;
 const MAX_WORD: usize = 48;
 
 /// The number of bytes of a `usage` after which no further part of it is kept.
-const MAX_USAGE: usize = 4096;
+pub(crate) const MAX_USAGE: usize = 4096;
 
 /// The most levels of a document; the reader ignores the rest of a deeper one.
 const MAX_DEPTH: usize = 127;
@@ -120,11 +116,6 @@ fn is_without_text(kind: &[u8]) -> bool {
     kind.ends_with(b"_tool_result") || kind.ends_with(b"audio.delta")
 }
 
-/// The usage in the `usage` or `timings` of an answer.
-fn usage_in(stated: &[u8]) -> Option<Usage> {
-    Usage::of_object(stated).or_else(|| Usage::of_timings(stated))
-}
-
 impl GeneratedText {
     /// Reads a new, complete document; returns the number of bytes that the model generated.
     pub(super) fn read(&mut self, document: &[u8]) -> u64 {
@@ -152,26 +143,7 @@ impl GeneratedText {
     /// `timings`.
     #[must_use]
     pub fn usage(&self) -> Option<Usage> {
-        usage_in(&self.usage)
-    }
-
-    /// The [usage](Self::usage) that a complete document states, without a count of its text.
-    ///
-    /// The result is `None` if the document states no tokens of output, or if a reader must
-    /// [read](Self::push) it to know.
-    #[must_use]
-    pub fn stated(document: &[u8]) -> Option<Usage> {
-        let (mut stated, mut is_deep) = (None, false);
-        let read = Scanner::document(document, |json, key| {
-            match key {
-                b"usage" | b"timings" if json.peek()? == b'{' => stated = Some(json.span()?),
-                _ => json.skip()?,
-            }
-            is_deep = json.is_deep();
-            Ok(())
-        });
-        let stated = stated.filter(|usage| read.is_ok() && !is_deep && usage.len() <= MAX_USAGE)?;
-        usage_in(stated).filter(|usage| usage.output_tokens > 0)
+        Usage::of_object(&self.usage).or_else(|| Usage::of_timings(&self.usage))
     }
 
     /// Reads the next piece of the document.

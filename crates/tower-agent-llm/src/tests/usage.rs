@@ -6,7 +6,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use crate::{
-    dialect::{Dialect, StreamState, Usage},
+    WholeAnswer,
+    dialect::{Dialect, Usage},
     stream::StreamReader,
 };
 
@@ -147,7 +148,7 @@ fn the_timings_of_llama_cpp_count_where_no_usage_was_asked_for() {
     assert_eq!(stream(r#""timings":{"prompt_n":"x"}"#), None);
 
     let unary = format!(r#"{{"choices":[{{"finish_reason":"stop","message":{{}}}}],{TIMINGS}}}"#);
-    let answer = StreamState::of_answer(unary.as_bytes()).unwrap();
+    let answer = WholeAnswer::read(unary.as_bytes()).unwrap();
     assert_eq!(
         answer.usage().map(|usage| told(&usage)),
         Some([237, 35, 236])
