@@ -151,6 +151,7 @@
 
 mod body;
 mod error_answer;
+mod frame_queue;
 mod keep_alive;
 mod layer;
 mod stream;

@@ -1,10 +1,11 @@
-use std::collections::VecDeque;
-
 use bytes::{Buf, Bytes, BytesMut};
 use http::Extensions;
 use http_body::Frame;
 
-use super::error_answer::{ErrorAnswer, Statuses};
+use super::{
+    error_answer::{ErrorAnswer, Statuses},
+    frame_queue::FrameQueue,
+};
 use crate::{
     error::BoxError,
     llm::{
@@ -39,7 +40,7 @@ pub(super) struct CallerStream {
     is_over: bool,
     /// The offset of the stream's latest progress that was seen.
     progressed: u64,
-    out: VecDeque<Frame<Bytes>>,
+    out: FrameQueue,
 }
 
 /// The source of the boundaries of events, and of the marks of the stream.
@@ -76,7 +77,7 @@ impl CallerStream {
             after_cr: false,
             is_over: false,
             progressed: 0,
-            out: VecDeque::new(),
+            out: FrameQueue::new(),
         }
     }
 
@@ -123,7 +124,7 @@ impl CallerStream {
     }
 
     pub(super) fn next(&mut self) -> Option<Frame<Bytes>> {
-        self.out.pop_front()
+        self.out.pop()
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -258,9 +259,11 @@ impl CallerStream {
             self.flush();
             if self.marks().error().is_some() && std::mem::take(&mut self.after_cr) {
                 // The upstream is read no further, and its LF may come in a chunk of its own.
-                self.out.push_back(Frame::data(Bytes::from_static(b"\n")));
+                self.out.push(Bytes::from_static(b"\n"));
             }
-            self.out.extend(done.map(Frame::data));
+            if let Some(done) = done {
+                self.out.push(done);
+            }
         }
         true
     }
@@ -319,7 +322,7 @@ impl CallerStream {
         }
         if !data.is_empty() {
             self.after_cr = data.ends_with(b"\r");
-            self.out.push_back(Frame::data(data));
+            self.out.push(data);
         }
     }
 
@@ -327,7 +330,7 @@ impl CallerStream {
     /// truncated stream ends with an error event.
     pub(super) fn end(&mut self, trailers: Option<Frame<Bytes>>) {
         if self.is_over {
-            self.out.extend(trailers);
+            self.out.push_trailers(trailers);
             return;
         }
         let finish = match &mut self.source {
@@ -343,7 +346,7 @@ impl CallerStream {
         match finish {
             Ok(()) => {
                 self.complete();
-                self.out.extend(trailers);
+                self.out.push_trailers(trailers);
             }
             Err(cut) => self.fail(&cut.into()),
         }
@@ -361,7 +364,7 @@ impl CallerStream {
                 // Drop the incomplete event, which would merge with the terminator.
                 self.held.clear();
                 self.end_event();
-                self.out.push_back(Frame::data(terminator));
+                self.out.push(terminator);
             }
             None => self.flush(),
         }
@@ -376,14 +379,14 @@ impl CallerStream {
             self.flush();
             self.torn = false;
             let end: &[u8] = if ends_line { b"\n" } else { b"\n\n" };
-            self.out.push_back(Frame::data(Bytes::from_static(end)));
+            self.out.push(Bytes::from_static(end));
         }
     }
 
     /// Ends an event of which the caller got only the start, so that another event can follow.
     fn end_event(&mut self) {
         if std::mem::take(&mut self.torn) {
-            self.out.push_back(Frame::data(Bytes::from_static(b"\n\n")));
+            self.out.push(Bytes::from_static(b"\n\n"));
         }
     }
 
@@ -446,7 +449,7 @@ impl CallerStream {
         let event = error_event(self.dialect(), &info);
         self.end_event();
         self.held.clear();
-        self.out.push_back(Frame::data(event));
+        self.out.push(event);
     }
 
     /// The dialect of the caller's request; if that is unknown, the dialect of the stream.
