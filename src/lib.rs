@@ -99,6 +99,7 @@
 //! | [`ModelFallbackLayer`] | moves a failed call to another model, in a new attempt |
 //! | [`RetryBudgetLayer`] | repeats a failed attempt while a budget allows it |
 //! | [`HardCeilingLayer`], [`StepTimeoutLayer`] again | end the attempt: another may follow |
+//! | [`TimeLimitsLayer`] | a ceiling directly around a step window, in either place: does as the two, for less |
 //! | [`HealthGateLayer`] | makes calls wait while the upstream restarts |
 //!
 //! A layer that limits time acts on the node that it finds in the request's extensions: outside of
@@ -277,6 +278,7 @@ pub use self::{
         step_timeout::StepTimeoutLayer,
         stop_phrase::StopPhraseLayer,
         terminal_response::TerminalResponseLayer,
+        time_limits::TimeLimitsLayer,
         token_cap::TokenCapLayer,
         turn_cap::TurnCapLayer,
     },

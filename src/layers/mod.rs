@@ -13,5 +13,6 @@ pub mod run_store;
 pub mod step_timeout;
 pub mod stop_phrase;
 pub mod terminal_response;
+pub mod time_limits;
 pub mod token_cap;
 pub mod turn_cap;

@@ -383,27 +383,38 @@ impl StepTimeoutLayer {
         }
     }
 
-    /// Supervises a call of a layer with a floor: apart, so that a layer without one stays small.
-    #[cold]
-    #[inline(never)]
-    fn supervise_floored<B, F>(
-        &self,
-        floor: SpeedFloor,
-        mut request: Request<B>,
-        inner: impl FnOnce(Request<B>) -> F,
-    ) -> SupervisedFuture<F> {
-        let claim = Claim::of(&mut request);
-        let window = self.limit.and_then(|limit| {
-            self.add_run_window(limit, &claim.run);
-            self.window_for(limit, &request, &claim.run)
-        });
-        let settings = self.floored(window, floor, &claim.run);
-        SupervisedFuture::new(claim, settings, request, inner)
+    /// Whether the layer limits no call.
+    #[inline]
+    pub(crate) const fn is_off(&self) -> bool {
+        self.limit.is_none() && self.floor.is_none()
+    }
+
+    /// The settings of this layer for a call on `found`; passive ones if it does not limit the call.
+    #[inline]
+    pub(crate) fn settings_for<B>(&self, request: &Request<B>, found: &Run) -> LayerSettings {
+        if let Some(floor) = self.floor {
+            return self.floored(floor, request, found);
+        }
+        let window = self.add_windows(request, found);
+        window.map_or_else(LayerSettings::passive, |window| {
+            LayerSettings::window(window).reading()
+        })
+    }
+
+    /// Sets the window of the run, for its tools, and makes the window of this call.
+    #[inline]
+    fn add_windows<B>(&self, request: &Request<B>, found: &Run) -> Option<StepWindow> {
+        let limit = self.limit?;
+        self.add_run_window(limit, found);
+        self.window_for(limit, request, found)
     }
 
     /// Puts the floor beside the window, or beside one that never passes, and has the streams of
-    /// `found` measured.
-    fn floored(&self, window: Option<StepWindow>, floor: SpeedFloor, found: &Run) -> LayerSettings {
+    /// `found` measured. Apart, so that a layer without a floor stays small.
+    #[cold]
+    #[inline(never)]
+    fn floored<B>(&self, floor: SpeedFloor, request: &Request<B>, found: &Run) -> LayerSettings {
+        let window = self.add_windows(request, found);
         // No answer is held back for a floor that ends no attempt.
         let of_attempt = !self.observes && self.scope == Scope::Found;
         let scope = if of_attempt { Scope::Found } else { Scope::Run };
@@ -442,18 +453,11 @@ impl SupervisesCalls for StepTimeoutLayer {
         mut request: Request<B>,
         inner: impl FnOnce(Request<B>) -> F,
     ) -> SupervisedFuture<F> {
-        if let Some(floor) = self.floor {
-            return self.supervise_floored(floor, request, inner);
-        }
-        let Some(limit) = self.limit else {
+        if self.is_off() {
             return SupervisedFuture::inert(inner(request));
-        };
+        }
         let claim = Claim::of(&mut request);
-        self.add_run_window(limit, &claim.run);
-        let window = self.window_for(limit, &request, &claim.run);
-        let settings = window.map_or_else(LayerSettings::passive, |window| {
-            LayerSettings::window(window).reading()
-        });
+        let settings = self.settings_for(&request, &claim.run);
         SupervisedFuture::new(claim, settings, request, inner)
     }
 }

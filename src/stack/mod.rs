@@ -22,6 +22,9 @@
 //! | [`HardCeilingLayer`] of the attempt | both | [`attempt_ceiling`](AgentStack::attempt_ceiling) | no limit |
 //! | [`StepTimeoutLayer`] of the attempt | both | [`step`](AgentStack::step), [`first`](AgentStack::first) | no limit |
 //!
+//! A ceiling and a step window that stand beside each other here are one [`TimeLimitsLayer`], which
+//! behaves as the two.
+//!
 //! Put a [`HealthGateLayer`](crate::HealthGateLayer), and the program's own layers around each
 //! attempt, around the service that you hand to [`service`](AgentStack::service). That service
 //! must be `Clone`, and takes requests with a [`ReplayBody`](crate::ReplayBody).
@@ -76,7 +79,8 @@ use crate::{
         model_fallback::ModelFallbackLayer, owner_cap::OwnerCapLayer, pump::PumpLayer,
         retry_budget::RetryBudgetLayer, run::RunLayer, run_store::RunStoreLayer,
         step_timeout::StepTimeoutLayer, stop_phrase::StopPhraseLayer,
-        terminal_response::TerminalResponseLayer, token_cap::TokenCapLayer, turn_cap::TurnCapLayer,
+        terminal_response::TerminalResponseLayer, time_limits::TimeLimitsLayer,
+        token_cap::TokenCapLayer, turn_cap::TurnCapLayer,
     },
     registry::{OwnerCaps, RunRegistry},
     run::{Scope, TokenCaps},
@@ -133,8 +137,8 @@ pub type ServerLayers = Stack<
     >,
 >;
 
-/// The two limits on time of a run, or of an attempt: a step window within a ceiling.
-pub type RunLimits = Stack<StepTimeoutLayer, HardCeilingLayer>;
+/// The two limits on time of a run, or of an attempt: a step window within a ceiling, in one wrapper.
+pub type RunLimits = TimeLimitsLayer;
 
 /// The layers around a call's attempts, and those of each attempt.
 pub type CallLayers = Stack<
@@ -496,7 +500,7 @@ impl<Side> AgentStack<Side> {
             );
         }
         let (step, ceiling) = (self.run_step, self.ceiling);
-        Stack::new(step.scope(Scope::Run), ceiling.scope(Scope::Run))
+        TimeLimitsLayer::new(ceiling.scope(Scope::Run), step.scope(Scope::Run))
     }
 
     fn calls(&self) -> CallLayers {
@@ -514,10 +518,8 @@ impl<Side> AgentStack<Side> {
             retry,
             Stack::new(Optional::new(fallback, strip_hop), layers),
         );
-        Stack::new(
-            Stack::new(self.attempt_step(), self.attempt_ceiling),
-            layers,
-        )
+        let limits = TimeLimitsLayer::new(self.attempt_ceiling, self.attempt_step());
+        Stack::new(limits, layers)
     }
 
     const fn attempt_step(&self) -> StepTimeoutLayer {

@@ -3,6 +3,7 @@
 use super::{
     layer_hooks::{LayerHooks, LayerPart},
     step_window::StepWindow,
+    two_parts::TwoParts,
 };
 use crate::run::Scope;
 
@@ -26,6 +27,9 @@ pub(crate) struct LayerSettings {
     /// An attempt is settled at the drop, because its complete answer may still be classified as a
     /// failure.
     pub(super) defers: bool,
+    /// Whether the wrapper stands for a second layer, around the one of `part`, that reads a response
+    /// only if it settles the node.
+    pub(super) has_outer: bool,
 }
 
 impl LayerSettings {
@@ -37,6 +41,7 @@ impl LayerSettings {
             frames: false,
             exposes_node: true,
             defers: false,
+            has_outer: false,
         }
     }
 
@@ -60,6 +65,33 @@ impl LayerSettings {
     /// Creates settings with these hooks; a `Box` of hooks without fields allocates nothing.
     pub(crate) fn hooks(hooks: impl LayerHooks + 'static) -> Self {
         Self::new(LayerPart::Hooks(Box::new(hooks)))
+    }
+
+    /// Has the wrapper do the work of a second layer, which stands around this one on the same node
+    /// and does not read responses.
+    #[inline]
+    pub(crate) fn within(self, outer: Self) -> Self {
+        match (&self.part, outer.part) {
+            (LayerPart::Nothing, part) => Self { part, ..self },
+            (_, LayerPart::Nothing) => Self {
+                has_outer: true,
+                ..self
+            },
+            (_, outer) => self.beside(outer),
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn beside(self, outer: LayerPart) -> Self {
+        let parts = TwoParts::new(self.part, outer, self.frames);
+        let part = LayerPart::Hooks(Box::new(parts));
+        Self {
+            part,
+            has_outer: true,
+            ..self
+        }
+        .frames()
     }
 
     /// Has the layer read the response.

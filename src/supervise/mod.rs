@@ -46,6 +46,7 @@ mod supervised_call;
 #[cfg(test)]
 mod tests;
 mod timer;
+mod two_parts;
 mod unary_tokens;
 mod undecided;
 

@@ -536,11 +536,15 @@ impl Observer {
     /// Whether the answer is complete at `now` for a layer that waits. `is_end` says that the layer
     /// would end the node now; then it does not wait for what may follow a finished answer.
     pub(super) fn is_complete_at(&self, now: Nanos, is_end: bool) -> bool {
-        let has_ended = || match &self.mode {
+        self.has_all() || self.is_finished() && (is_end || self.has_ended(now))
+    }
+
+    /// Whether the answer has [lingered](Self::linger) for so long that it counts as ended.
+    pub(super) fn has_ended(&self, now: Nanos) -> bool {
+        match &self.mode {
             ObserverMode::Classifying(reader) => reader.ends_at() <= now,
             _ => false,
-        };
-        self.has_all() || self.is_finished() && (is_end || has_ended())
+        }
     }
 
     /// Whether the stream so far is a whole answer, with or without the event that ends it.

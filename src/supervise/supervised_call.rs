@@ -221,7 +221,7 @@ impl SupervisedCall {
         let ends = scope.next_deadline(self.run.node());
         let next = PollScope::lower(own.min(ends), &self.run);
         if next <= now {
-            if self.is_complete_at(now, ends <= now || self.settings.part.ends_node()) {
+            if self.is_complete_at_deadline(now, own, ends) {
                 return Poll::Ready(StopCause::Ended);
             }
             self.check(now, scope.task());
@@ -231,6 +231,19 @@ impl SupervisedCall {
         }
         self.timer.wait_for(scope, &self.run, next, cx);
         Poll::Pending
+    }
+
+    /// Whether the caller has the complete response at a deadline that has passed: the layer's `own`,
+    /// or that of the node and the nodes above, which `ends` is.
+    #[cold]
+    fn is_complete_at_deadline(&self, now: Nanos, own: Nanos, ends: Nanos) -> bool {
+        let part_ends = self.settings.part.ends_node();
+        if !self.settings.has_outer {
+            return self.is_complete_at(now, ends <= now || part_ends);
+        }
+        // Each layer decides at its own deadline; the outer one only if it settles the node.
+        own <= now && self.is_complete_at(now, part_ends)
+            || self.owns && self.is_complete_at(now, ends <= now)
     }
 
     /// Ends the outermost node with a passed deadline: this node or an ancestor.
@@ -401,7 +414,9 @@ impl SupervisedCall {
         #[cfg(feature = "metrics")]
         self.count_outcome(|_| TerminalReason::outcome_of(&error));
         self.report();
-        if self.observer().is_none() && is_refusal(&error) {
+        // An outer layer that does not settle the node reads no response.
+        let is_unread = self.settings.has_outer && !self.owns;
+        if (self.observer().is_none() || is_unread) && is_refusal(&error) {
             self.run.node().set_refused(true);
         }
         let now = self.run.now();

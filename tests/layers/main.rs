@@ -56,6 +56,7 @@ mod summary;
 mod support;
 mod terminal_response;
 mod ties;
+mod time_limits;
 mod token_cap;
 mod tool_windows;
 mod tools;

@@ -11,7 +11,7 @@ use tower_agent::{
     BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, HealthGateLayer, LoopGuardLayer,
     ModelFallbackLayer, OwnerCapLayer, OwnerCaps, ProgressNotices, PumpLayer, ReplayBody,
     RetryBudget, RetryBudgetLayer, Run, RunLayer, RunRegistry, StepTimeoutLayer, StopPhraseLayer,
-    TerminalResponseLayer, TokenCapLayer, TokenCaps, TurnCapLayer,
+    TerminalResponseLayer, TimeLimitsLayer, TokenCapLayer, TokenCaps, TurnCapLayer,
     attempt::{Count, Jitter},
     run::PauseAtCap,
 };
@@ -80,7 +80,12 @@ pub(crate) fn stack(
     let innermost = boxed(PlannedUpstream::new(plan, trace));
     let innermost = between(innermost, plan.layers.len());
     let layers = plan.layers.iter().enumerate().rev();
+    let is_pair = |index: usize| plan.fuses && plan.is_pair(index);
     let stack = layers.fold(innermost, |inner, (index, kind)| {
+        if index.checked_sub(1).is_some_and(is_pair) {
+            // The ceiling makes it too.
+            return inner;
+        }
         let at = |event: fn(_, _) -> _| kind.tries().then_some((index, event));
         let inner = seen(inner, trace, at(Event::Tried));
         let layered = match *kind {
@@ -108,6 +113,10 @@ pub(crate) fn stack(
                     None => layer,
                 };
                 boxed(layer.layer(inner))
+            }
+            _ if is_pair(index) => {
+                let step = step(&plan.layers[index + 1]);
+                boxed(TimeLimitsLayer::new(ceiling(kind), step).layer(inner))
             }
             _ => supervising(index, kind, registry, trace, inner),
         };
@@ -219,13 +228,12 @@ fn trying(kind: &Kind, budget: RetryBudget, inner: Boxed) -> Boxed {
     }
 }
 
-fn supervising(
-    index: usize,
-    kind: &Kind,
-    registry: &RunRegistry,
-    trace: &Trace,
-    inner: Boxed,
-) -> Boxed {
+/// The layer of a step window, or of a floor.
+fn step(kind: &Kind) -> StepTimeoutLayer {
+    let observing = |layer: StepTimeoutLayer, observes| match observes {
+        true => layer.observe(),
+        false => layer,
+    };
     match *kind {
         Kind::Step {
             window,
@@ -235,36 +243,48 @@ fn supervising(
             observes,
         } => {
             let layer = StepTimeoutLayer::new(ticks(window)).first(ticks(first));
-            let layer = if observes { layer.observe() } else { layer };
-            boxed(layer.resets_on(resets_on).scope(scope).layer(inner))
+            observing(layer, observes).resets_on(resets_on).scope(scope)
         }
         Kind::Local(heartbeat, scope) => {
             let layer = StepTimeoutLayer::local().heartbeat(ticks(heartbeat));
-            boxed(layer.scope(scope).layer(inner))
+            layer.scope(scope)
         }
         Kind::Floor(floor) => {
             let layer = StepTimeoutLayer::optional(None);
             let tokens = floor.bytes as f64 / 4.0;
             let layer = layer.min_tokens_per_second(tokens, ticks(floor.over));
-            let layer = if floor.observes {
-                layer.observe()
-            } else {
-                layer
-            };
-            boxed(layer.scope(floor.scope).layer(inner))
+            observing(layer, floor.observes).scope(floor.scope)
         }
-        Kind::Ceiling {
-            limit,
-            timeout,
-            scope,
-            observes,
-            caller,
-        } => {
-            let layer = HardCeilingLayer::optional(limit.map(ticks)).timeout(timeout.map(ticks));
-            let layer = layer.caller_deadline(caller);
-            let layer = if observes { layer.observe() } else { layer };
-            boxed(layer.scope(scope).layer(inner))
-        }
+        _ => StepTimeoutLayer::optional(None),
+    }
+}
+
+fn ceiling(kind: &Kind) -> HardCeilingLayer {
+    let Kind::Ceiling {
+        limit,
+        timeout,
+        scope,
+        observes,
+        caller,
+    } = *kind
+    else {
+        return HardCeilingLayer::optional(None);
+    };
+    let layer = HardCeilingLayer::optional(limit.map(ticks)).timeout(timeout.map(ticks));
+    let layer = layer.caller_deadline(caller).scope(scope);
+    if observes { layer.observe() } else { layer }
+}
+
+fn supervising(
+    index: usize,
+    kind: &Kind,
+    registry: &RunRegistry,
+    trace: &Trace,
+    inner: Boxed,
+) -> Boxed {
+    match *kind {
+        Kind::Step { .. } | Kind::Local(..) | Kind::Floor(_) => boxed(step(kind).layer(inner)),
+        Kind::Ceiling { .. } => boxed(ceiling(kind).layer(inner)),
         Kind::Disconnect(scope) => boxed(ClientDisconnectLayer::new().scope(scope).layer(inner)),
         Kind::Pump(drain) => boxed(PumpLayer::new().drain(drain.map(ticks)).layer(inner)),
         Kind::TurnCap(_) | Kind::PausingTurnCap { .. } => {

@@ -299,6 +299,7 @@ pub(crate) fn plans() -> impl Strategy<Value = Plan> {
                     layers,
                     terminal,
                     keep_alive: None,
+                    fuses: false,
                     between: vec![],
                     named,
                     sse,

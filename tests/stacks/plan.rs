@@ -19,6 +19,8 @@ pub(crate) struct Plan {
     pub(crate) terminal: bool,
     /// What the terminal response does for a caller that waits.
     pub(crate) keep_alive: Option<KeepAlive>,
+    /// Whether a ceiling directly around a step window is one layer with it.
+    pub(crate) fuses: bool,
     /// Layers of a program, each outside of the layer with its number.
     pub(crate) between: Vec<(usize, Between)>,
     /// The request names its run.
@@ -276,6 +278,17 @@ pub(crate) enum Action {
 }
 
 impl Plan {
+    /// Whether the layer with this number is a ceiling directly around a step window, or a floor.
+    pub(crate) fn is_pair(&self, index: usize) -> bool {
+        let is_apart = self.between.iter().any(|(at, _)| *at == index + 1);
+        let [Some(outer), Some(inner)] = [index, index + 1].map(|index| self.layers.get(index))
+        else {
+            return false;
+        };
+        let is_step = matches!(inner, Kind::Step { .. } | Kind::Local(..) | Kind::Floor(_));
+        matches!(outer, Kind::Ceiling { .. }) && is_step && !is_apart
+    }
+
     /// Whether a task of its own polls the upstream.
     pub(crate) fn is_pumped(&self) -> bool {
         let pump = |kind: &Kind| matches!(kind, Kind::Pump(..));

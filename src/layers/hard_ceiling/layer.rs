@@ -116,15 +116,66 @@ impl HardCeilingLayer {
         let earliest = limits.into_iter().flatten().min();
         earliest.filter(|_| !self.observes)
     }
+
+    /// Whether the layer limits no call.
+    #[inline]
+    pub(crate) const fn is_off(&self) -> bool {
+        self.limits.is_empty() && !self.reads_headers()
+    }
+
+    /// Whether limits in the caller's headers count. In shadow mode they do not.
+    const fn reads_headers(&self) -> bool {
+        self.caller_deadline && !self.observes
+    }
+
+    /// Supervises a call as [`supervise`](SupervisesCalls::supervise) does, also if the layer is off.
+    /// `within` gets the settings of this layer, and returns those of the wrapper.
+    #[inline]
+    pub(crate) fn supervise_with<B, F>(
+        &self,
+        mut request: Request<B>,
+        within: impl FnOnce(LayerSettings, &Request<B>, &Run) -> LayerSettings,
+        inner: impl FnOnce(Request<B>) -> F,
+    ) -> SupervisedFuture<F> {
+        let mut entry = Claim::of(&mut request);
+        let mut scope = self.scope;
+        let announced = self
+            .reads_headers()
+            .then(|| CallerLimits::of(request.headers()));
+        let announced = announced.flatten();
+        let limits = self.limits.for_request(&request);
+        if announced.is_some() && entry.run.node().is_of_many() {
+            // The announced limits hold for this call alone, so the call gets a separate node. The
+            // layer's limits stay on the run in the request.
+            request = entry.run.attach(request);
+            entry = Claim::of(&mut request);
+            scope = Scope::Run;
+        }
+        let settings = if self.is_off() {
+            // Such a layer ignores the limits of the request, too.
+            LayerSettings::passive()
+        } else if self.observes {
+            LayerSettings::hooks(ObservedCeiling::new(limits, &entry.run, scope))
+        } else {
+            limits.tighten(&entry.run, scope);
+            match announced {
+                Some(announced) => {
+                    let slot = request.extensions().get().cloned();
+                    LayerSettings::hooks(CallerDeadline::new(announced, &entry.run, slot))
+                }
+                None => LayerSettings::passive(),
+            }
+        };
+        let settings = within(settings, &request, &entry.run);
+        SupervisedFuture::new(entry, settings, request, inner)
+    }
 }
 
 impl<S> Layer<S> for HardCeilingLayer {
     type Service = HardCeiling<S>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        let mut layer = *self;
-        layer.caller_deadline &= !layer.observes;
-        SupervisedService::new(inner, layer)
+        SupervisedService::new(inner, *self)
     }
 }
 
@@ -141,39 +192,13 @@ impl SupervisesCalls for HardCeilingLayer {
     #[inline]
     fn supervise<B, F>(
         &self,
-        mut request: Request<B>,
+        request: Request<B>,
         inner: impl FnOnce(Request<B>) -> F,
     ) -> SupervisedFuture<F> {
-        if self.limits.is_empty() && !self.caller_deadline {
+        if self.is_off() {
             return SupervisedFuture::inert(inner(request));
         }
-        let mut entry = Claim::of(&mut request);
-        let mut scope = self.scope;
-        let limits = self.limits.for_request(&request);
-        let announced = self
-            .caller_deadline
-            .then(|| CallerLimits::of(request.headers()));
-        let announced = announced.flatten();
-        if announced.is_some() && entry.run.node().is_of_many() {
-            // The announced limits hold for this call alone, so the call gets a separate node. The
-            // layer's limits stay on the run in the request.
-            request = entry.run.attach(request);
-            entry = Claim::of(&mut request);
-            scope = Scope::Run;
-        }
-        let settings = if self.observes {
-            LayerSettings::hooks(ObservedCeiling::new(limits, &entry.run, scope))
-        } else {
-            limits.tighten(&entry.run, scope);
-            match announced {
-                Some(announced) => {
-                    let slot = request.extensions().get().cloned();
-                    LayerSettings::hooks(CallerDeadline::new(announced, &entry.run, slot))
-                }
-                None => LayerSettings::passive(),
-            }
-        };
-        SupervisedFuture::new(entry, settings, request, inner)
+        self.supervise_with(request, |settings, _, _| settings, inner)
     }
 }
 
