@@ -14,7 +14,9 @@ use criterion::{
 use http_body::Body;
 use tokio::runtime::Runtime;
 use tower::{Layer, Service, ServiceBuilder};
-use tower_agent::{HardCeilingLayer, Run, StepTimeoutLayer, llm::stream::StreamReader};
+use tower_agent::{
+    HardCeilingLayer, Run, StepTimeoutLayer, TimeLimitsLayer, llm::stream::StreamReader,
+};
 
 use support::{EVENT, FRAMES, Frames, LIMIT, Slot, SlotUpstream, TOKEN, drain, request, runtime};
 
@@ -63,6 +65,17 @@ fn timed(
         .service(upstream)
 }
 
+/// The same as `AgentStack` makes them.
+fn limited(
+    upstream: SlotUpstream<Frames>,
+) -> impl Service<
+    http::Request<()>,
+    Response = http::Response<impl Body<Data = Bytes, Error = tower_agent::BoxError>>,
+    Error = tower_agent::BoxError,
+> {
+    TimeLimitsLayer::new(HardCeilingLayer::new(LIMIT), StepTimeoutLayer::new(LIMIT)).layer(upstream)
+}
+
 fn group(c: &mut Criterion, name: &str, frames: fn(&'static [u8]) -> Frames) {
     let rt = runtime();
     let run = Run::open();
@@ -72,6 +85,9 @@ fn group(c: &mut Criterion, name: &str, frames: fn(&'static [u8]) -> Frames) {
     read(&mut group, "bare", &rt, || answer(&rt, plain.clone(), &run));
     read(&mut group, "tower_agent", &rt, || {
         answer(&rt, timed(plain.clone()), &run)
+    });
+    read(&mut group, "agent_stack", &rt, || {
+        answer(&rt, limited(plain.clone()), &run)
     });
     let layer = tower_http::timeout::ResponseBodyTimeoutLayer::new(LIMIT);
     read(&mut group, "tower_http", &rt, || {

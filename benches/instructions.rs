@@ -16,13 +16,13 @@ use http_body::Body;
 use http_body_util::Empty;
 use tower::{Layer, Service, ServiceBuilder};
 use tower_agent::{
-    ClientDisconnectLayer, HardCeilingLayer, Run, StepTimeoutLayer, llm::dialect::Dialect,
-    llm::stream::StreamReader,
+    ClientDisconnectLayer, HardCeilingLayer, Run, StepTimeoutLayer, TimeLimitsLayer,
+    llm::dialect::Dialect, llm::stream::StreamReader,
 };
 
 use support::{
     Answers, EVENT, FRAMES, Frames, LIMIT, Slot, SlotUpstream, TOKEN, drain, five_layers,
-    full_stack, prompt, ready_after, request, runtime,
+    full_stack, prompt, ready_after, request, runtime, server_stack,
 };
 
 /// Calls `service` with a request of `slot`, which the upstream puts back.
@@ -92,6 +92,7 @@ fn case(name: &str, times: usize) -> usize {
     let clocks = ServiceBuilder::new()
         .layer(HardCeilingLayer::new(LIMIT))
         .layer(StepTimeoutLayer::new(LIMIT));
+    let limits = TimeLimitsLayer::new(HardCeilingLayer::new(LIMIT), StepTimeoutLayer::new(LIMIT));
     let [ready, pending] =
         [Frames::ready(TOKEN), Frames::pending(TOKEN)].map(|frames| upstream(frames, false));
     let [content, waited] = [Frames::ready(EVENT), Frames::pending(EVENT)];
@@ -122,12 +123,21 @@ fn case(name: &str, times: usize) -> usize {
                 .service(empty(true));
             calls(&slot, stack, times);
         }
+        "T5/agent_stack" => {
+            let stack = ServiceBuilder::new()
+                .layer(ClientDisconnectLayer::new())
+                .layer(limits)
+                .service(empty(true));
+            calls(&slot, stack, times);
+        }
         "T5/tower" => calls(&slot, timeout.layer(empty(true)), times),
         "T1/bare" => frames(|| body(ready.clone(), &run), times),
         "T1/tower_agent" => frames(|| body(clocks.service(ready.clone()), &run), times),
+        "T1/agent_stack" => frames(|| body(limits.layer(ready.clone()), &run), times),
         "T1/tower_http" => frames(|| body(body_timeout.layer(ready.clone()), &run), times),
         "T2/bare" => frames(|| body(pending.clone(), &run), times),
         "T2/tower_agent" => frames(|| body(clocks.service(pending.clone()), &run), times),
+        "T2/agent_stack" => frames(|| body(limits.layer(pending.clone()), &run), times),
         "T2/tower_http" => frames(|| body(body_timeout.layer(pending.clone()), &run), times),
         "T1b/bare" => frames(|| body(sse.clone(), &run), times),
         "T1b/tower_agent" => frames(|| body(clocks.service(sse.clone()), &run), times),
@@ -153,6 +163,13 @@ fn case(name: &str, times: usize) -> usize {
                 times,
             );
         }
+        "T14/agent_stack" => {
+            let mut stack = server_stack(stream);
+            frames(
+                || ready_after(stack.call(prompt())).unwrap().into_body(),
+                times,
+            );
+        }
         "T14/tower_http" => {
             let mut service = body_timeout.layer(stream);
             frames(
@@ -168,14 +185,16 @@ fn case(name: &str, times: usize) -> usize {
     }
 }
 
-const CASES: [&str; 21] = [
+const CASES: [&str; 25] = [
     "T1/bare",
     "T1/tower_agent",
+    "T1/agent_stack",
     "T1/tower_http",
     "T1b/bare",
     "T1b/tower_agent",
     "T2/bare",
     "T2/tower_agent",
+    "T2/agent_stack",
     "T2/tower_http",
     "T3/bare",
     "T3/tower_agent",
@@ -184,11 +203,13 @@ const CASES: [&str; 21] = [
     "T4/tower_agent",
     "T5/bare",
     "T5/tower_agent",
+    "T5/agent_stack",
     "T5/tower",
     "T7/bare",
     "T7/tower_agent",
     "T14/bare",
     "T14/tower_agent",
+    "T14/agent_stack",
     "T14/tower_http",
 ];
 

@@ -20,7 +20,9 @@ use bytes::Bytes;
 use criterion::{Criterion, criterion_group, criterion_main};
 use http_body_util::Empty;
 use tower::{Layer, Service, ServiceBuilder, layer::util::Identity};
-use tower_agent::{ClientDisconnectLayer, HardCeilingLayer, Run, StepTimeoutLayer};
+use tower_agent::{
+    ClientDisconnectLayer, HardCeilingLayer, Run, StepTimeoutLayer, TimeLimitsLayer,
+};
 
 use support::{Slot, SlotUpstream, request, runtime};
 
@@ -104,6 +106,16 @@ fn pending_stack(c: &mut Criterion) {
             .layer(ClientDisconnectLayer::new())
             .layer(HardCeilingLayer::new(LIMIT))
             .layer(StepTimeoutLayer::new(LIMIT))
+            .into_inner()
+    );
+    bench!(
+        "agent_stack",
+        ServiceBuilder::new()
+            .layer(ClientDisconnectLayer::new())
+            .layer(TimeLimitsLayer::new(
+                HardCeilingLayer::new(LIMIT),
+                StepTimeoutLayer::new(LIMIT)
+            ))
             .into_inner()
     );
     bench!("tower", tower::timeout::TimeoutLayer::new(LIMIT));

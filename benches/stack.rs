@@ -31,6 +31,7 @@ use tower_agent::{
 
 use support::{
     Answers, EVENT, FRAMES, Frames, LIMIT, TOKEN, drain, full_stack, prompt, ready_after, runtime,
+    server_stack,
 };
 
 /// Repeats what failed while the budget lasts, as tower's documentation shows.
@@ -151,6 +152,7 @@ fn frame(c: &mut Criterion) {
     }
     bench!("bare", upstream.clone());
     bench!("tower_agent", full_stack(upstream.clone()));
+    bench!("agent_stack", server_stack(upstream.clone()));
     let timeout = tower_http::timeout::ResponseBodyTimeoutLayer::new(LIMIT);
     bench!("tower_http", timeout.layer(upstream));
     group.finish();

@@ -19,8 +19,9 @@ use http_body_util::Full;
 use tokio::runtime::{Builder, Runtime};
 use tower::{Service, ServiceBuilder};
 use tower_agent::{
-    BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer, ReplayBody,
-    RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, StepTimeoutLayer, TerminalResponseLayer,
+    AgentStack, BoxError, Candidate, ClientDisconnectLayer, HardCeilingLayer, ModelFallbackLayer,
+    ReplayBody, RetryBudget, RetryBudgetLayer, RunLayer, RunRegistry, StepTimeoutLayer,
+    TerminalResponseLayer,
 };
 
 /// Frames a body, and so iterations a measured loop, has.
@@ -294,5 +295,31 @@ where
         .layer(RetryBudgetLayer::new(budget))
         .layer(HardCeilingLayer::new(LIMIT))
         .layer(StepTimeoutLayer::new(LIMIT))
+        .service(upstream)
+}
+
+/// The layers of [`full_stack`] as `AgentStack` makes them, with a pump in place of the disconnects.
+pub(crate) fn server_stack<S, B>(
+    upstream: S,
+) -> impl Service<
+    Request<Full<Bytes>>,
+    Response = Response<impl Body<Data = Bytes, Error = BoxError>>,
+    Error = Infallible,
+> + Clone
+where
+    S: Service<Request<ReplayBody>, Response = Response<B>, Error = Infallible>
+        + Clone
+        + Send
+        + 'static,
+    S::Future: Send,
+    B: Body<Data = Bytes, Error = Infallible> + Send + Unpin + 'static,
+{
+    AgentStack::server(&RunRegistry::new())
+        .ceiling(LIMIT)
+        .run_step(LIMIT)
+        .fallback([Candidate::new("large"), Candidate::new("small")])
+        .retry(RetryBudget::new())
+        .attempt_ceiling(LIMIT)
+        .step(LIMIT)
         .service(upstream)
 }

@@ -26,10 +26,12 @@ impl FrameQueue {
         }
     }
 
+    #[inline]
     pub(super) const fn is_empty(&self) -> bool {
         self.first.is_none() && self.rest.is_none()
     }
 
+    #[inline]
     pub(super) fn push(&mut self, data: Bytes) {
         if self.is_empty() {
             self.first = Some(data);
@@ -51,12 +53,17 @@ impl FrameQueue {
 
     #[inline]
     pub(super) fn pop(&mut self) -> Option<Frame<Bytes>> {
+        // Most polls find nothing, as there is one before each frame and one behind it.
+        if self.is_empty() {
+            return None;
+        }
         match self.first.take() {
             Some(data) => Some(Frame::data(data)),
             None => self.pop_rest(),
         }
     }
 
+    #[cold]
     fn pop_rest(&mut self) -> Option<Frame<Bytes>> {
         let rest = self.rest.as_mut()?;
         let frame = rest.pop_front();
