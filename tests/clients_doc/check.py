@@ -138,6 +138,14 @@ def check_links(page):
     return f"links that lead nowhere: {lost}" if lost else None
 
 
+def check_list():
+    """The pages that the list of the manuals leaves out; None if it has all."""
+    listed = {(DOCS / link.partition("#")[0]).resolve() for link in LINK.findall((DOCS / "README.md").read_text())}
+    missing = [str(page) for page in sorted(DOCS.rglob("*.md")) if page.resolve() not in listed]
+    missing.remove(str(DOCS / "README.md"))
+    return f"not listed: {missing}" if missing else None
+
+
 def main():
     parser = argparse.ArgumentParser()
     for name in ("gateway", "folder", "node"):
@@ -155,6 +163,7 @@ def main():
             checks.append((name, lambda text=text: check_configuration(arguments.gateway, text)))
     for page in sorted(DOCS.rglob("*.md")):
         checks.append((f"{page}: links", lambda page=page: check_links(page)))
+    checks.append(("docs/README.md: lists every manual", check_list))
     checks = [(name, check) for name, check in checks if chosen(name)]
     try:
         # Most of a program's time is its imports.
