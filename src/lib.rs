@@ -249,6 +249,18 @@ pub struct Readme;
 #[derive(Debug)]
 pub struct Errors;
 
+/// Compiles the programs of `docs/tasks/own-server.md`.
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../docs/tasks/own-server.md")]
+#[derive(Debug)]
+pub struct OwnServer;
+
+/// Compiles the programs of `docs/tasks/own-client.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/tasks/own-client.md")]
+#[derive(Debug)]
+pub struct OwnClient;
+
 /// Compiles the program of `docs/config.md`.
 #[cfg(all(doctest, feature = "config"))]
 #[doc = include_str!("../docs/config.md")]
