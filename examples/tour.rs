@@ -28,7 +28,7 @@ mod upstream;
 
 use std::process::ExitCode;
 
-use futures_util::future::join_all;
+use futures_util::{StreamExt, future::join, stream::FuturesOrdered};
 use tower_agent::BoxError;
 
 use self::{situations::SITUATIONS, stage::Stage};
@@ -51,12 +51,9 @@ async fn tour() -> Result<bool, BoxError> {
     let client = reqwest::Client::builder().no_proxy().build()?;
     let mut stages = Vec::new();
     for situation in &SITUATIONS {
-        stages.push(Stage::set(situation, false).await?);
-        stages.push(Stage::set(situation, true).await?);
+        let plain = Stage::set(situation, false).await?;
+        stages.push((plain, Stage::set(situation, true).await?));
     }
-    // All at once: they do nothing but wait.
-    let outcomes = join_all(stages.iter().map(|stage| stage.play(&client))).await;
-
     println!("calls: what reached the upstream; time: until the caller had its answer, and");
     println!("nothing was under way for it any more.\n");
     println!(
@@ -68,8 +65,13 @@ async fn tour() -> Result<bool, BoxError> {
         "", "", ""
     );
     let mut as_expected = true;
-    for (situation, outcomes) in SITUATIONS.iter().zip(outcomes.chunks(2)) {
-        let [plain, ours] = outcomes else { continue };
+    // All at once, as they do nothing but wait; each row is printed when it and those before it are over.
+    let rows = stages
+        .iter()
+        .map(|(plain, ours)| join(plain.play(&client), ours.play(&client)));
+    let mut rows = rows.collect::<FuturesOrdered<_>>();
+    let mut situations = SITUATIONS.iter();
+    while let (Some((plain, ours)), Some(situation)) = (rows.next().await, situations.next()) {
         println!(
             "| {:<46} | {:>5} | {:.1} s | {:<41} | {:>4} | {:.1} s | {:<25} |",
             situation.name,

@@ -249,6 +249,12 @@ pub struct Readme;
 #[derive(Debug)]
 pub struct Errors;
 
+/// Compiles the programs of `docs/concepts.md`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/concepts.md")]
+#[derive(Debug)]
+pub struct Concepts;
+
 /// Compiles the programs of `docs/tasks/own-server.md`.
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../docs/tasks/own-server.md")]
