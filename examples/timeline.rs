@@ -115,7 +115,10 @@ async fn play() -> Result<Vec<Bar>, BoxError> {
         };
         whole.await?;
         let from = began.elapsed();
-        let work = async { Ok::<_, BoxError>(sleep(Duration::from_secs(6)).await) };
+        let work = async {
+            sleep(Duration::from_secs(6)).await;
+            Ok::<_, BoxError>(())
+        };
         run.tool(tool).call(work).await?;
         add(Bar::of_tool(tool, from, began.elapsed()));
     }

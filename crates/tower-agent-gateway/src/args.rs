@@ -1,8 +1,17 @@
 //! The program's flags, with their variables; the doc comment of each is its text in `--help`.
 
-use std::{net::SocketAddr, path::PathBuf};
+use std::{
+    io::{self, Write},
+    net::SocketAddr,
+    path::PathBuf,
+};
 
+use clap::CommandFactory as _;
+use clap_complete::Shell;
 use tower_agent_gateway::OperatorCommand;
+
+/// The name of the installed program.
+const PROGRAM: &str = "tower-agent-gateway";
 
 /// A gateway for clients of the OpenAI and Anthropic APIs; it supervises every run.
 #[derive(Debug, clap::Parser)]
@@ -37,4 +46,22 @@ pub(crate) struct Args {
     /// Checks a configuration, and prints it with each value in force; serves nothing.
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     pub(crate) print_config: Option<PathBuf>,
+    /// Prints the completions of a shell for this program.
+    #[arg(long, value_name = "SHELL", exclusive = true)]
+    pub(crate) completions: Option<Shell>,
+    /// Prints the manual page of this program.
+    #[arg(long, exclusive = true)]
+    pub(crate) man: bool,
+}
+
+/// Writes the script by which a shell completes the flags and commands of the program.
+pub(crate) fn write_completions(shell: Shell, out: &mut impl Write) -> io::Result<()> {
+    let mut script = Vec::new();
+    clap_complete::generate(shell, &mut Args::command(), PROGRAM, &mut script);
+    out.write_all(&script)
+}
+
+/// Writes the manual page of the program, in the format of `man`.
+pub(crate) fn write_manual_page(out: &mut impl Write) -> io::Result<()> {
+    clap_mangen::Man::new(Args::command().name(PROGRAM)).render(out)
 }

@@ -10,6 +10,7 @@
 //! ```
 
 mod args;
+mod service_manager;
 
 use std::{
     error::Error,
@@ -121,6 +122,12 @@ fn failure(error: &(dyn Error + 'static)) -> ExitCode {
 }
 
 async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
+    if let Some(shell) = args.completions {
+        return Ok(args::write_completions(shell, &mut io::stdout())?);
+    }
+    if args.man {
+        return Ok(args::write_manual_page(&mut io::stdout())?);
+    }
     if let Some(path) = &args.check {
         return check(path, args.probe).await;
     }
@@ -161,6 +168,7 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     let hangups = unix::signal(SignalKind::hangup())?;
     // The gateway serves even if the reader of its output has left.
     let _ = writeln!(io::stdout(), "listening on http://{address}");
+    service_manager::ready();
     match embedded {
         Some(upstream) if args.demo_load => {
             demo::load::spawn(address)?;
@@ -174,6 +182,7 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     }
     let served = serve(listener, app.service(), &config, &runs, async || {
         select(pin!(term.recv()), pin!(interrupt.recv())).await;
+        service_manager::stopping();
     });
     let reloads = reload_at(hangups, &app, &args);
     select(pin!(served), pin!(reloads)).await;
@@ -249,7 +258,11 @@ async fn reload_at(mut hangups: unix::Signal, app: &App, args: &Args) {
             tracing::warn!("nothing to reload: there is no configuration file");
             continue;
         };
-        match reload(path).await {
+        service_manager::reloading();
+        let reloaded = reload(path).await;
+        // After a mistake the gateway goes on with what it had.
+        service_manager::ready();
+        match reloaded {
             Ok(()) => tracing::info!("configuration reloaded"),
             Err(error) => match error.downcast_ref::<ConfigError>() {
                 Some(mistakes) => mistakes

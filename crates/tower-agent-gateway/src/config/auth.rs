@@ -9,7 +9,7 @@ use tower_agent::{
 
 use super::{
     owner_caps::{AuthTable, CapsTable},
-    secret::{Secret, variable_of, wrong},
+    secret::{Secret, SecretSource},
     time_zone::TimeZone,
 };
 
@@ -37,8 +37,6 @@ pub(crate) struct Key {
     pub(crate) secret: Secret,
 }
 
-const KEYS: [&str; 2] = ["auth", "keys_env"];
-
 /// Checks that each agent has a key.
 ///
 /// A table without a key of its name is an error: it could never apply, so the name is mistyped.
@@ -54,7 +52,7 @@ pub(super) fn check_agents(agents: &AgentConfig, auth: Option<&Auth>) -> Result<
     ConfigError::join(errors).map_or(Ok(()), Err)
 }
 
-/// Resolves the table and reads the keys from its environment variable.
+/// Resolves the table and reads the keys from its environment variable, or from its file.
 ///
 /// An error about an entry gives its number and not its name. In a malformed entry, the part before
 /// the colon may be a key.
@@ -67,7 +65,6 @@ pub(super) fn auth(
     has_prices: bool,
     env: impl Fn(&str) -> Option<String>,
 ) -> Result<Auth, ConfigError> {
-    let variable = &table.keys_env;
     let mut errors = Vec::new();
     let of_all = table.caps();
     let caps = of_all.resolve(&of_all, &["auth"], has_prices, &mut errors);
@@ -91,17 +88,32 @@ pub(super) fn auth(
         }
     };
     let mut keys: Vec<Key> = Vec::new();
-    let value = variable_of(&KEYS, variable, env);
-    let value = value.map_err(|error| errors.push(error)).ok();
-    let entries = value.iter().flat_map(|value| value.split(','));
-    for (number, entry) in (1..).zip(entries) {
-        match key(entry.trim(), &keys, control) {
-            Ok(key) => keys.push(key),
-            Err(why) => {
-                let why = format!("has a bad entry {number}: {why}");
-                errors.push(wrong(&KEYS, variable, &why));
+    let source = SecretSource::of(
+        "auth",
+        ("keys_env", table.keys_env.as_ref()),
+        ("keys_file", table.keys_file.as_ref()),
+    );
+    let source = source.and_then(|source| {
+        let message = "missing key `keys_env` or `keys_file`";
+        source.ok_or_else(|| ConfigError::new(["auth"], message))
+    });
+    let read = source.and_then(|source| Ok((source, source.read(env)?)));
+    match read {
+        Ok((source, value)) => {
+            // A file may have a line break behind each entry, and lines for people.
+            let ends_entry = |it: char| it == ',' || it == '\n' && source.is_file();
+            let entries = value.split(ends_entry).map(str::trim);
+            let is_entry = |entry: &&str| !source.is_file() || !is_comment(entry);
+            for (number, entry) in (1..).zip(entries.filter(is_entry)) {
+                match key(entry, &keys, control) {
+                    Ok(key) => keys.push(key),
+                    Err(why) => {
+                        errors.push(source.wrong(&format!("has a bad entry {number}: {why}")));
+                    }
+                }
             }
         }
+        Err(error) => errors.push(error),
     }
     let auth = Auth {
         keys,
@@ -111,6 +123,11 @@ pub(super) fn auth(
         time_zone,
     };
     ConfigError::join(errors).map_or(Ok(auth), Err)
+}
+
+/// Whether a line of a file is no entry: it is empty, or begins with `#`.
+fn is_comment(line: &str) -> bool {
+    line.is_empty() || line.starts_with('#')
 }
 
 /// Reads one entry, behind the keys of the earlier ones.

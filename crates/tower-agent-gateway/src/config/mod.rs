@@ -30,7 +30,7 @@ mod time_zone;
 mod watchdog_services;
 mod webhooks;
 
-use self::owner_caps::CAP_KEYS;
+use self::{owner_caps::CAP_KEYS, secret::SecretSource};
 
 pub(crate) use self::{
     auth::{Auth, Key},
@@ -120,6 +120,7 @@ const WEBHOOKS: &str = "webhooks";
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 struct ControlTable {
     token_env: Option<String>,
+    token_file: Option<String>,
     drain: Option<Time>,
 }
 
@@ -219,9 +220,13 @@ impl Config {
             mistakes.extend([ConfigError::new([""; 0], message)]);
         }
         let candidates = mistakes.note(agent.candidates(&env)).unwrap_or_default();
-        let token = own.control.token_env.as_ref();
-        let token = token.map(|variable| secret::secret(&["control", "token_env"], variable, &env));
-        let control_token = mistakes.note(token.transpose()).flatten();
+        let token = SecretSource::of(
+            "control",
+            ("token_env", own.control.token_env.as_ref()),
+            ("token_file", own.control.token_file.as_ref()),
+        );
+        let token = token.and_then(|source| source.map(|it| it.secret(&env)).transpose());
+        let control_token = mistakes.note(token).flatten();
         let has_auth = own.auth.is_some() || !mistakes.spare(&["auth"]);
         let has_prices = agent.has_prices() || !knows_candidates;
         let auth = own.auth.filter(|_| mistakes.spare(&["auth"]));

@@ -26,7 +26,8 @@ macro_rules! caps_table {
         #[derive(Debug, Deserialize)]
         #[serde(deny_unknown_fields, expecting = "a table")]
         pub(super) struct AuthTable {
-            pub(super) keys_env: String,
+            pub(super) keys_env: Option<String>,
+            pub(super) keys_file: Option<String>,
             pub(super) timezone: Option<String>,
             max_open_runs: RunCount,
             $($turns: Turns, $output: Tokens, $total: Tokens, $cost: Option<Amount>,)*

@@ -45,6 +45,7 @@ mod random_load;
 mod reload;
 mod replicas;
 mod replicas_routes;
+mod service_manager;
 mod shutdown;
 mod stop;
 mod sub_agents;

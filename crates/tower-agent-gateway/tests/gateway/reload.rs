@@ -316,3 +316,48 @@ fn without_a_file_there_is_nothing_to_reload() {
         assert_eq!(gateway.get("/healthz").ask().await.status, 200);
     });
 }
+
+#[test]
+fn keys_of_a_file_are_read_again() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let keys = folder.path().join("keys");
+        std::fs::write(&keys, "coder:the-old\n").unwrap();
+        let auth = format!("[auth]\nkeys_file = \"{}\"", keys.display());
+        let (_upstream, gateway, _file) = start(&auth).await;
+        let status = async |key: &str| {
+            let request = gateway.post(CHAT, chat("m")).header("x-api-key", key);
+            request.ask().await.status.as_u16()
+        };
+        assert_eq!(
+            (status("the-old").await, status("the-new").await),
+            (200, 401)
+        );
+
+        std::fs::write(
+            &keys,
+            "# while it is rolled out\ncoder:the-old\ncoder:the-new\n",
+        )
+        .unwrap();
+        reload(&gateway, "configuration reloaded", 1).await;
+        assert_eq!(
+            (status("the-old").await, status("the-new").await),
+            (200, 200)
+        );
+
+        // A mistake changes nothing.
+        std::fs::write(&keys, "coder\n").unwrap();
+        reload(&gateway, "has a bad entry 1: it is not NAME:KEY", 1).await;
+        assert_eq!(
+            (status("the-old").await, status("the-new").await),
+            (200, 200)
+        );
+
+        std::fs::write(&keys, "coder:the-new\n").unwrap();
+        reload(&gateway, "configuration reloaded", 2).await;
+        assert_eq!(
+            (status("the-old").await, status("the-new").await),
+            (401, 200)
+        );
+    });
+}

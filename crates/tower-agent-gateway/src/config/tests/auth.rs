@@ -1,5 +1,7 @@
 //! covers: D6
 
+use std::fs;
+
 use tower_agent::{OwnerCaps, TokenCaps};
 
 use super::{CANDIDATE, Config, ConfigError, message, resolve, with_candidate};
@@ -114,7 +116,70 @@ fn a_variable_that_is_missing_or_empty_is_named() {
         empty,
         "gateway.toml:2:12: auth.keys_env: the environment variable KEYS is empty"
     );
-    assert!(no_key.contains("missing key `keys_env`"), "{no_key}");
+    assert!(
+        no_key.contains("auth: missing key `keys_env` or `keys_file`"),
+        "{no_key}"
+    );
+}
+
+#[test]
+fn keys_come_from_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys");
+    let text = format!("[auth]\nkeys_file = \"{}\"\n", path.display());
+    let read = |keys: &str| {
+        fs::write(&path, keys).unwrap();
+        with_candidate(&text)
+    };
+
+    let auth = read("# rolled out in May\na:s3cr3t, b:t0ps3cret\r\n\na:0ther\n")
+        .unwrap()
+        .auth;
+    let names: Vec<_> = auth
+        .iter()
+        .flat_map(|it| &it.keys)
+        .map(|key| &*key.name)
+        .collect();
+    assert_eq!(names, ["a", "b", "a"]);
+    for (keys, why) in [
+        ("", "is empty"),
+        ("\n\n", "is empty"),
+        (
+            "a:s3cr3t\ns3cr3t2\n",
+            "has a bad entry 2: it is not NAME:KEY",
+        ),
+        (
+            "a:s3cr3t\nb:s3cr3t",
+            "has a bad entry 2: its key is that of an earlier one",
+        ),
+    ] {
+        let message = message(read(keys));
+        let wanted = format!(
+            "gateway.toml:2:13: auth.keys_file: the file {} {why}",
+            path.display()
+        );
+        assert_eq!(message, wanted);
+    }
+    fs::remove_file(&path).unwrap();
+    let gone = message(with_candidate(&text));
+    assert!(gone.contains("cannot be read: No such file"), "{gone}");
+}
+
+#[test]
+fn keys_have_one_place() {
+    let both = message(with_candidate(
+        "[auth]\nkeys_env = \"KEYS\"\nkeys_file = \"/run/keys\"",
+    ));
+    let relative = message(with_candidate("[auth]\nkeys_file = \"keys\""));
+
+    assert_eq!(
+        both,
+        "gateway.toml:3:13: auth.keys_file: `keys_env` is there, too: keep one of them"
+    );
+    assert_eq!(
+        relative,
+        "gateway.toml:2:13: auth.keys_file: keys is not an absolute path"
+    );
 }
 
 /// Whoever has it would be the operator.

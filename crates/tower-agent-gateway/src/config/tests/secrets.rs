@@ -1,3 +1,5 @@
+use std::fs;
+
 use super::{CANDIDATE, message, parse, resolve, with_candidate};
 
 #[test]
@@ -32,6 +34,32 @@ fn a_token_with_a_space_at_an_end_is_refused() {
         let start = "gateway.toml:2:13: control.token_env: the environment variable KEY ";
         assert!(error.starts_with(start), "{error}");
         assert!(error.contains("space") && !error.contains("sk-"), "{error}");
+    }
+}
+
+#[test]
+fn the_token_comes_from_a_file() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("token");
+    let text = format!("[control]\ntoken_file = \"{}\"", path.display());
+
+    fs::write(&path, "sk-secret\n").unwrap();
+    let config = with_candidate(&text).unwrap();
+    assert!(config.control_token.unwrap().is("sk-secret"));
+
+    for (token, why) in [
+        ("\n", "is empty"),
+        ("sk-secret \n", "space"),
+        ("sk\nsecret", "no header may"),
+    ] {
+        fs::write(&path, token).unwrap();
+        let error = message(with_candidate(&text));
+        let start = format!(
+            "gateway.toml:2:14: control.token_file: the file {} ",
+            path.display()
+        );
+        assert!(error.starts_with(&start) && error.contains(why), "{error}");
+        assert!(!error.contains("sk"), "{error}");
     }
 }
 
