@@ -211,7 +211,7 @@ const SAID: [(&str, &str, &str); 17] = [
     (
         "aborted",
         "it was aborted",
-        "Send the request again if it is still wanted",
+        "Start a new run to go on",
     ),
     (
         "superseded",

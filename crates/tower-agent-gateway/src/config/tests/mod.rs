@@ -83,7 +83,7 @@ fn an_unknown_key_is_named_with_its_place() {
         (
             "[control]\ntoken = 1",
             "2:1: control.token: unknown key, ",
-            "`token_env` or `drain`",
+            "`token_env`, `token_file`, `drain`",
         ),
     ] {
         let message = message(with_candidate(text));
