@@ -458,7 +458,7 @@ const fn cause_and_advice(reason: &TerminalReason) -> (&'static str, &'static st
         TerminalReason::HardCeiling => ("it reached its time limit", LARGER),
         TerminalReason::CallerDeadline => ("it used up its time", AGAIN),
         TerminalReason::ClientDisconnect => ("the caller went away", IF_WANTED),
-        TerminalReason::Aborted => ("it was aborted", ANEW),
+        TerminalReason::Aborted => ("it was aborted", IF_WANTED),
         TerminalReason::Superseded => ("a newer run took its place", ANEW),
         TerminalReason::Shutdown => (
             "the server is shutting down",

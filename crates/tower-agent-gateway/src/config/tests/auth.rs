@@ -264,7 +264,7 @@ fn the_manuals_caps_for_a_team_are_read() {
 
     let auth = config.auth.unwrap();
     let cost = |cost: f64| TokenCaps::new().max_cost(cost);
-    let of_all = OwnerCaps::new().max_open_runs(8);
+    let of_all = OwnerCaps::new().max_open_runs(200);
     let of_all = of_all.tokens_per_month(cost(200.0));
     assert_eq!(auth.caps, of_all.tokens_per_day(cost(20.0)));
     let of_nightly = of_all.tokens_per_day(cost(60.0)).turns_per_hour(600);
