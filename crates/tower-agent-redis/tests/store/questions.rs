@@ -1,6 +1,7 @@
 //! Questions between the programs of replicas, and what comes of those that nobody answers.
 
 use std::{
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
@@ -8,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::join_all;
+use futures_util::future::{join_all, select};
 use tokio::{
     task::AbortHandle,
     time::{Instant, sleep, timeout},
@@ -220,9 +221,12 @@ async fn an_asker_that_leaves_leaves_nothing_behind() {
             question
         }
     });
-    for _ in 0..20 {
-        let dropped = timeout(Duration::from_millis(10), one.ask_replicas("slow", PATIENT));
-        assert!(dropped.await.is_err());
+    for number in 1..=20 {
+        let asks = pin!(one.ask_replicas("slow", PATIENT));
+        let is_asked = || asked.load(Ordering::Relaxed) == number;
+        // Who leaves earlier, on a machine under load, may have asked nobody.
+        let is_asked = pin!(until("the other is asked", is_asked));
+        drop(select(is_asked, asks).await);
     }
     let answers = one.ask_replicas("q", PATIENT).await.unwrap();
     assert_eq!(texts(&answers), [("two", Some("q"))]);
