@@ -25,7 +25,7 @@ use crate::{
     llm::failure::FailureClass,
     registry::RunRegistry,
     run::{PauseAtCap, ProgressNotices, TokenCaps},
-    stack::{AgentStack, Server},
+    stack::{AgentStack, Client, Server},
 };
 
 /// A time that is longer than any limit that a configuration can set.
@@ -56,7 +56,8 @@ impl AgentConfig {
         }
     }
 
-    fn set_limits(&self, stack: AgentStack<Server>, of: &AgentLimits) -> AgentStack<Server> {
+    /// Sets the limits that a server's and a client's stack have.
+    fn set_limits<Side>(&self, stack: AgentStack<Side>, of: &AgentLimits) -> AgentStack<Side> {
         let run = &of.run;
         let observes = run.observe == Some(true);
         let ceiling = HardCeilingLayer::optional(limit(run.max_turn_time))
@@ -66,11 +67,6 @@ impl AgentConfig {
         let (ceiling, step) = match observes {
             true => (ceiling.observe(), step.observe()),
             false => (ceiling, step),
-        };
-        let partial = run.partial.map_or(0, BoundedCount::get);
-        let runs = |layer: RunLayer| {
-            let layer = layer.idle(limit(run.idle).unwrap_or(NEVER));
-            layer.keep_partial(partial as usize)
         };
         let then = match run.idle_fails_over {
             Some(true) => IdleBreaker::FailOver,
@@ -89,8 +85,6 @@ impl AgentConfig {
         let turns = TurnCapLayer::optional(run.max_turns.and_then(BoundedCount::limit));
         let turns = with(turns, near_at(run), TurnCapLayer::near_at);
         stack
-            .responses(|layer| self.notices(layer, of.notify_after))
-            .runs(runs)
             .ceiling(ceiling)
             .run_step(step)
             .max_turns(with(turns, pause_at_cap(run), TurnCapLayer::pause))
@@ -100,6 +94,40 @@ impl AgentConfig {
                 TokenCapLayer::pause,
             ))
             .retry(retry)
+    }
+
+    /// Sets the limits of a server's stack: those of its calls, of its runs, and its notices.
+    fn set_server_limits(&self, stack: AgentStack<Server>, of: &AgentLimits) -> AgentStack<Server> {
+        let partial = of.run.partial.map_or(0, BoundedCount::get);
+        let runs = |layer: RunLayer| {
+            let layer = layer.idle(limit(of.run.idle).unwrap_or(NEVER));
+            layer.keep_partial(partial as usize)
+        };
+        self.set_limits(stack, of)
+            .responses(|layer| self.notices(layer, of.notify_after))
+            .runs(runs)
+    }
+
+    /// Sets what all agents have in common: the limits of an attempt, and the loop guard.
+    fn set_attempt_limits<Side>(&self, stack: AgentStack<Side>) -> AgentStack<Side> {
+        let attempt = &self.attempt;
+        let ceiling = HardCeilingLayer::optional(limit(attempt.max_time));
+        let ceiling = match attempt.observe {
+            true => ceiling.observe(),
+            false => ceiling,
+        };
+        let loops = self.loops.as_ref();
+        let loops = loops.map_or_else(LoopGuardLayer::off, loop_guard);
+        stack
+            .loops(loops)
+            .attempt_ceiling(ceiling)
+            .step(attempt_step(attempt))
+    }
+
+    /// Makes the fallback between the candidates, whose keys are read from the environment.
+    fn fallback_from_env(&self) -> Result<ModelFallbackLayer, ConfigError> {
+        let candidates = self.candidates(|variable| std::env::var(variable).ok())?;
+        Ok(self.fallback(candidates, &Cooldowns::new()))
     }
 
     fn notices(
@@ -126,29 +154,82 @@ impl AgentStack<Server> {
     ///
     /// If the candidates cannot be made: see [`AgentConfig::candidates`].
     pub fn configure(self, config: &AgentConfig) -> Result<Self, ConfigError> {
-        let candidates = config.candidates(|variable| std::env::var(variable).ok())?;
-        let fallback = config.fallback(candidates, &Cooldowns::new());
-        Ok(self.fallback(fallback).limits(config))
+        Ok(self.fallback(config.fallback_from_env()?).limits(config))
     }
 
     /// Applies the configuration, except for its candidates and the fallback between them.
     #[must_use]
     pub fn limits(self, config: &AgentConfig) -> Self {
-        let attempt = &config.attempt;
-        let ceiling = HardCeilingLayer::optional(limit(attempt.max_time));
-        let ceiling = match attempt.observe {
-            true => ceiling.observe(),
-            false => ceiling,
-        };
-        let loops = config.loops.as_ref();
-        let loops = loops.map_or_else(LoopGuardLayer::off, loop_guard);
         let stack = self
             .pump(|layer| layer.drain(limit(config.disconnect.drain_limit)))
-            .stop_phrases(&config.stop)
-            .loops(loops)
-            .attempt_ceiling(ceiling)
-            .step(attempt_step(attempt));
-        config.set_limits(stack, &config.defaults)
+            .stop_phrases(&config.stop);
+        config.set_server_limits(config.set_attempt_limits(stack), &config.defaults)
+    }
+
+    /// Sets the limits of one agent; for a `name` without a table the stack stays unchanged.
+    ///
+    /// Call this method on a clone of the stack that has the limits of all agents. Both stacks
+    /// share the sticky sessions, the cooldowns, and, unless the agent has another `shared_ratio`
+    /// or `shared_floor`, the shared budget.
+    #[must_use]
+    pub fn for_agent(self, config: &AgentConfig, name: &str) -> Self {
+        match config.agents.get(name) {
+            Some(limits) => config.set_server_limits(self, limits),
+            None => self,
+        }
+    }
+}
+
+impl AgentStack<Client> {
+    /// Applies the whole configuration; reads the candidates' keys from the environment.
+    ///
+    /// An agent's own loop then keeps the limits of the gateway's file. A client's stack has no
+    /// caller and no registry, so these keys have no effect: `[disconnect] drain_limit`, `[stop]`,
+    /// `[progress]`, and `idle`, `partial` and `notify_after` of `[run]`.
+    ///
+    /// # Errors
+    ///
+    /// If the candidates cannot be made: see [`AgentConfig::candidates`].
+    pub fn configure(self, config: &AgentConfig) -> Result<Self, ConfigError> {
+        Ok(self.fallback(config.fallback_from_env()?).limits(config))
+    }
+
+    /// Applies the configuration, except for its candidates and the fallback between them.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), tower_agent::BoxError> {
+    /// use std::convert::Infallible;
+    /// use bytes::Bytes;
+    /// use http::{Request, Response};
+    /// use http_body_util::Full;
+    /// use tower::{ServiceExt, service_fn};
+    /// use tower_agent::{AgentConfig, AgentStack, ReplayBody, Run, TerminalReason};
+    ///
+    /// let config = AgentConfig::from_toml(
+    ///     "[run]\n\
+    ///      max_turns = 40\n\
+    ///      [agents.title.run]\n\
+    ///      max_turns = 1\n",
+    /// )?;
+    /// let model = service_fn(|_: Request<ReplayBody>| async {
+    ///     Ok::<_, Infallible>(Response::new(Full::<Bytes>::from(r#"{"choices":[{}]}"#)))
+    /// });
+    /// let stack = AgentStack::client().limits(&config);
+    /// let title = stack.for_agent(&config, "title").service(model);
+    ///
+    /// let run = Run::open();
+    /// let ask = || Request::post("/v1/chat/completions").body(Full::from(r#"{"model":"large"}"#));
+    /// title.clone().oneshot(run.attach(ask()?)).await?;
+    /// assert!(title.oneshot(run.attach(ask()?)).await.is_err());
+    /// assert_eq!(run.terminal_reason(), Some(TerminalReason::TurnCap));
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn limits(self, config: &AgentConfig) -> Self {
+        config.set_limits(config.set_attempt_limits(self), &config.defaults)
     }
 
     /// Sets the limits of one agent; for a `name` without a table the stack stays unchanged.
@@ -162,6 +243,14 @@ impl AgentStack<Server> {
             Some(limits) => config.set_limits(self, limits),
             None => self,
         }
+    }
+}
+
+impl TryFrom<&AgentConfig> for AgentStack<Client> {
+    type Error = ConfigError;
+
+    fn try_from(config: &AgentConfig) -> Result<Self, ConfigError> {
+        Self::client().configure(config)
     }
 }
 

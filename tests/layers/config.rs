@@ -10,7 +10,7 @@ use tower_agent::{
     config::{AgentConfig, ConfigError},
     llm::failure::{Classifier, FailureClass, Signal},
     run::{PauseAtCap, Price},
-    stack::Server,
+    stack::{Client, Server},
 };
 
 use crate::support::secs;
@@ -526,7 +526,7 @@ fn twice() -> RetryBudget {
 #[test]
 fn an_agents_stack_has_its_own_limits() {
     let config = read("[run]\ntimeout = 9\nmax_turns = 3\n[agents.coder]\nmax_turns = 7").unwrap();
-    let all = AgentStack::try_from(&config).unwrap();
+    let all = AgentStack::<Server>::try_from(&config).unwrap();
     let printed = |stack: AgentStack<Server>| format!("{stack:#?}");
     let coder = printed(all.clone().for_agent(&config, "coder"));
 
@@ -534,6 +534,35 @@ fn an_agents_stack_has_its_own_limits() {
     assert_ne!(coder, printed(all.clone()));
     let other = printed(all.clone().for_agent(&config, "other"));
     assert_eq!(other, printed(all));
+}
+
+/// A client's stack differs from a server's only in what concerns callers and the registry.
+#[test]
+fn a_clients_stack_has_the_limits_of_a_servers() {
+    fn limits<Side: std::fmt::Debug>(stack: &AgentStack<Side>) -> String {
+        let printed = format!("{stack:#?}");
+        let (before, side) = printed.split_once("    side: ").unwrap();
+        let (_, after) = side.split_once("\n    ceiling: ").unwrap();
+        format!("{before}    ceiling: {after}")
+    }
+
+    let mut agents = 0;
+    for (name, documents) in sections(SAME) {
+        let config = read(documents.split("---\n").next().unwrap()).unwrap();
+        let server = AgentStack::server(&RunRegistry::new());
+        let server = server.configure(&config).unwrap();
+        let client = AgentStack::client().configure(&config).unwrap();
+        assert_eq!(limits(&client), limits(&server), "{name}");
+        let made = AgentStack::<Client>::try_from(&config).unwrap();
+        assert_eq!(limits(&made), limits(&client), "{name}");
+        for agent in config.agents() {
+            let server = server.clone().for_agent(&config, agent);
+            let client = client.clone().for_agent(&config, agent);
+            assert_eq!(limits(&client), limits(&server), "{name}, {agent}");
+            agents += 1;
+        }
+    }
+    assert!(agents > 3);
 }
 
 /// Zero switches off for one agent what the stack of all agents has on already.
