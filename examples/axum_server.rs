@@ -11,6 +11,7 @@ use tower_agent_reqwest::ReqwestService;
 
 #[tokio::main]
 async fn main() -> Result<(), BoxError> {
+    tracing_subscriber::fmt::init(); // Why each call ended is in the log.
     // reqwest's default features bring a provider along; those of this repository do not.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let upstream = std::env::args().nth(1).ok_or("give the upstream's URL")?;

@@ -301,7 +301,7 @@ pub use self::{
         turn_cap::TurnCapLayer,
     },
     llm::failure::FailureClass,
-    registry::{Owner, OwnerCaps, RunRegistry},
+    registry::{AbortOutcome, Owner, OwnerCaps, RunRegistry},
     run::{
         CallSummary, CustomReason, InvalidRunId, Limits, LoopPattern, LoopVerdict, NodeKind,
         NotCounted, ProgressNotices, ReasonClass, ResetOn, Run, RunEvent, RunEvents, RunExtension,
