@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use serde_json::json;
 use tokio::time::Instant;
 
 use crate::{
@@ -59,6 +60,50 @@ fn a_model_without_a_head_is_stood_in_for_after_its_window() {
         assert!(begun.elapsed() >= Duration::from_secs(5));
         assert_eq!(gateway.simulated_calls("sim-stall-head").await, 1);
         assert_eq!(gateway.simulated_calls("sim-healthy").await, 1);
+    });
+}
+
+#[test]
+fn a_run_meets_its_cap_at_turn_21() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        let dialect = &DIALECTS[0];
+        for turn in 1..=21 {
+            let request = gateway.post(dialect.path, dialect.asks("sim-healthy", false));
+            let answer = request.header("x-run-id", "endless").ask().await;
+            let status = if turn <= 20 { 200 } else { 422 };
+            assert_eq!(answer.status, status, "{turn}");
+            let reason = answer.headers.get("x-terminal-reason");
+            assert_eq!(reason.is_some_and(|it| it == "turn_cap_reached"), turn > 20);
+        }
+        assert_eq!(gateway.simulated_calls("sim-healthy").await, 20);
+    });
+}
+
+#[test]
+fn an_agent_that_polls_is_ended_at_the_tenth_same_result() {
+    run(async {
+        let gateway = Gateway::embedded().await;
+        let mut messages = vec![json!({"role": "user", "content": "is it done?"})];
+        for turn in 1..=11 {
+            let asks = json!({
+                "model": "sim-polling",
+                "tools": [{"type": "function", "function": {"name": "status"}}],
+                "messages": messages,
+            });
+            let request = gateway.post("/v1/chat/completions", asks.to_string());
+            let answer = request.header("x-run-id", "polling").ask().await;
+            let status = if turn <= 10 { 200 } else { 422 };
+            assert_eq!(answer.status, status, "{turn}");
+            let reason = answer.headers.get("x-terminal-reason");
+            assert_eq!(reason.is_some_and(|it| it == "loop_detected"), turn > 10);
+            let id = format!("c{turn}");
+            let function = json!({"name": "status", "arguments": "{}"});
+            let call = json!({"id": id, "type": "function", "function": function});
+            messages.push(json!({"role": "assistant", "tool_calls": [call]}));
+            messages.push(json!({"role": "tool", "tool_call_id": id, "content": "not yet"}));
+        }
+        assert_eq!(gateway.simulated_calls("sim-polling").await, 10);
     });
 }
 
