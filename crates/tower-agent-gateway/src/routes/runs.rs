@@ -269,7 +269,22 @@ async fn heard_end(ends: &mut broadcast::Receiver<RunId>, id: &RunId) {
 pub(crate) async fn abort(State(watched): State<Watched>, Path(id): Path<String>) -> ControlResult {
     let id = parse(&id)?;
     let outcome = watched.registry.abort_for_all(&id);
-    aborted(Owner::default(), outcome, &id, &watched).await
+    let answer = aborted(Owner::default(), outcome, &id, &watched).await;
+    answer.map_err(|refusal| name_session(refusal, &id, &watched))
+}
+
+/// Says of an unknown run's id that it is a session's, if it is: an operator pastes what the log shows.
+fn name_session((status, Json(mut answer)): Refusal, id: &RunId, watched: &Watched) -> Refusal {
+    let session = id.to_string();
+    let open = watched.registry.find_session(&session).len();
+    if open > 0 {
+        let message = format!(
+            "no run {id} is known, but a session with {open} open runs is: POST /sessions/{id}/abort \
+             ends them"
+        );
+        answer["error"]["message"] = json!(message);
+    }
+    (status, Json(answer))
 }
 
 /// Completes the runs of this id, of all owners and at all gateways, because their work is done; 404 if

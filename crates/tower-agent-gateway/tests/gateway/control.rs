@@ -132,6 +132,31 @@ fn the_next_request_of_an_aborted_run_is_answered_499_without_an_upstream_call()
     });
 }
 
+/// An operator who pastes a session's id learns which route ends its runs; nothing is ended.
+#[test]
+fn an_abort_by_the_id_of_a_session_names_the_route_that_ends_it() {
+    run(async {
+        let (upstream, gateway) = Config::new("").start_with_model(&["m"]).await;
+        let call = gateway
+            .post(CHAT, chat("silent"))
+            .header("x-session-id", "chat-7")
+            .ask();
+        let call = tokio::spawn(call);
+        upstream.until_open(1).await;
+        let answer = gateway.post("/runs/chat-7/abort", "").ask().await;
+        assert_eq!(answer.status, 404);
+        let error = &answer.json()["error"];
+        assert_eq!(error["code"], "run_not_found", "{error}");
+        let message = error["message"].as_str().unwrap();
+        assert!(message.contains("POST /sessions/chat-7/abort"), "{message}");
+        assert_eq!(upstream.count(), 1);
+
+        let answer = gateway.post("/sessions/chat-7/abort", "").ask().await;
+        assert_eq!(answer.json()["runs"].as_array().unwrap().len(), 1);
+        assert_eq!(within(call).await.unwrap().status, 499);
+    });
+}
+
 /// An abort before the head is an answer, not a broken connection.
 #[test]
 fn a_call_that_waits_is_answered_499_when_its_run_is_aborted() {
