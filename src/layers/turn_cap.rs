@@ -64,18 +64,18 @@
 //!
 //! # The last call
 //!
-//! With [`finaliser`](TurnCapLayer::finaliser) the closing run admits one more call, which the
-//! program makes with [`Run::finaliser`], for example to have the model sum up.
+//! With [`final_call`](TurnCapLayer::final_call) the closing run admits one more call, which the
+//! program makes with [`Run::final_call`], for example to have the model sum up.
 //!
 //! The run then ends when that last call has ended and no other work is in progress, or when the
-//! limit of `finaliser` has passed. The end at the limit comes with a poll of a call of
+//! limit of `final_call` has passed. The end at the limit comes with a poll of a call of
 //! the run, [`Run::check`], [`Run::wait`], or a check by the registry. Ceilings go on.
 //!
 //! # Same instant
 //!
 //! A stored reason wins, then a passed absolute deadline, then the cap. An extension wins over the end of
 //! a wait, and a passed deadline over the limit of a pause. If another clock of the run
-//! passes in the same instant as the limit of `finaliser`, that clock wins too.
+//! passes in the same instant as the limit of `final_call`, that clock wins too.
 //!
 //! # Order
 //!
@@ -125,7 +125,7 @@
 //!
 //! let layer = TurnCapLayer::new(30)
 //!     .per_agent(|parts| (parts.headers.get("authorization")? == "Bearer coder").then_some(50))
-//!     .finaliser(Duration::from_secs(60));
+//!     .final_call(Duration::from_secs(60));
 //! ```
 
 use std::{
@@ -155,7 +155,7 @@ type TurnsSource<T> = Arc<dyn Fn(&Parts) -> T + Send + Sync>;
 #[derive(Clone)]
 pub struct TurnCapLayer {
     turns: Option<u32>,
-    finaliser: Option<Duration>,
+    final_call: Option<Duration>,
     pause: Option<PauseAtCap>,
     near_at: Option<f64>,
     counts: Option<TurnsSource<bool>>,
@@ -189,7 +189,7 @@ impl TurnCapLayer {
         }
         Self {
             turns,
-            finaliser: None,
+            final_call: None,
             pause: None,
             near_at: None,
             counts: None,
@@ -231,7 +231,7 @@ impl TurnCapLayer {
 
     /// Pauses a run that has used up its turns, in place of its end: see [the module](self#pauses).
     ///
-    /// The run makes no [last call](Self::finaliser) then.
+    /// The run makes no [last call](Self::final_call) then.
     #[must_use]
     pub const fn pause(mut self, pause: PauseAtCap) -> Self {
         self.pause = Some(pause);
@@ -253,16 +253,16 @@ impl TurnCapLayer {
 
     /// Lets a run that has used up its turns make one more call, within `limit`.
     ///
-    /// The program makes that call with [`Run::finaliser`]. Until the run ends, no other call or
+    /// The program makes that call with [`Run::final_call`]. Until the run ends, no other call or
     /// tool starts, and the calls and tools in progress go on.
     ///
     /// # Panics
     ///
     /// Panics if `limit` is zero.
     #[must_use]
-    pub const fn finaliser(mut self, limit: Duration) -> Self {
+    pub const fn final_call(mut self, limit: Duration) -> Self {
         assert!(!limit.is_zero(), "a last call must be given some time");
-        self.finaliser = Some(limit);
+        self.final_call = Some(limit);
         self
     }
 }
@@ -279,7 +279,7 @@ impl fmt::Debug for TurnCapLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("TurnCapLayer")
             .field("turns", &self.turns)
-            .field("finaliser", &self.finaliser)
+            .field("final_call", &self.final_call)
             .field("pause", &self.pause)
             .field("near_at", &self.near_at)
             .field("counts", &self.counts.is_some())
@@ -338,11 +338,11 @@ impl TurnCapLayer {
 
     /// The limit of a turn with this cap; `None` if the request is no turn, or is not counted.
     fn limit(&self, turn: Option<Option<u32>>) -> Option<TurnLimit> {
-        let (finaliser, pause, near_at) = (self.finaliser, self.pause, self.near_at);
+        let (final_call, pause, near_at) = (self.final_call, self.pause, self.near_at);
         match turn? {
             Some(turns) => Some(TurnLimit {
                 turns,
-                finaliser,
+                final_call,
                 pause,
                 near_at,
             }),

@@ -35,7 +35,7 @@ impl RunRegistry {
     /// Begins a [shutdown](Self::shutdown) that lets running work finish, for `limit` at most.
     ///
     /// From now on the registry admits no run, and live runs admit no call, attempt, tool or
-    /// sub-agent, but for attempts of a [last call](crate::TurnCapLayer::finaliser) under way. Runs
+    /// sub-agent, but for attempts of a [last call](crate::TurnCapLayer::final_call) under way. Runs
     /// without work end at once. A run of one call ends as its call does, other runs as
     /// [`Shutdown`](TerminalReason::Shutdown) when their last work is done. Each run that is left
     /// ends at `limit`. A run that was closing before ends with the reason for which it closed; one

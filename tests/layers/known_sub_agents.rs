@@ -321,7 +321,7 @@ async fn a_turn_that_a_cap_of_its_owner_refused_is_none() {
 #[tokio::test(start_paused = true)]
 async fn a_closing_parent_has_no_new_sub_agent() {
     let team = Team::new(|stack, _| {
-        let held_open = TurnCapLayer::new(1).finaliser(secs(60));
+        let held_open = TurnCapLayer::new(1).final_call(secs(60));
         stack.layer(Place::TurnCap, held_open)
     });
     let main = team.served(main_agent("one")).await;
@@ -332,7 +332,7 @@ async fn a_closing_parent_has_no_new_sub_agent() {
     team.refused(below("b", "a"), &CAPPED).await;
 
     assert_eq!(main.terminal_reason(), None, "nor does that end it");
-    assert!(main.finaliser(request()).is_some());
+    assert!(main.final_call(request()).is_some());
 }
 
 #[tokio::test(start_paused = true)]

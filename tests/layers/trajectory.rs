@@ -285,7 +285,7 @@ async fn what_is_refused_while_a_run_is_held_open_for_its_last_call_is_recorded(
     let run = Run::open();
     run.record_to(&paper.trajectory());
     let service = TurnCapLayer::new(1)
-        .finaliser(secs(60))
+        .final_call(secs(60))
         .layer(Upstream::script(Script::json().data("{}")));
     let answer = service.clone().oneshot(run.attach(request())).await;
     answer.unwrap().into_body().read().await.whole();
@@ -293,7 +293,7 @@ async fn what_is_refused_while_a_run_is_held_open_for_its_last_call_is_recorded(
 
     drop(run.tool("search").watch(pending::<()>()));
     assert_eq!(run.terminal_reason(), None);
-    drop(run.finaliser(request()));
+    drop(run.final_call(request()));
 
     let lines = paper.lines();
     let kinds: Vec<_> = lines.iter().map(|line| &line["kind"]).collect();

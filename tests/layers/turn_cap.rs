@@ -2,7 +2,7 @@
 //!
 //! covers: D1
 
-mod finaliser;
+mod final_call;
 mod in_progress;
 mod what_counts;
 
@@ -120,11 +120,11 @@ async fn it_holds_across_the_requests_of_an_id_and_the_id_stays_ended() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn calls_that_come_at_the_same_time_are_counted_exactly() {
     const CAP: u32 = 20;
-    for finaliser in [None, Some(secs(3600))] {
+    for final_call in [None, Some(secs(3600))] {
         let upstream = upstream();
         let mut layer = TurnCapLayer::new(CAP);
-        if let Some(limit) = finaliser {
-            layer = layer.finaliser(limit);
+        if let Some(limit) = final_call {
+            layer = layer.final_call(limit);
         }
         let service = layer.layer(upstream.clone());
         let run = Run::open();
@@ -144,8 +144,8 @@ async fn calls_that_come_at_the_same_time_are_counted_exactly() {
         }
         assert_eq!(run.turns(), CAP);
         assert_eq!((upstream.calls(), refused), (20, 44), "nothing is cut");
-        if finaliser.is_some() {
-            assert!(run.finaliser(request()).is_some());
+        if final_call.is_some() {
+            assert!(run.final_call(request()).is_some());
             assert_eq!(run.terminal_reason(), CAPPED, "its request was dropped");
         }
         assert_eq!(run.in_flight(), 0);

@@ -96,7 +96,7 @@ impl Run {
     /// Opens the run's last call and puts it into the request. A turn beyond the run's cap must
     /// have been refused before.
     ///
-    /// The [`finaliser`](crate::TurnCapLayer::finaliser) of the layer must allow a last call. The
+    /// The [`final_call`](crate::TurnCapLayer::final_call) of the layer must allow a last call. The
     /// call and its attempts are admitted, though nothing else starts any more. The run ends as
     /// [`TurnCap`](TerminalReason::TurnCap) when the call and all other work are done, or when the
     /// time that the layer allows has passed. As for [`attach`](Self::attach), the first layer that
@@ -110,11 +110,11 @@ impl Run {
     /// use tower_agent::Run;
     ///
     /// let run = Run::open();
-    /// assert!(run.finaliser(http::Request::new(())).is_none(), "not at its cap");
+    /// assert!(run.final_call(http::Request::new(())).is_none(), "not at its cap");
     /// # }
     /// ```
     #[must_use = "the call ends when the request is dropped"]
-    pub fn finaliser<B>(&self, request: http::Request<B>) -> Option<http::Request<B>> {
+    pub fn final_call<B>(&self, request: http::Request<B>) -> Option<http::Request<B>> {
         let run = self.run();
         let now = run.now();
         // The check ends the run, or a node above it, if a deadline has passed.

@@ -146,13 +146,13 @@ impl TurnLimit {
     /// Refuses the turn of `call`, which is beyond the cap `passed`, and closes the nearest run.
     ///
     /// The calls of the run that were admitted go on, their repeats and fallbacks included; the run
-    /// ends when the last one has ended. Without other work it ends at once. With a finaliser it
+    /// ends when the last one has ended. Without other work it ends at once. With a last call it
     /// waits for the run's last call, too, at most for that time.
     fn refuse_turn(self, found: &Run, call: Option<&Node<NodeState>>, passed: LimitHit) {
         let (run, now) = (found.nearest(), found.now());
         let reason = TerminalReason::TurnCap;
         let works_on = call.map_or(!run.is_idle(), |call| run.works_beside(call));
-        match self.finaliser {
+        match self.final_call {
             Some(limit) => run.hold_open(passed, now.saturating_add(limit), now),
             None if works_on => run.close_at_cap(&reason, passed, None, now),
             None => {
@@ -375,7 +375,7 @@ impl Node<NodeState> {
                 return;
             }
             counted.last = LastCall::Held;
-            // The placeholder task is counted under the lock, before `finaliser` can remove it. A
+            // The placeholder task is counted under the lock, before `final_call` can remove it. A
             // task delays the end of a closing run, and is not counted as work in flight.
             self.enter_task();
         }

@@ -39,7 +39,7 @@ pub(crate) enum LastCall {
 pub(crate) struct TurnLimit {
     pub(crate) turns: u32,
     /// The time for which the run stays open for its last call; `None` if it may make none.
-    pub(crate) finaliser: Option<Duration>,
+    pub(crate) final_call: Option<Duration>,
     /// How the run waits at its cap; `None` if it ends there.
     pub(crate) pause: Option<PauseAtCap>,
     /// The part of the cap at which to send a notice.
@@ -50,7 +50,7 @@ impl TurnLimit {
     /// The limit of a layer that counts turns and caps none.
     pub(crate) const NONE: Self = Self {
         turns: u32::MAX,
-        finaliser: None,
+        final_call: None,
         pause: None,
         near_at: None,
     };

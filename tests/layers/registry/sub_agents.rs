@@ -293,7 +293,7 @@ fn a_deep_chain_of_those_that_are_asked_is_dropped_without_a_deep_stack() {
 async fn a_parent_that_is_only_closing_asks_nobody_yet() {
     let run = Run::open();
     let child = run.child_asked(secs(1));
-    let layer = TurnCapLayer::new(1).finaliser(secs(60));
+    let layer = TurnCapLayer::new(1).final_call(secs(60));
     let upstream = Upstream::script(Script::sse().never());
     let service = layer.layer(upstream);
     for _ in 0..2 {

@@ -21,7 +21,7 @@ const LIMIT: std::time::Duration = secs(60);
 /// A run at its cap, held open for its last call.
 async fn capped() -> Run {
     let upstream = upstream();
-    let service = TurnCapLayer::new(1).finaliser(LIMIT).layer(upstream);
+    let service = TurnCapLayer::new(1).final_call(LIMIT).layer(upstream);
     let run = Run::open();
     turn(&service, run.attach(request())).await.unwrap();
     let error = turn(&service, run.attach(request())).await.unwrap_err();
@@ -35,13 +35,13 @@ async fn it_and_its_attempts_are_admitted_and_then_the_run_is_capped() {
     let run = capped().await;
     let upstream = Upstream::scripts([failure(500), healthy()]);
     let service = ServiceBuilder::new()
-        .layer(TurnCapLayer::new(1).finaliser(LIMIT))
+        .layer(TurnCapLayer::new(1).final_call(LIMIT))
         .layer(StepTimeoutLayer::new(secs(10)))
         .layer(RetryBudgetLayer::new(no_delay()))
         .layer(TurnCapLayer::new(1))
         .service(upstream.clone());
 
-    let last = run.finaliser(prompt("m")).unwrap();
+    let last = run.final_call(prompt("m")).unwrap();
     turn(&service, last).await.unwrap();
 
     assert_eq!(upstream.calls(), 2, "its second attempt served");
@@ -61,12 +61,12 @@ async fn nothing_else_starts_meanwhile() {
     let run = capped().await;
     let upstream = upstream();
     let service = TurnCapLayer::new(1)
-        .finaliser(LIMIT)
+        .final_call(LIMIT)
         .layer(upstream.clone());
-    let last = run.finaliser(request()).unwrap();
+    let last = run.final_call(request()).unwrap();
     let call = last.extensions().get::<Run>().unwrap().clone();
 
-    assert!(run.finaliser(request()).is_none(), "once");
+    assert!(run.final_call(request()).is_none(), "once");
     for (of, next) in [
         ("run", run.attach(request())),
         ("call", call.attach(request())),
@@ -92,12 +92,12 @@ async fn nothing_else_starts_meanwhile() {
 async fn what_is_under_way_goes_on_until_the_limit() {
     let run = Run::open();
     let upstream = upstream();
-    let service = TurnCapLayer::new(1).finaliser(LIMIT).layer(upstream);
+    let service = TurnCapLayer::new(1).final_call(LIMIT).layer(upstream);
     turn(&service, run.attach(request())).await.unwrap();
     let mut tool = Box::pin(run.tool("build").watch(pending::<()>()));
     assert!(poll_once(&mut tool).is_pending());
     turn(&service, run.attach(request())).await.unwrap_err();
-    drop(run.finaliser(request()).unwrap());
+    drop(run.final_call(request()).unwrap());
     assert_eq!(run.terminal_reason(), None, "the tool works on it");
 
     let start = Instant::now();
@@ -118,7 +118,7 @@ async fn one_that_is_never_made_ends_at_the_limit_by_whoever_looks() {
     assert_eq!(run.terminal_reason(), None);
     advance(secs(1)).await;
 
-    assert!(run.finaliser(request()).is_none(), "too late");
+    assert!(run.final_call(request()).is_none(), "too late");
 
     assert_eq!((run.terminal_reason(), run.in_flight()), (CAPPED, 0));
     assert_eq!(run.settled().await, TerminalReason::TurnCap);
@@ -129,11 +129,11 @@ async fn one_that_takes_too_long_is_cut_with_the_run() {
     let run = capped().await;
     let upstream = Upstream::script(crate::support::Script::before_head().never());
     let service = ServiceBuilder::new()
-        .layer(TurnCapLayer::new(1).finaliser(LIMIT))
+        .layer(TurnCapLayer::new(1).final_call(LIMIT))
         .layer(RetryBudgetLayer::new(no_delay()))
         .service(upstream.clone());
 
-    let last = run.finaliser(prompt("m")).unwrap();
+    let last = run.final_call(prompt("m")).unwrap();
     let outcome = Outcome::of(service.oneshot(last)).await;
 
     assert_eq!(outcome.status, Outcome::NO_ANSWER);
@@ -146,7 +146,7 @@ async fn a_call_that_was_under_way_is_cut_at_the_limit_too() {
     let run = Run::open();
     let upstream = Upstream::script(crate::support::Script::sse().never());
     let service = TurnCapLayer::new(1)
-        .finaliser(LIMIT)
+        .final_call(LIMIT)
         .layer(upstream.clone());
     let slow = tokio::spawn({
         let (service, request) = (service.clone(), run.attach(request()));
@@ -169,12 +169,12 @@ async fn a_ceiling_ends_it_before_and_in_the_same_instant() {
         let run = Run::open();
         let upstream = upstream();
         let service = ServiceBuilder::new()
-            .layer(TurnCapLayer::new(1).finaliser(LIMIT))
+            .layer(TurnCapLayer::new(1).final_call(LIMIT))
             .layer(HardCeilingLayer::new(ceiling).scope(Scope::Run))
             .service(upstream);
         turn(&service, run.attach(request())).await.unwrap();
         turn(&service, run.attach(request())).await.unwrap_err();
-        let last = run.finaliser(request()).unwrap();
+        let last = run.final_call(request()).unwrap();
         advance(ceiling).await;
 
         let error = turn(&service, last).await.unwrap_err();
@@ -188,9 +188,9 @@ async fn a_ceiling_ends_it_before_and_in_the_same_instant() {
 #[tokio::test(start_paused = true)]
 async fn a_request_that_is_dropped_unsent_was_the_last_call() {
     let run = capped().await;
-    drop(run.finaliser(request()).unwrap());
+    drop(run.final_call(request()).unwrap());
     assert_eq!((run.terminal_reason(), run.in_flight()), (CAPPED, 0));
-    assert!(run.finaliser(request()).is_none());
+    assert!(run.final_call(request()).is_none());
     assert_eq!(run.settled().await, TerminalReason::TurnCap);
 }
 
@@ -199,13 +199,13 @@ async fn an_end_from_outside_is_the_end_and_nothing_is_left() {
     let registry = RunRegistry::new();
     let run = registry.open(tower_agent::Owner::default(), "r".parse().unwrap());
     let upstream = upstream();
-    let service = TurnCapLayer::new(1).finaliser(LIMIT).layer(upstream);
+    let service = TurnCapLayer::new(1).final_call(LIMIT).layer(upstream);
     turn(&service, run.attach(request())).await.unwrap();
     turn(&service, run.attach(request())).await.unwrap_err();
 
     assert!(run.end(TerminalReason::Aborted));
 
-    assert!(run.finaliser(request()).is_none());
+    assert!(run.final_call(request()).is_none());
     assert_eq!(run.settled().await, TerminalReason::Aborted);
 }
 
@@ -214,17 +214,17 @@ async fn without_it_there_is_none() {
     let upstream = upstream();
     let service = TurnCapLayer::new(1).layer(upstream);
     let run = Run::open();
-    assert!(run.finaliser(request()).is_none(), "not at its cap");
+    assert!(run.final_call(request()).is_none(), "not at its cap");
     turn(&service, run.attach(request())).await.unwrap();
     turn(&service, run.attach(request())).await.unwrap_err();
-    assert!(run.finaliser(request()).is_none());
+    assert!(run.final_call(request()).is_none());
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_call_that_a_token_cap_refuses_meanwhile_is_no_work_in_progress() {
     let run = Run::open();
     let waiting = run.attach(request());
-    let turns = TurnCapLayer::new(1).finaliser(LIMIT).layer(upstream());
+    let turns = TurnCapLayer::new(1).final_call(LIMIT).layer(upstream());
     turn(&turns, run.attach(request())).await.unwrap();
     turn(&turns, run.attach(request())).await.unwrap_err();
     let caps = TokenCaps::new().max_output_tokens(9);
