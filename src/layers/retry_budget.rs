@@ -10,7 +10,7 @@
 //!
 //! # What is repeated
 //!
-//! The layer repeats after failures that [`FailureClass::same`] allows to repeat, unless the
+//! The layer repeats after failures that [`FailureClass::retry`] allows to repeat, unless the
 //! upstream forbids it by `x-should-retry`: broken connections, overload, rate limits, errors of
 //! the server, also an error event or a broken end before a stream's first content. An overloaded
 //! candidate is repeated only if no other candidate can serve. An attempt that was silent for a
@@ -416,7 +416,7 @@ impl AttemptPolicy for RetryPolicy {
     }
 
     fn retry_delay(&mut self, failure: &Failure) -> Result<Duration, Denial> {
-        let same = failure.class.same();
+        let same = failure.class.retry();
         let own = self.own.as_ref().map(Run::attempts);
         let is_repeated = || own.is_some_and(|own| own.has_repeated_silence());
         let is_used_up = same == RetrySame::Once && is_repeated();
@@ -436,7 +436,7 @@ impl AttemptPolicy for RetryPolicy {
             return Err(Denial::Class);
         }
         let settings = self.settings.budget.settings();
-        let moves = || failure.other() == TryOther::Yes && has_others();
+        let moves = || failure.fallback() == TryOther::Yes && has_others();
         match failure.retry_after {
             // The layer does not wait long while another candidate can answer at once.
             Some(retry_after) if retry_after > settings.delays.base && moves() => {
@@ -472,7 +472,7 @@ impl AttemptPolicy for RetryPolicy {
         }
         let permit = self.settings.budget.withdraw(self.subject());
         let permit = permit.ok_or(Denial::Bucket)?.into_owned();
-        if let (RetrySame::Once, Some(own)) = (failure.class.same(), &self.own) {
+        if let (RetrySame::Once, Some(own)) = (failure.class.retry(), &self.own) {
             own.attempts().note_repeated_silence();
         }
         // The attempt is used up even if its service does not become ready.

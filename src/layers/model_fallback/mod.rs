@@ -16,7 +16,7 @@
 //!
 //! The failure decides which candidates remain: after a refused key those with another credential,
 //! after an overflow of the context those with a larger window, after a bad request none by
-//! default; see [`FailureClass::other`](crate::llm::failure::FailureClass::other).
+//! default; see [`FailureClass::fallback`](crate::llm::failure::FailureClass::fallback).
 //!
 //! A request that [`SideEffects`](crate::attempt::SideEffects) marks, or that its attempt
 //! [marks](crate::Run::mark_side_effects), goes to no other candidate. An attempt can check

@@ -107,7 +107,7 @@ impl FallbackPolicy {
             {
                 TryOther::Yes
             }
-            _ => failure.other(),
+            _ => failure.fallback(),
         }
     }
 

@@ -6,7 +6,7 @@ use http::StatusCode;
 
 /// The class of an upstream's failure.
 ///
-/// [`same`](Self::same), [`other`](Self::other) and [`cool`](Self::cool) say which
+/// [`retry`](Self::retry), [`fallback`](Self::fallback) and [`cooldown`](Self::cooldown) say which
 /// retries and which cooldown the class allows.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -250,7 +250,7 @@ impl FailureClass {
     /// An upstream's `x-should-retry` may forbid a retry that the class allows: see
     /// [`Failure::is_worth_repeating`](crate::failure::Failure::is_worth_repeating).
     #[must_use]
-    pub const fn same(self) -> RetrySame {
+    pub const fn retry(self) -> RetrySame {
         self.traits().1
     }
 
@@ -258,13 +258,13 @@ impl FailureClass {
     ///
     /// Another candidate is possible only until the failed attempt commits.
     #[must_use]
-    pub const fn other(self) -> TryOther {
+    pub const fn fallback(self) -> TryOther {
         self.traits().2
     }
 
     /// How long the candidate cools down after a failure of this class.
     #[must_use]
-    pub const fn cool(self) -> Cooldown {
+    pub const fn cooldown(self) -> Cooldown {
         self.traits().3
     }
 
@@ -275,7 +275,7 @@ impl FailureClass {
             Self::RateLimit | Self::ModelGone => Concern::ModelOfAccount,
             Self::Quota | Self::Auth => Concern::Account,
             Self::Certificate | Self::Region => Concern::Host,
-            _ => match self.cool() {
+            _ => match self.cooldown() {
                 Cooldown::No => Concern::Request,
                 _ => Concern::Model,
             },

@@ -469,8 +469,8 @@ impl Failure {
 
     /// Which other candidate is worth a try after this failure.
     #[must_use]
-    pub fn other(&self) -> TryOther {
-        match (self.class.other(), self.concern()) {
+    pub fn fallback(&self) -> TryOther {
+        match (self.class.fallback(), self.concern()) {
             _ if self.is_unresolved => TryOther::Provider,
             // The account's other models may serve.
             (TryOther::Credential, Concern::Model | Concern::ModelOfAccount) => TryOther::Yes,
@@ -527,7 +527,7 @@ impl Failure {
     /// the class forbids. A step timeout of an answer that does not stream allows none.
     #[must_use]
     pub fn is_worth_repeating(&self) -> bool {
-        self.class.same() != RetrySame::No && self.should_retry != Some(false) && !self.is_slow
+        self.class.retry() != RetrySame::No && self.should_retry != Some(false) && !self.is_slow
     }
 }
 

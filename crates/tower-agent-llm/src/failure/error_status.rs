@@ -47,7 +47,7 @@ pub(super) fn of(
         let (_, status) = names.into_iter().find_map(named)?;
         StatusCode::from_u16(*status).ok()
     };
-    let blames_request = class.same() == RetrySame::No && class.cool() == Cooldown::No;
+    let blames_request = class.retry() == RetrySame::No && class.cooldown() == Cooldown::No;
     let of_class = match blames_request {
         true => StatusCode::BAD_REQUEST,
         false => StatusCode::BAD_GATEWAY,

@@ -129,10 +129,10 @@ pub(super) fn judge(evidence: &Evidence<'_>, around: &Circumstances<'_>) -> Judg
     let rest = rest_of(&outer, around.status, known);
     let easing = easing(&outer, &cause, words, known, rest);
     let suspicion = suspicion(evidence, &cause, words, all, rest);
-    let retry_after = match cause.class.same() {
+    let retry_after = match cause.class.retry() {
         // Where nothing is repeated, only the head says when the caller may come back, and the time
         // at which a limit is renewed.
-        class::RetrySame::No if cause.class.cool() == Cooldown::No => evidence.times.header,
+        class::RetrySame::No if cause.class.cooldown() == Cooldown::No => evidence.times.header,
         _ => all,
     };
     Judged {
@@ -353,7 +353,7 @@ fn rest_of(cause: &Cause, status: Option<StatusCode>, stated: Option<Duration>) 
         Source::Status => status.is_some_and(rests_alone),
         Source::Text | Source::Quoted => false,
     };
-    (may && cause.class.cool() != Cooldown::No).then_some(Rest {
+    (may && cause.class.cooldown() != Cooldown::No).then_some(Rest {
         class: cause.class,
         concern: cause.concern,
         stated,
@@ -379,7 +379,7 @@ fn easing(
         return None;
     }
     let narrower = cause.concern.breadth() <= rest.concern.breadth();
-    let (shorter, kept) = match (cause.class.cool(), rest.class.cool()) {
+    let (shorter, kept) = match (cause.class.cooldown(), rest.class.cooldown()) {
         (Cooldown::No, _) => (true, None),
         (Cooldown::Short, Cooldown::Long | Cooldown::Quota) => (
             true,
@@ -410,7 +410,7 @@ fn suspicion(
         concern: cause.concern,
         stated,
     };
-    let is_more = rest != Some(suspected) && cause.class.cool() != Cooldown::No;
+    let is_more = rest != Some(suspected) && cause.class.cooldown() != Cooldown::No;
     if !is_more || cause.source == Source::Quoted {
         return None;
     }
@@ -471,7 +471,7 @@ impl Judgement {
         Self {
             signal: Cow::Borrowed(""),
             concern: class.concern(),
-            rest: (class.cool() != Cooldown::No).then_some(rest),
+            rest: (class.cooldown() != Cooldown::No).then_some(rest),
             easing: None,
             suspicion: None,
         }

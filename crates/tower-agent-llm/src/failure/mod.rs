@@ -58,9 +58,9 @@
 //! let body = br#"{"error":{"message":"You exceeded your current quota","code":"insufficient_quota"}}"#;
 //! let failure = Failure::of_answer(StatusCode::TOO_MANY_REQUESTS, &headers, body, now).unwrap();
 //! assert_eq!(failure.class, FailureClass::Quota);
-//! assert_eq!(failure.class.same(), RetrySame::No);
-//! assert_eq!(failure.class.other(), TryOther::Credential);
-//! assert_eq!(failure.class.cool(), Cooldown::Quota);
+//! assert_eq!(failure.class.retry(), RetrySame::No);
+//! assert_eq!(failure.class.fallback(), TryOther::Credential);
+//! assert_eq!(failure.class.cooldown(), Cooldown::Quota);
 //!
 //! let body = br#"{"choices":[{"message":{"content":"42"}}]}"#;
 //! assert_eq!(Failure::of_answer(StatusCode::OK, &HeaderMap::new(), body, now), None);

@@ -226,7 +226,7 @@ fn a_tier_without_capacity_is_overloaded() {
     for status in [429, 503, 400, 500] {
         let failure = failed(status, &[], body);
         assert_eq!(failure.class, FailureClass::Overloaded, "{status}");
-        assert_eq!(failure.class.same(), RetrySame::Slowly);
+        assert_eq!(failure.class.retry(), RetrySame::Slowly);
     }
     let nested = format!(r#"{{"error":{body}}}"#);
     let story = read(Dialect::OpenAiChat, unnamed([&*nested]));
@@ -260,7 +260,7 @@ fn a_suspended_account_is_a_quota() {
     ] {
         let failure = failed(412, &[], &body);
         assert_eq!(failure.class, FailureClass::Quota, "{body}");
-        assert_eq!(failure.other(), TryOther::Credential);
+        assert_eq!(failure.fallback(), TryOther::Credential);
         assert!(!failure.is_worth_repeating());
     }
 }

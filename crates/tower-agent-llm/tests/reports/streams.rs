@@ -135,7 +135,7 @@ fn an_error_event_fails_the_stream_by_its_name() {
                 assert_eq!(story.commit.is_some(), !start.is_empty());
                 let failure = failure(&story);
                 assert_eq!((failure.class, &*failure.message), (class, "M"));
-                let repeats = class.same() != RetrySame::No;
+                let repeats = class.retry() != RetrySame::No;
                 assert_eq!(failure.is_worth_repeating(), repeats, "{kind}");
             }
         }

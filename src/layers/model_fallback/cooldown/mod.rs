@@ -41,7 +41,7 @@ use crate::{
 
 /// The cooldowns of failed candidates: during a window, a candidate gets probes only.
 ///
-/// | [class of the failure](FailureClass::cool) | lengths of consecutive windows |
+/// | [class of the failure](FailureClass::cooldown) | lengths of consecutive windows |
 /// |---|---|
 /// | mostly passes by itself | 30 s, 60 s, then 5 min |
 /// | a person has to fix it | 10 min, doubling to a day |

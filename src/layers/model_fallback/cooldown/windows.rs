@@ -215,11 +215,11 @@ impl CooldownWindows {
                 return false;
             }
             // Only failures of the same cooldown kind continue a row.
-            Some(entry) if entry.class.cool() == class.cool() => entry.strikes + 1,
+            Some(entry) if entry.class.cooldown() == class.cooldown() => entry.strikes + 1,
             _ => 0,
         };
         let is_sole = is_sole && passes_soon(class);
-        let window = backoff.window(class.cool(), strikes, rest.stated, is_sole);
+        let window = backoff.window(class.cooldown(), strikes, rest.stated, is_sole);
         let Some(window) = window.filter(|window| !window.is_zero()) else {
             return false;
         };

@@ -61,9 +61,9 @@ const TABLE: [(FailureClass, RetrySame, TryOther, Cooldown); 23] = [
 #[test]
 fn what_follows_is_that_of_the_table() {
     for (class, same, other, cool) in TABLE {
-        assert_eq!(class.same(), same, "{class}");
-        assert_eq!(class.other(), other, "{class}");
-        assert_eq!(class.cool(), cool, "{class}");
+        assert_eq!(class.retry(), same, "{class}");
+        assert_eq!(class.fallback(), other, "{class}");
+        assert_eq!(class.cooldown(), cool, "{class}");
     }
 }
 
