@@ -27,7 +27,8 @@ use http_body_util::{BodyExt, Full};
 use tokio::time::{Instant, sleep, timeout};
 use tower::{ServiceBuilder, ServiceExt};
 use tower_agent::{
-    AgentStack, BoxError, Candidate, ClientDisconnectLayer, RetryBudget, Run, attempt::Tried,
+    AgentStack, BoxError, Candidate, ClientDisconnectLayer, RetryBudget, Run,
+    attempt::AttemptSummary,
 };
 
 use self::drawing::{Bar, draw};
@@ -88,7 +89,7 @@ async fn play() -> Result<Vec<Bar>, BoxError> {
     };
     let tried = {
         let add = add.clone();
-        move |tried: &Tried| add(Bar::of_attempt(tried, began.elapsed()))
+        move |tried: &AttemptSummary| add(Bar::of_attempt(tried, began.elapsed()))
     };
     let stack = AgentStack::client()
         .ceiling(Duration::from_secs(600))

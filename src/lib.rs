@@ -279,7 +279,7 @@ pub use self::config::AgentConfig;
 
 #[doc(no_inline)]
 pub use self::{
-    attempt::{Candidate, CandidateDialect, IdleBreaker, Jitter, RetryBudget, Tries},
+    attempt::{Candidate, CandidateDialect, FailedAttempts, IdleBreaker, Jitter, RetryBudget},
     body::ReplayBody,
     error::BoxError,
     layers::{

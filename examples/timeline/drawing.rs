@@ -2,7 +2,7 @@
 
 use std::{fmt::Write as _, time::Duration};
 
-use tower_agent::{TerminalReason, attempt::Tried};
+use tower_agent::{TerminalReason, attempt::AttemptSummary};
 
 /// The rows of the picture, from above.
 const ROWS: [&str; 3] = ["large", "small", "tools"];
@@ -35,7 +35,7 @@ enum Kind {
 
 impl Bar {
     /// The bar of an attempt that has ended now.
-    pub(crate) fn of_attempt(tried: &Tried, now: Duration) -> Self {
+    pub(crate) fn of_attempt(tried: &AttemptSummary, now: Duration) -> Self {
         let row = tried.candidate.as_deref().unwrap_or("-").to_owned();
         let (kind, text) = match &tried.reason {
             TerminalReason::Completed => (Kind::Served, "served".to_owned()),

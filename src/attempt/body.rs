@@ -10,7 +10,7 @@ use http_body::{Body, Frame, SizeHint};
 
 use super::{
     denial::Denial,
-    failed_attempts::Tries,
+    failed_attempts::FailedAttempts,
     peek::{HeldBody, HeldBodyProj},
     settle::{Completion, Ownership},
 };
@@ -103,10 +103,10 @@ impl<B: Body> AttemptBody<B> {
         if own.node().is_over() {
             return error;
         }
-        if Tries::of(own).is_none_or(|tries| tries.denied().next().is_none()) {
-            Tries::deny(own, Denial::Committed, false);
+        if FailedAttempts::of(own).is_none_or(|tries| tries.denied().next().is_none()) {
+            FailedAttempts::deny(own, Denial::Committed, false);
         }
-        Tries::explain(own, error)
+        FailedAttempts::explain(own, error)
     }
 
     /// Fails the attempt and returns an error if `polled` is the end of an incomplete JSON

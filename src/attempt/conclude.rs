@@ -14,7 +14,7 @@ use super::{
     decision::{RetryPermit, decide, is_wanted},
     denial::Denial,
     driver::{AttemptDriver, Next},
-    failed_attempts::{Tried, Tries},
+    failed_attempts::{AttemptSummary, FailedAttempts},
     hidden_failures::KeptAnswer,
     peek::{self, AttemptOutcome, FailedAttempt, PeekedAnswer},
     policy::AttemptPolicy,
@@ -46,10 +46,10 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                 answer.parts.extensions.insert(Committed);
                 if self.has_failed {
                     let extensions = &mut answer.parts.extensions;
-                    if let Some(inner) = extensions.get::<Tries>() {
+                    if let Some(inner) = extensions.get::<FailedAttempts>() {
                         inner.merge(&self.own);
                     }
-                    extensions.insert(Tries::of(&self.own).unwrap_or_default());
+                    extensions.insert(FailedAttempts::of(&self.own).unwrap_or_default());
                 }
                 Next::Done(Ok(self.answer_caller(answer, attempt, None)))
             }
@@ -124,15 +124,16 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         attempt: &Run,
     ) -> Option<ErrorAllowance> {
         let (inner, answer) = match failed {
-            FailedAttempt::Answer(answer) => {
-                (answer.parts.extensions.get::<Tries>(), Ok(&answer.parts))
-            }
-            FailedAttempt::Error(error) => (Tries::of_layer(&**error), Err(error)),
+            FailedAttempt::Answer(answer) => (
+                answer.parts.extensions.get::<FailedAttempts>(),
+                Ok(&answer.parts),
+            ),
+            FailedAttempt::Error(error) => (FailedAttempts::of_layer(&**error), Err(error)),
         };
-        let tried = Tried::failed(self.policy.subject(), failure, answer, attempt);
+        let tried = AttemptSummary::failed(self.policy.subject(), failure, answer, attempt);
         match inner {
             Some(inner) => inner.merge(&self.own),
-            None => Tries::add(&self.own, slice::from_ref(&tried)),
+            None => FailedAttempts::add(&self.own, slice::from_ref(&tried)),
         }
         if let Some(report) = self.report.take() {
             report.fail(tried);
@@ -191,11 +192,11 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         let reason = reason.unwrap_or(TerminalReason::Failed(failure.class));
         drop(attempt.node().settle(reason, now));
         self.last_error = failed.into_error();
-        Tries::allow(&self.own);
+        FailedAttempts::allow(&self.own);
         tracing::debug!(
             target: "tower_agent",
             run = %self.own.id(),
-            failed = Tries::of(&self.own).as_ref().and_then(Tries::last),
+            failed = FailedAttempts::of(&self.own).as_ref().and_then(FailedAttempts::last),
             class = failure.class.as_str(),
             signal = failure.signal(),
             next = self.policy.subject(),
@@ -221,7 +222,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         failed: FailedAttempt<B>,
         attempt: &Run,
     ) -> Next<B> {
-        Tries::deny(&self.own, denied, C::MOVES);
+        FailedAttempts::deny(&self.own, denied, C::MOVES);
         let ends_run = denied == Denial::Idle && self.policy.settings().budget.ends_idle_runs();
         // The event is logged before a node ends by the denial. If the layer's node is an attempt,
         // this layer logs no event unless it ends the run: a layer further out may still go on.
@@ -267,7 +268,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                     answer.state_stream_error(&failure);
                 }
                 self.set_right_status(&mut answer.parts, &failure);
-                let mut tries = Tries::of(&self.own).unwrap_or_default();
+                let mut tries = FailedAttempts::of(&self.own).unwrap_or_default();
                 tries.set_soonest(self.policy.earliest_retry());
                 answer.parts.extensions.insert(tries);
                 answer.parts.extensions.insert(failure);
@@ -280,8 +281,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                     ended => ended,
                 });
                 // `note` has listed the attempts of a layer further in.
-                let (_, error) = Tries::unwrap(error);
-                Next::Done(Err(Tries::explain(&self.own, error)))
+                let (_, error) = FailedAttempts::unwrap(error);
+                Next::Done(Err(FailedAttempts::explain(&self.own, error)))
             }
         }
     }
@@ -305,7 +306,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             unasked: false,
         });
         self.set_right_status(&mut kept.parts, &kept.failure);
-        let mut tries = Tries::of(&self.own).unwrap_or_default();
+        let mut tries = FailedAttempts::of(&self.own).unwrap_or_default();
         tries.set_soonest(self.policy.earliest_retry());
         let extensions = &mut kept.parts.extensions;
         extensions.insert(tries);
@@ -325,7 +326,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
 
     fn log_denial(&mut self, denied: Denial, failure: &Failure) {
         let own = &self.own;
-        let tries = Tries::of(own).unwrap_or_default();
+        let tries = FailedAttempts::of(own).unwrap_or_default();
         // A layer further in decides on repeats, and the event of a fallback layer tells of both.
         let not_repeated = tries.not_repeated().map(Denial::as_str);
         macro_rules! event {
@@ -338,7 +339,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                     class = failure.class.as_str(),
                     signal = failure.signal(),
                     attempts = own.attempts().made(),
-                    tried = %tries.listed(),
+                    tried = %tries,
                     "chain_stopped"
                 )
             };

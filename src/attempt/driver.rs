@@ -16,7 +16,7 @@ use super::{
     budget::Permit,
     candidate::Candidate,
     decision::{Admitted, SideEffects},
-    failed_attempts::Tries,
+    failed_attempts::FailedAttempts,
     hidden_failures::HiddenFailures,
     peek::{self, FailedAttempt},
     policy::AttemptPolicy,
@@ -181,7 +181,7 @@ impl<S, C> AttemptDriver<S, C> {
     /// Wraps the error of the call in one that carries the failed attempts, if there are any.
     #[cold]
     pub(super) fn wrap(&self, error: BoxError) -> BoxError {
-        Tries::wrap(&self.own, error, self.is_logged)
+        FailedAttempts::wrap(&self.own, error, self.is_logged)
     }
 
     /// Settles the layer's node for a request that cannot be sent to any upstream; returns the

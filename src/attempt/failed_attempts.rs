@@ -30,7 +30,7 @@ const MAX_REQUEST_ID: usize = 128;
 /// One attempt that has ended, or was classified as failed.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tried {
+pub struct AttemptSummary {
     /// The id of the attempt's run.
     pub run: RunId,
     /// The owner of the run; `None` if the run was never given to a registry.
@@ -62,7 +62,7 @@ pub struct Tried {
     pub usage: Option<Usage>,
 }
 
-impl Tried {
+impl AttemptSummary {
     /// Describes an attempt that has not ended yet.
     pub(super) fn begun(candidate: Option<&str>, attempt: &Run) -> Self {
         Self {
@@ -124,23 +124,23 @@ pub(super) fn request_id(headers: &HeaderMap) -> Option<Arc<str>> {
 /// an answer, [`find`](Self::find) finds the list in the call's error.
 ///
 /// ```
-/// use tower_agent::{BoxError, attempt::Tries};
+/// use tower_agent::{BoxError, attempt::FailedAttempts};
 ///
 /// fn log<B>(result: &Result<http::Response<B>, BoxError>) {
-///     let tries = match result {
+///     let failed = match result {
 ///         Ok(answer) => answer.extensions().get(),
-///         Err(error) => Tries::find(&**error),
+///         Err(error) => FailedAttempts::find(&**error),
 ///     };
-///     if let Some(tries) = tries {
-///         for tried in tries.all() {
-///             println!("{:?}: {:?}", tried.candidate, tried.class);
+///     if let Some(failed) = failed {
+///         for attempt in failed.all() {
+///             println!("{:?}: {:?}", attempt.candidate, attempt.class);
 ///         }
 ///     }
 /// }
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Tries {
-    tried: Vec<Tried>,
+pub struct FailedAttempts {
+    tried: Vec<AttemptSummary>,
     soonest: Option<Duration>,
     /// Why no attempt followed the last one: no repeat, and no move to another candidate.
     denied: [Option<Denial>; 2],
@@ -148,7 +148,7 @@ pub struct Tries {
     call: u64,
 }
 
-impl Tries {
+impl FailedAttempts {
     /// Finds the failed attempts in a call's error, or in one of its sources.
     ///
     /// If a layer further out ended the call, its error has the failed attempts too.
@@ -164,7 +164,7 @@ impl Tries {
 
     /// Finds the failed attempts that a retry or fallback layer has put around its error.
     pub(super) fn of_layer<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
-        chain(error).find_map(|error| Some(&error.downcast_ref::<AttemptsFailed>()?.tries))
+        chain(error).find_map(|error| Some(&error.downcast_ref::<FailedCall>()?.tries))
     }
 
     /// The failed attempts so far of the call that `own` belongs to; `None` if none has failed.
@@ -174,7 +174,7 @@ impl Tries {
     }
 
     /// Adds failed attempts to those of the call that `own` belongs to.
-    pub(super) fn add(own: &Run, tried: &[Tried]) {
+    pub(super) fn add(own: &Run, tried: &[AttemptSummary]) {
         Self::update(own, |tries| {
             tries.tried.extend_from_slice(tried);
             tries.denied = [None; 2];
@@ -224,7 +224,7 @@ impl Tries {
 
     /// All failed attempts of the call, the first one first.
     #[must_use]
-    pub fn all(&self) -> &[Tried] {
+    pub fn all(&self) -> &[AttemptSummary] {
         &self.tried
     }
 
@@ -279,7 +279,7 @@ impl Tries {
         }
         match Self::of(own) {
             None => source,
-            Some(tries) => AttemptsFailed {
+            Some(tries) => FailedCall {
                 tries,
                 source,
                 is_logged,
@@ -290,15 +290,10 @@ impl Tries {
 
     /// Removes the wrapper of a layer further in from an error.
     pub(super) fn unwrap(error: BoxError) -> (Option<Self>, BoxError) {
-        match error.downcast::<AttemptsFailed>() {
+        match error.downcast::<FailedCall>() {
             Ok(inner) => (Some(inner.tries), inner.source),
             Err(error) => (None, error),
         }
-    }
-
-    /// The failed attempts as a log field: `"large" server 503, "small" transport`.
-    pub(super) const fn listed(&self) -> LoggedAttempts<'_> {
-        LoggedAttempts(self)
     }
 
     /// The label of the candidate that failed last.
@@ -307,7 +302,25 @@ impl Tries {
     }
 }
 
-impl FailedAttemptList for Tries {
+/// Writes the attempts as the log has them: `"large" server 503, "small" transport`.
+impl fmt::Display for FailedAttempts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (at, tried) in self.tried.iter().enumerate() {
+            f.write_str(if at > 0 { ", " } else { "" })?;
+            if let Some(candidate) = &tried.candidate {
+                // The name is quoted, so that it cannot look like another field.
+                write!(f, "{candidate:?} ")?;
+            }
+            f.write_str(tried.class.map_or("", FailureClass::as_str))?;
+            if let Some(status) = tried.status {
+                write!(f, " {}", status.as_u16())?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FailedAttemptList for FailedAttempts {
     fn as_any(&self) -> &dyn Any {
         self
     }
@@ -324,11 +337,11 @@ impl FailedAttemptList for Tries {
 
 /// The error of a call in which at least one attempt failed.
 ///
-/// The source is the error of the last attempt, or the end of the call; [`Tries::find`] finds the
-/// attempts.
+/// The source is the error of the last attempt, or the end of the call;
+/// [`FailedAttempts::find`] finds the attempts.
 #[derive(Debug)]
-pub(super) struct AttemptsFailed {
-    pub(super) tries: Tries,
+pub(super) struct FailedCall {
+    pub(super) tries: FailedAttempts,
     source: BoxError,
     /// Whether a line of the log has listed the attempts.
     is_logged: bool,
@@ -336,13 +349,13 @@ pub(super) struct AttemptsFailed {
 
 /// Whether the error lists failed attempts that a line of the log has listed before.
 pub(crate) fn is_logged(error: &(dyn Error + 'static)) -> bool {
-    let failed = error.downcast_ref::<AttemptsFailed>();
+    let failed = error.downcast_ref::<FailedCall>();
     failed.is_some_and(|failed| failed.is_logged)
 }
 
-impl fmt::Display for AttemptsFailed {
+impl fmt::Display for FailedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "failed attempts: {}", self.tries.listed())?;
+        write!(f, "failed attempts: {}", self.tries)?;
         match self.tries.denied_words() {
             Some(denied) => write!(f, "; none followed: {denied}"),
             None => Ok(()),
@@ -350,28 +363,8 @@ impl fmt::Display for AttemptsFailed {
     }
 }
 
-impl Error for AttemptsFailed {
+impl Error for FailedCall {
     fn source(&self) -> Option<&(dyn Error + 'static)> {
         Some(&*self.source)
-    }
-}
-
-/// Prints the failed attempts of a call as a log field.
-pub(super) struct LoggedAttempts<'a>(&'a Tries);
-
-impl fmt::Display for LoggedAttempts<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (at, tried) in self.0.tried.iter().enumerate() {
-            f.write_str(if at > 0 { ", " } else { "" })?;
-            if let Some(candidate) = &tried.candidate {
-                // The name is quoted, so that it cannot look like another field.
-                write!(f, "{candidate:?} ")?;
-            }
-            f.write_str(tried.class.map_or("", FailureClass::as_str))?;
-            if let Some(status) = tried.status {
-                write!(f, " {}", status.as_u16())?;
-            }
-        }
-        Ok(())
     }
 }

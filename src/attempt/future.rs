@@ -42,7 +42,7 @@ const MAX_STATES: usize = 64;
 /// attempt runs, with the last attempt's error as its source if there was one. Otherwise the error
 /// of the last attempt, or of a request that cannot be sent to any upstream. If attempts have
 /// failed, that error is the source of one in which
-/// [`Tries::find`](crate::attempt::Tries::find) finds them.
+/// [`FailedAttempts::find`](crate::attempt::FailedAttempts::find) finds them.
 ///
 /// # Cancel safety
 ///

@@ -75,10 +75,10 @@
 //! Counts the failed attempts of the call to which an answer belongs:
 //!
 //! ```
-//! use tower_agent::attempt::Tries;
+//! use tower_agent::attempt::FailedAttempts;
 //!
 //! fn failed<B>(answer: &http::Response<B>) -> usize {
-//!     answer.extensions().get::<Tries>().map_or(0, |tries| tries.all().len())
+//!     answer.extensions().get::<FailedAttempts>().map_or(0, |failed| failed.all().len())
 //! }
 //! ```
 
@@ -104,7 +104,7 @@ pub use self::{
     budget::{Count, IdleBreaker, Jitter, NextAttempt, Permit, RetryBudget},
     candidate::{Candidate, CandidateDialect, InvalidCandidate},
     decision::SideEffects,
-    failed_attempts::{Tried, Tries},
+    failed_attempts::{AttemptSummary, FailedAttempts},
     future::Attempts,
 };
 

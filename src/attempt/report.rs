@@ -4,7 +4,7 @@ use std::{fmt, sync::Arc};
 
 use http::response::Parts;
 
-use super::failed_attempts::{Tried, request_id};
+use super::failed_attempts::{AttemptSummary, request_id};
 use crate::{
     guarded::guarded,
     llm::failure::{Failure, FailureClass},
@@ -12,7 +12,7 @@ use crate::{
 };
 
 /// The program's hook after each attempt.
-pub(super) type AfterAttempt = dyn Fn(&Tried) + Send + Sync;
+pub(super) type AfterAttempt = dyn Fn(&AttemptSummary) + Send + Sync;
 
 /// The report of one attempt, which is made when this value drops. That is once the attempt is
 /// over, or is classified as failed. The drop closes the attempt's span, and calls the program's
@@ -20,7 +20,7 @@ pub(super) type AfterAttempt = dyn Fn(&Tried) + Send + Sync;
 pub(super) struct AttemptReport {
     hook: Option<Arc<AfterAttempt>>,
     attempt: Run,
-    tried: Tried,
+    tried: AttemptSummary,
 }
 
 impl AttemptReport {
@@ -30,7 +30,7 @@ impl AttemptReport {
         attempt: Run,
         candidate: Option<&str>,
     ) -> Box<Self> {
-        let tried = Tried::begun(candidate, &attempt);
+        let tried = AttemptSummary::begun(candidate, &attempt);
         Box::new(Self {
             hook,
             attempt,
@@ -39,7 +39,7 @@ impl AttemptReport {
     }
 
     /// Reports the attempt as failed.
-    pub(super) fn fail(mut self, tried: Tried) {
+    pub(super) fn fail(mut self, tried: AttemptSummary) {
         self.tried = tried;
     }
 

@@ -141,8 +141,8 @@ use tower_service::Service;
 
 use crate::{
     attempt::{
-        AttemptBody, AttemptPolicy, AttemptSettings, Attempts, Backoff, Candidate, Denial, Permit,
-        RequestTemplate, RetryBudget, Tried,
+        AttemptBody, AttemptPolicy, AttemptSettings, AttemptSummary, Attempts, Backoff, Candidate,
+        Denial, Permit, RequestTemplate, RetryBudget,
     },
     body::ReplayBody,
     error::BoxError,
@@ -206,7 +206,7 @@ impl RetryBudgetLayer {
     /// Sets a hook after every attempt: see
     /// [`RetryBudget::after_attempt`](crate::RetryBudget::after_attempt).
     #[must_use]
-    pub fn after_attempt(mut self, hook: impl Fn(&Tried) + Send + Sync + 'static) -> Self {
+    pub fn after_attempt(mut self, hook: impl Fn(&AttemptSummary) + Send + Sync + 'static) -> Self {
         let budget = self.settings.budget.clone();
         self.settings.budget = budget.after_attempt(hook);
         self

@@ -73,7 +73,7 @@ use std::time::Duration;
 use tower_layer::{Layer, Stack};
 
 use crate::{
-    attempt::{Candidate, RetryBudget, Tried, strip_hop},
+    attempt::{AttemptSummary, Candidate, RetryBudget, strip_hop},
     layers::{
         hard_ceiling::HardCeilingLayer, loop_guard::LoopGuardLayer,
         model_fallback::ModelFallbackLayer, owner_cap::OwnerCapLayer, pump::PumpLayer,
@@ -396,7 +396,7 @@ impl<Side> AgentStack<Side> {
     ///
     /// Call this method after [`retry`](Self::retry), which sets the budget with the hook of that.
     #[must_use]
-    pub fn after_attempt(mut self, hook: impl Fn(&Tried) + Send + Sync + 'static) -> Self {
+    pub fn after_attempt(mut self, hook: impl Fn(&AttemptSummary) + Send + Sync + 'static) -> Self {
         let retry = self.retry.take();
         let retry = retry.unwrap_or_else(|| once().into());
         self.retry = Some(retry.after_attempt(hook));

@@ -8,7 +8,7 @@ use http_body::Body;
 use tokio::time::Instant;
 use tower_agent::{
     BoxError, Run, TerminalReason, Terminated,
-    attempt::Tries,
+    attempt::FailedAttempts,
     llm::failure::{Failure, FailureClass},
 };
 
@@ -151,7 +151,7 @@ impl Outcome {
 
 /// The attempts before an answer: candidate and class.
 pub(crate) fn tries<B>(answer: &Response<B>) -> Vec<(Option<String>, FailureClass)> {
-    let Some(tries) = answer.extensions().get::<Tries>() else {
+    let Some(tries) = answer.extensions().get::<FailedAttempts>() else {
         return Vec::new();
     };
     let label = |candidate: &Arc<str>| candidate.to_string();

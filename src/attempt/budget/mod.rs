@@ -10,7 +10,7 @@ mod tests;
 use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
 
 use self::bucket::{Bucket, Buckets, PermitSource, Rates};
-use super::{failed_attempts::Tried, report::AfterAttempt};
+use super::{failed_attempts::AttemptSummary, report::AfterAttempt};
 use crate::{
     llm::failure::FailureClass,
     run::{ErrorCounts, Nanos, Run, nanos},
@@ -223,7 +223,7 @@ impl RetryBudget {
     /// });
     /// ```
     #[must_use]
-    pub fn after_attempt(self, hook: impl Fn(&Tried) + Send + Sync + 'static) -> Self {
+    pub fn after_attempt(self, hook: impl Fn(&AttemptSummary) + Send + Sync + 'static) -> Self {
         self.set(|settings| settings.after_attempt = Some(Arc::new(hook)))
     }
 

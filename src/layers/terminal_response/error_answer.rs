@@ -5,7 +5,7 @@ use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header
 use http_body_util::LengthLimitError;
 
 use crate::{
-    attempt::{self, Tries},
+    attempt::{self, FailedAttempts},
     error::{BoxError, InvalidRequest, RequestCut, chain},
     headers::{X_RUN_ID, X_SHOULD_RETRY, X_TERMINAL_REASON},
     layers::run::CallFailed,
@@ -50,7 +50,7 @@ pub(super) struct ErrorAnswer {
     pub(super) run: Option<RunId>,
     status: StatusCode,
     reason: Option<TerminalReason>,
-    tries: Option<Tries>,
+    tries: Option<FailedAttempts>,
     retry_after: Option<u64>,
     /// Whether the run is paused: the client is told to try again, as a 503 alone may not tell it.
     is_paused: bool,
@@ -63,7 +63,7 @@ impl ErrorAnswer {
         let run = chain(&**error).find_map(|error| error.downcast_ref::<CallFailed>());
         // A `Terminated` of another run is no end of this run, but a failure of its call.
         let end = Terminated::find(&**error);
-        let tries = Tries::find(&**error).cloned();
+        let tries = FailedAttempts::find(&**error).cloned();
         if let Some(end) = end.filter(|end| run.is_none_or(|failed| failed.run == end.run)) {
             return Self {
                 code: end.reason.as_str().to_owned(),
@@ -87,7 +87,7 @@ impl ErrorAnswer {
         });
         let is_paused = chain(&**error).any(|error| error.is::<RunPaused>());
         let (status, code, mut message) = describe(error, is_unready);
-        if let Some(why) = tries.as_ref().and_then(Tries::why_none_followed) {
+        if let Some(why) = tries.as_ref().and_then(FailedAttempts::why_none_followed) {
             message = format!("{message} No other attempt followed: {why}.");
         }
         // The log gets the causes and the caller does not, as they may name hosts.

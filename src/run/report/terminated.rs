@@ -16,7 +16,7 @@ use crate::{
         id::RunId,
         limit_kind::{CapWindow, LimitKind, TokenLimit},
         reason::{ReasonClass, TerminalReason},
-        state::{CallState, FailedAttempts, NodeState},
+        state::{CallState, FailedAttemptList, NodeState},
         step::Step,
         tree::{Node, NodeKind},
     },
@@ -57,7 +57,7 @@ pub struct Terminated {
     pub(in crate::run) source: Option<Arc<dyn Error + Send + Sync>>,
     /// The list of the failed attempts of the node's call; `None` for an attempt, or if none
     /// failed.
-    pub(crate) failed_attempts: Option<FailedAttempts>,
+    pub(crate) failed_attempts: Option<Arc<dyn FailedAttemptList>>,
 }
 
 impl Terminated {

@@ -5,7 +5,7 @@ use std::sync::{
     atomic::{AtomicBool, Ordering},
 };
 
-use super::{AttemptTarget, FailedAttempts, NodeState, TargetState};
+use super::{AttemptTarget, FailedAttemptList, NodeState, TargetState};
 use crate::run::{
     limits::Price,
     reason::TerminalReason,
@@ -38,12 +38,12 @@ impl<'a> CallAttempts<'a> {
     }
 
     /// The list of the failed attempts of this node's call; `None` if none has failed.
-    pub(crate) fn failed(self) -> Option<FailedAttempts> {
+    pub(crate) fn failed(self) -> Option<Arc<dyn FailedAttemptList>> {
         self.0.call_node().payload.call()?.failed_attempts()
     }
 
     /// Calls `act` with the list of the failed attempts of this node's call.
-    pub(crate) fn with_failed(self, act: impl FnOnce(&mut Option<FailedAttempts>)) {
+    pub(crate) fn with_failed(self, act: impl FnOnce(&mut Option<Arc<dyn FailedAttemptList>>)) {
         if let Some(call) = self.0.call_node().payload.call() {
             call.with_failed_attempts(act);
         }

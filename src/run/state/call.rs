@@ -46,10 +46,7 @@ pub(crate) struct CallState {
     pub(in crate::run) metrics: crate::run::report::CallMetrics,
 }
 
-/// The failed attempts of a call. Only the module that set the list knows its type.
-pub(crate) type FailedAttempts = Arc<dyn FailedAttemptList>;
-
-/// A list of failed attempts, and why no attempt followed the last of them.
+/// The failed attempts of a call, and why no attempt followed the last of them.
 pub(crate) trait FailedAttemptList: Any + Send + Sync + std::fmt::Debug {
     /// The list as `Any`: the module that set it knows its type.
     fn as_any(&self) -> &dyn Any;
@@ -67,7 +64,7 @@ pub(crate) struct RareCallState {
     /// The hooks for the end of the call.
     pub(in crate::run) hooks: Hooks,
     /// The list of the call's failed attempts. Only the module that set it knows the type.
-    failed_attempts: Lock<Option<FailedAttempts>>,
+    failed_attempts: Lock<Option<Arc<dyn FailedAttemptList>>>,
     /// The addresses of the retry buckets with a deposit, after the first one.
     more_deposits: Lock<Vec<usize>>,
     /// The span of the call, tool or run.
@@ -107,7 +104,7 @@ impl CallState {
         self.rare.get().map(|rare| &**rare)
     }
 
-    pub(in crate::run) fn failed_attempts(&self) -> Option<FailedAttempts> {
+    pub(in crate::run) fn failed_attempts(&self) -> Option<Arc<dyn FailedAttemptList>> {
         self.rare.get()?.failed_attempts.lock().clone()
     }
 
@@ -115,7 +112,7 @@ impl CallState {
     /// failed.
     pub(in crate::run) fn with_failed_attempts(
         &self,
-        act: impl FnOnce(&mut Option<FailedAttempts>),
+        act: impl FnOnce(&mut Option<Arc<dyn FailedAttemptList>>),
     ) {
         self.has_failed_attempts.store(true, Ordering::Release);
         act(&mut self.rare().failed_attempts.lock());

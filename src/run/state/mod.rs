@@ -12,7 +12,7 @@ mod run;
 
 pub(crate) use self::{
     attempts::CallAttempts,
-    call::{AttemptTarget, CallState, FailedAttemptList, FailedAttempts, TargetState},
+    call::{AttemptTarget, CallState, FailedAttemptList, TargetState},
     identity::{Admission, Identity, Place, Registration, RunGuard},
     pauses::HeldBy,
     rare_state::{EVENTS, EventChannel, HEARTBEAT, RareRunState},

@@ -12,7 +12,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
     BoxError, Candidate, Cooldowns, HardCeilingLayer, HealthGateLayer, ModelFallbackLayer,
     ReplayBody, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason, Terminated,
-    attempt::Tries,
+    attempt::FailedAttempts,
     llm::failure::{Classifier, FailureClass, TransportError},
 };
 
@@ -187,7 +187,7 @@ async fn no_budget_pays_for_it_and_no_candidate_is_cooled() {
 
     let answer = service.clone().oneshot(request).await.unwrap();
 
-    assert!(answer.extensions().get::<Tries>().is_none());
+    assert!(answer.extensions().get::<FailedAttempts>().is_none());
     assert_eq!(answer.into_body().read().await.whole(), healthy_text());
     let first = Some("1".to_owned());
     assert_eq!(upstream.header("x-attempt"), [first.clone(), first]);

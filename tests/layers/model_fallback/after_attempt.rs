@@ -10,7 +10,7 @@ use std::{
 use tower::{Layer, ServiceExt};
 use tower_agent::{
     HardCeilingLayer, RetryBudget, RetryBudgetLayer, TerminalReason,
-    attempt::{Tried, Tries},
+    attempt::{AttemptSummary, FailedAttempts},
     llm::failure::FailureClass,
 };
 
@@ -22,7 +22,7 @@ use crate::support::{
 
 /// What a hook was told, in order.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<Tried>>>);
+struct Told(Arc<Mutex<Vec<AttemptSummary>>>);
 
 impl Told {
     fn budget(&self) -> RetryBudget {
@@ -30,18 +30,18 @@ impl Told {
         no_delay().after_attempt(move |tried| told.0.lock().unwrap().push(tried.clone()))
     }
 
-    fn all(&self) -> Vec<Tried> {
+    fn all(&self) -> Vec<AttemptSummary> {
         self.0.lock().unwrap().clone()
     }
 
     /// Candidate and terminal reason of each.
     fn ends(&self) -> Vec<(String, TerminalReason)> {
-        let end = |tried: Tried| (tried.candidate.unwrap().to_string(), tried.reason);
+        let end = |tried: AttemptSummary| (tried.candidate.unwrap().to_string(), tried.reason);
         self.all().into_iter().map(end).collect()
     }
 
     /// The only one.
-    fn one(&self) -> Tried {
+    fn one(&self) -> AttemptSummary {
         let [tried] = &self.all()[..] else {
             panic!("{:?}", self.all())
         };
@@ -75,7 +75,7 @@ async fn it_is_called_once_for_each_repeat_and_each_candidate() {
 
     let answer = service.oneshot(prompt("a")).await.unwrap();
 
-    let failed = answer.extensions().get::<Tries>().unwrap();
+    let failed = answer.extensions().get::<FailedAttempts>().unwrap();
     assert_eq!(told.all(), failed.all());
     let expected = ["a", "a", "b", "b"].map(server);
     assert_eq!(told.ends(), expected);

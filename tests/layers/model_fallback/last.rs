@@ -9,7 +9,7 @@ use tokio::time::advance;
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
     Candidate, Cooldowns, HardCeilingLayer, ModelFallbackLayer, ReplayBody, RetryBudgetLayer, Run,
-    StepTimeoutLayer, TerminalReason, TerminalResponseLayer, attempt::Tries,
+    StepTimeoutLayer, TerminalReason, TerminalResponseLayer, attempt::FailedAttempts,
     llm::failure::FailureClass,
 };
 
@@ -168,7 +168,11 @@ async fn when_all_have_failed_the_summary_says_who_and_until_when() {
         named("c", FailureClass::Server),
     ];
     assert_eq!(tries(&answer), expected);
-    let soonest = answer.extensions().get::<Tries>().unwrap().soonest();
+    let soonest = answer
+        .extensions()
+        .get::<FailedAttempts>()
+        .unwrap()
+        .soonest();
     assert_eq!(soonest, Some(secs(45)));
     let run = run_on(&answer);
     assert_eq!(answer.into_body().read().await.whole(), ERROR);
@@ -192,7 +196,7 @@ async fn repeats_inside_and_those_who_were_skipped_are_in_it() {
     let answer = service.clone().oneshot(prompt("a")).await.unwrap();
 
     assert_eq!(answer.status(), 400);
-    let told = answer.extensions().get::<Tries>().unwrap();
+    let told = answer.extensions().get::<FailedAttempts>().unwrap();
     let names: Vec<_> = told
         .all()
         .iter()
@@ -204,7 +208,7 @@ async fn repeats_inside_and_those_who_were_skipped_are_in_it() {
 
     upstream.play("b", failure(500));
     let answer = service.oneshot(prompt("a")).await.unwrap();
-    let told = answer.extensions().get::<Tries>().unwrap();
+    let told = answer.extensions().get::<FailedAttempts>().unwrap();
     assert_eq!(told.all().len(), 2);
     assert_eq!(told.soonest(), Some(secs(20)));
 }
@@ -216,7 +220,14 @@ async fn without_cooldowns_nobody_is_waited_for() {
 
     let answer = service.oneshot(prompt("a")).await.unwrap();
 
-    assert_eq!(answer.extensions().get::<Tries>().unwrap().soonest(), None);
+    assert_eq!(
+        answer
+            .extensions()
+            .get::<FailedAttempts>()
+            .unwrap()
+            .soonest(),
+        None
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -236,7 +247,7 @@ async fn a_candidate_is_known_by_its_attempt() {
 }
 
 /// The fields of each failed attempt: candidate, status, message and request id.
-fn described(tries: &Tries) -> Vec<[String; 4]> {
+fn described(tries: &FailedAttempts) -> Vec<[String; 4]> {
     let text = |part: Option<&str>| part.unwrap_or("-").to_owned();
     let tried = tries.all().iter().map(|tried| {
         [
@@ -272,7 +283,7 @@ async fn a_good_answer_carries_those_that_failed_before_it() {
     let answer = service.clone().oneshot(prompt("a")).await.unwrap();
 
     assert_eq!(answer.status(), 200);
-    let told = answer.extensions().get::<Tries>().unwrap();
+    let told = answer.extensions().get::<FailedAttempts>().unwrap();
     let words = format!("no {}", "x".repeat(253));
     let a = ["a", "410", &words, "r-1"].map(str::to_owned);
     let b = ["b", "500", "", "-"].map(str::to_owned);
@@ -284,7 +295,10 @@ async fn a_good_answer_carries_those_that_failed_before_it() {
 
     upstream.play("a", healthy());
     let answer = service.oneshot(prompt("a")).await.unwrap();
-    assert!(answer.extensions().get::<Tries>().is_none(), "none failed");
+    assert!(
+        answer.extensions().get::<FailedAttempts>().is_none(),
+        "none failed"
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -298,7 +312,7 @@ async fn the_error_of_a_call_without_an_answer_carries_them_once() {
 
     let error = service.oneshot(prompt("a")).await.unwrap_err();
 
-    let told = described(Tries::find(&*error).unwrap());
+    let told = described(FailedAttempts::find(&*error).unwrap());
     let names: Vec<_> = told.iter().map(|tried| &*tried[0]).collect();
     assert_eq!(names, ["a", "b", "b"]);
     assert_eq!(told[2][1..3], ["-", "reset by peer"]);
@@ -327,12 +341,12 @@ async fn so_does_the_error_of_a_call_that_was_ended() {
 
     let end = tower_agent::Terminated::find(&*error).unwrap();
     assert_eq!(end.reason, TerminalReason::Aborted);
-    let told = described(Tries::find(&*error).unwrap());
+    let told = described(FailedAttempts::find(&*error).unwrap());
     let names: Vec<_> = told.iter().map(|tried| &*tried[0]).collect();
     assert_eq!(names, ["a", "a"]);
 }
 
-fn names(tries: &Tries) -> Vec<String> {
+fn names(tries: &FailedAttempts) -> Vec<String> {
     let described = described(tries).into_iter();
     described.map(|[name, ..]| name).collect()
 }
@@ -354,7 +368,7 @@ async fn the_end_by_a_layer_further_out_carries_them() {
         step.oneshot(prompt("a")).await.unwrap_err(),
     ] {
         assert!(tower_agent::Terminated::find(&*error).is_some());
-        assert_eq!(names(Tries::find(&*error).unwrap()), ["a", "a"]);
+        assert_eq!(names(FailedAttempts::find(&*error).unwrap()), ["a", "a"]);
     }
 
     let answers = ServiceBuilder::new()
@@ -377,11 +391,11 @@ async fn so_does_the_end_of_a_stream_that_has_begun() {
 
     let answer = service.clone().oneshot(prompt("a")).await.unwrap();
     let error = answer.into_body().read().await.end.unwrap_err();
-    assert_eq!(names(Tries::find(&*error).unwrap()), ["a"]);
+    assert_eq!(names(FailedAttempts::find(&*error).unwrap()), ["a"]);
 
     let answer = service.oneshot(prompt("b")).await.unwrap();
     let error = answer.into_body().read().await.end.unwrap_err();
-    assert_eq!(Tries::find(&*error), None, "none failed");
+    assert_eq!(FailedAttempts::find(&*error), None, "none failed");
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,7 +7,7 @@ use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 use tower_agent::{
     Candidate, HardCeilingLayer, ModelFallbackLayer, ReplayBody, RetryBudget, RetryBudgetLayer,
     Run, TerminalReason,
-    attempt::{Count, Tries},
+    attempt::{Count, FailedAttempts},
     llm::failure::FailureClass,
 };
 
@@ -41,7 +41,15 @@ async fn nested_layers_make_no_more_tries_than_one() {
 
     assert_eq!(upstream.header("x-attempt"), numbers([1, 2]));
     assert_eq!(answer.headers()["x-attempt"], "2");
-    assert_eq!(answer.extensions().get::<Tries>().unwrap().all().len(), 2);
+    assert_eq!(
+        answer
+            .extensions()
+            .get::<FailedAttempts>()
+            .unwrap()
+            .all()
+            .len(),
+        2
+    );
     assert_eq!(answer.into_body().read().await.whole(), ERROR);
     let failed = TerminalReason::Failed(FailureClass::Server);
     assert_eq!(call.terminal_reason(), Some(failed));
@@ -63,7 +71,10 @@ async fn each_attempt_of_another_call_is_listed_once() {
         let error = service.oneshot(prompt("m")).await.err().unwrap();
 
         assert_eq!(upstream.calls(), 2 * attempts as usize);
-        assert_eq!(Tries::find(&*error).unwrap().all().len(), upstream.calls());
+        assert_eq!(
+            FailedAttempts::find(&*error).unwrap().all().len(),
+            upstream.calls()
+        );
     }
 }
 

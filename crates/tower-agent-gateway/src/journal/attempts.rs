@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde_json::{Value, json};
-use tower_agent::{Owner, RunId, RunRegistry, attempt::Tried};
+use tower_agent::{Owner, RunId, RunRegistry, attempt::AttemptSummary};
 
 use super::unix_ms;
 
@@ -31,12 +31,12 @@ type Key = (Option<Owner>, RunId);
 
 #[derive(Debug)]
 struct RunAttempt {
-    tried: Tried,
+    tried: AttemptSummary,
     ended: SystemTime,
 }
 
 impl AttemptsOfLate {
-    pub(super) fn note(&self, tried: &Tried, now: SystemTime) {
+    pub(super) fn note(&self, tried: &AttemptSummary, now: SystemTime) {
         let key = (tried.owner, tried.run.clone());
         let attempt = RunAttempt {
             tried: tried.clone(),

@@ -7,7 +7,7 @@ use std::{
 };
 
 use serde::Serialize;
-use tower_agent::attempt::Tried;
+use tower_agent::attempt::AttemptSummary;
 
 /// How long an attempt counts.
 const LATE: Duration = Duration::from_secs(300);
@@ -36,7 +36,7 @@ pub(crate) struct CandidateOfLate {
 }
 
 impl Candidates {
-    pub(super) fn note(&self, tried: &Tried, now: SystemTime) {
+    pub(super) fn note(&self, tried: &AttemptSummary, now: SystemTime) {
         let Some(candidate) = &tried.candidate else {
             return;
         };

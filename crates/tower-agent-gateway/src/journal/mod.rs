@@ -16,7 +16,7 @@ pub(crate) use self::{
 use std::{sync::Arc, time::SystemTime};
 
 use serde_json::Value;
-use tower_agent::{CallSummary, Owner, RunId, attempt::Tried};
+use tower_agent::{CallSummary, Owner, RunId, attempt::AttemptSummary};
 
 use self::{
     attempts::AttemptsOfLate,
@@ -37,7 +37,7 @@ struct JournalState {
 
 impl Journal {
     /// Notes an attempt that is over.
-    pub(crate) fn tried(&self, tried: &Tried) {
+    pub(crate) fn tried(&self, tried: &AttemptSummary) {
         let now = now();
         self.0.attempts.note(tried, now);
         self.0.candidates.note(tried, now);

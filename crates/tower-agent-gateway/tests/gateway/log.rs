@@ -58,7 +58,7 @@ fn each_end_is_one_line_of_its_level() {
         texts.sort_unstable();
         assert_eq!(texts, [false, true]);
         let log = gateway.log();
-        for form in ["run=\"", "RunId(", "Some(", "Tried {"] {
+        for form in ["run=\"", "RunId(", "Some(", "AttemptSummary {"] {
             assert!(!log.contains(form), "{form}: {log}");
         }
     });

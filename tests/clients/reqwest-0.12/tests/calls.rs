@@ -12,7 +12,7 @@ use tokio::{
 use tower::{ServiceBuilder, ServiceExt};
 use tower_agent::{
     BoxError, FailureClass, RetryBudget, RetryBudgetLayer, Run, StepTimeoutLayer, TerminalReason,
-    Tries,
+    FailedAttempts,
 };
 use tower_agent_reqwest_0_12::service;
 
@@ -98,7 +98,7 @@ async fn a_refused_connection_is_a_failure_of_the_transport_and_names_no_url() {
 
     let error = ask(&Run::open(), address).await.unwrap_err();
 
-    let tries = Tries::find(&*error).unwrap().all();
+    let tries = FailedAttempts::find(&*error).unwrap().all();
     assert!(tries.iter().all(|it| it.class == Some(FailureClass::Transport)));
     let causes = std::iter::successors(error.source(), |it| it.source());
     assert!(
