@@ -84,9 +84,7 @@ use tower_layer::Layer;
 
 use crate::{
     run::Scope,
-    supervise::{
-        Claim, LayerSettings, SupervisedBody, SupervisedFuture, SupervisedService, SupervisesCalls,
-    },
+    supervise::{Claim, LayerSettings, SupervisedFuture, SupervisedService, SupervisesCalls},
 };
 
 /// Ends a call when its caller disconnects: see the [module](self).
@@ -122,12 +120,6 @@ impl<S> Layer<S> for ClientDisconnectLayer {
 
 /// The service of a [`ClientDisconnectLayer`].
 pub type ClientDisconnect<S> = SupervisedService<S, ClientDisconnectLayer>;
-
-/// The response future of [`ClientDisconnect`].
-pub type ClientDisconnectFuture<F> = SupervisedFuture<F>;
-
-/// The response body of [`ClientDisconnect`].
-pub type ClientDisconnectBody<B> = SupervisedBody<B>;
 
 impl SupervisesCalls for ClientDisconnectLayer {
     #[inline]

@@ -111,8 +111,8 @@ use crate::{
     registry::{AdmittedUnread, AskedOwner, OwnerCaps, OwnerTokens, RunRegistry, Uncounted},
     run::Run,
     supervise::{
-        Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture,
-        SupervisedService, SupervisesCalls,
+        Claim, LayerHooks, LayerSettings, Observer, SupervisedFuture, SupervisedService,
+        SupervisesCalls,
     },
 };
 
@@ -188,12 +188,6 @@ impl<S> Layer<S> for OwnerCapLayer {
 
 /// The service of an [`OwnerCapLayer`].
 pub type OwnerCap<S> = SupervisedService<S, OwnerCapLayer>;
-
-/// The response future of [`OwnerCap`].
-pub type OwnerCapFuture<F> = SupervisedFuture<F>;
-
-/// The response body of [`OwnerCap`].
-pub type OwnerCapBody<B> = SupervisedBody<B>;
 
 impl SupervisesCalls for OwnerCapLayer {
     fn supervise<B, F>(

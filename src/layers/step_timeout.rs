@@ -179,8 +179,8 @@ use tower_layer::Layer;
 use crate::{
     run::{HEARTBEAT, Limits, ResetOn, Run, Scope},
     supervise::{
-        Claim, FlooredWindow, LayerSettings, SpeedFloor, StepWindow, SupervisedBody,
-        SupervisedFuture, SupervisedService, SupervisesCalls,
+        Claim, FlooredWindow, LayerSettings, SpeedFloor, StepWindow, SupervisedFuture,
+        SupervisedService, SupervisesCalls,
     },
 };
 
@@ -437,12 +437,6 @@ impl<S> Layer<S> for StepTimeoutLayer {
 
 /// The service of a [`StepTimeoutLayer`].
 pub type StepTimeout<S> = SupervisedService<S, StepTimeoutLayer>;
-
-/// The response future of [`StepTimeout`].
-pub type StepTimeoutFuture<F> = SupervisedFuture<F>;
-
-/// The response body of [`StepTimeout`].
-pub type StepTimeoutBody<B> = SupervisedBody<B>;
 
 // The layer sets the window. `supervise::step_window` counts it, and `run::tree::check` ends the node
 // once it has passed.

@@ -57,7 +57,7 @@ use http::Request;
 use tower_layer::Layer;
 
 use super::{hard_ceiling::HardCeilingLayer, step_timeout::StepTimeoutLayer};
-use crate::supervise::{SupervisedBody, SupervisedFuture, SupervisedService, SupervisesCalls};
+use crate::supervise::{SupervisedFuture, SupervisedService, SupervisesCalls};
 
 /// Ends a node at an absolute limit, and after a window without progress: see the [module](self).
 #[derive(Clone, Copy, Debug)]
@@ -86,12 +86,6 @@ impl<S> Layer<S> for TimeLimitsLayer {
 
 /// The service of a [`TimeLimitsLayer`].
 pub type TimeLimits<S> = SupervisedService<S, TimeLimitsLayer>;
-
-/// The response future of [`TimeLimits`].
-pub type TimeLimitsFuture<F> = SupervisedFuture<F>;
-
-/// The response body of [`TimeLimits`].
-pub type TimeLimitsBody<B> = SupervisedBody<B>;
 
 impl SupervisesCalls for TimeLimitsLayer {
     #[inline]

@@ -148,7 +148,7 @@ use crate::{
     run::{HeldBy, PauseAtCap, Run, RunTokenCaps, TokenCaps, TurnRefused},
     supervise::{
         AdmitsHeld, Claim, HeldFuture, HoldingService, HoldsCalls, LayerHooks, LayerSettings,
-        Observer, SupervisedBody, SupervisedFuture,
+        Observer, SupervisedFuture,
     },
 };
 
@@ -265,12 +265,6 @@ impl<S> Layer<S> for TokenCapLayer {
 
 /// The service of a [`TokenCapLayer`].
 pub type TokenCap<S> = HoldingService<S, TokenCapLayer>;
-
-/// The response future of [`TokenCap`].
-pub type TokenCapFuture<S, Q> = SupervisedFuture<HeldFuture<S, Q>>;
-
-/// The response body of [`TokenCap`].
-pub type TokenCapBody<B> = SupervisedBody<B>;
 
 /// The hooks that check a run's caps at each frame of a stream, until the upstream says why it
 /// stops. At the end of the call the hooks send the notice of a near cap, if it is due.

@@ -145,7 +145,7 @@ use crate::{
     run::{HeldBy, PauseAtCap, Run, TurnLimit, TurnQuestion, TurnRefused, TurnUnderWay},
     supervise::{
         AdmitsHeld, Claim, HeldFuture, HoldingService, HoldsCalls, LayerHooks, LayerSettings,
-        SupervisedBody, SupervisedFuture,
+        SupervisedFuture,
     },
 };
 
@@ -291,12 +291,6 @@ impl fmt::Debug for TurnCapLayer {
 
 /// The service of a [`TurnCapLayer`]; a clone of it shares the settings.
 pub type TurnCap<S> = HoldingService<S, Arc<TurnCapLayer>>;
-
-/// The response future of [`TurnCap`].
-pub type TurnCapFuture<S, Q> = SupervisedFuture<HeldFuture<S, Q>>;
-
-/// The response body of [`TurnCap`].
-pub type TurnCapBody<B> = SupervisedBody<B>;
 
 /// The number of the turn that a layer further out gave this request; a request extension.
 #[derive(Clone, Copy)]

@@ -12,8 +12,8 @@ use super::caller_limits::{CallerDeadline, CallerLimits};
 use crate::{
     run::{Clock, Limits, Nanos, NodeKind, Run, Scope, TaskId, TerminalReason, nanos},
     supervise::{
-        Claim, LayerHooks, LayerSettings, Observer, SupervisedBody, SupervisedFuture,
-        SupervisedService, SupervisesCalls,
+        Claim, LayerHooks, LayerSettings, Observer, SupervisedFuture, SupervisedService,
+        SupervisesCalls,
     },
 };
 
@@ -181,12 +181,6 @@ impl<S> Layer<S> for HardCeilingLayer {
 
 /// The service of a [`HardCeilingLayer`](crate::layers::hard_ceiling::HardCeilingLayer).
 pub type HardCeiling<S> = SupervisedService<S, HardCeilingLayer>;
-
-/// The response future of [`HardCeiling`].
-pub type HardCeilingFuture<F> = SupervisedFuture<F>;
-
-/// The response body of [`HardCeiling`].
-pub type HardCeilingBody<B> = SupervisedBody<B>;
 
 impl SupervisesCalls for HardCeilingLayer {
     #[inline]

@@ -158,4 +158,4 @@ mod layer;
 #[cfg(test)]
 mod tests;
 
-pub use self::layer::{HardCeiling, HardCeilingBody, HardCeilingFuture, HardCeilingLayer};
+pub use self::layer::{HardCeiling, HardCeilingLayer};

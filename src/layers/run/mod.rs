@@ -90,7 +90,7 @@ pub use self::{
     known_agents::{AgentHeaders, KnownAgents, NeedsBody},
     layer::RunLayer,
     request_run::RequestRun,
-    service::{CallFailed, RunBody, RunFuture, RunService},
+    service::{CallFailed, RunService},
 };
 
 pub(crate) use self::service::RunName;

@@ -17,19 +17,12 @@ use crate::{
         CallSlot, Node, NodeKind, NodeState, Run, RunId, Settlement, TerminalReason, Terminated,
     },
     supervise::{
-        Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture, SupervisedService,
-        SupervisesCalls,
+        Claim, LayerHooks, LayerSettings, SupervisedFuture, SupervisedService, SupervisesCalls,
     },
 };
 
 /// The service of a [`RunLayer`]; a clone of it shares the settings.
 pub type RunService<S> = SupervisedService<S, Arc<RunLayer>>;
-
-/// The response future of [`RunService`].
-pub type RunFuture<F> = SupervisedFuture<F>;
-
-/// The response body of [`RunService`].
-pub type RunBody<B> = SupervisedBody<B>;
 
 /// The id, session and owner of a run, as a request names them.
 struct NamedRun {

@@ -8,14 +8,13 @@ use tokio::time::advance;
 use tower::{Layer, ServiceExt, util::BoxCloneService};
 use tower_agent::{
     BoxError, Owner, OwnerCapLayer, OwnerCaps, RunLayer, RunRegistry, TerminalReason, Trajectory,
+    supervise::SupervisedBody,
 };
-
-use tower_agent::layers::{owner_cap::OwnerCapBody, run::RunBody};
 
 use super::{Paper, writer::Before};
 use crate::support::{LogCapture, ReadExt, Script, Upstream, UpstreamBody, request, secs};
 
-type Body = RunBody<OwnerCapBody<UpstreamBody>>;
+type Body = SupervisedBody<SupervisedBody<UpstreamBody>>;
 
 /// Requests of callers whose runs are capped, and what is written of that.
 struct Stage {
