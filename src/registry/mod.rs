@@ -84,7 +84,6 @@ pub use self::{
     owner_caps::{Calendar, CalendarPeriod, Owner, OwnerCaps, UtcCalendar},
     page::{InvalidRunCursor, RunCursor, RunPage, RunPlace},
     secret::{SecretInUse, SecretTooShort, SharedSecret},
-    shutdown::RunDrain,
 };
 
 pub(crate) use self::{

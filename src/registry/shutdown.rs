@@ -1,12 +1,6 @@
 //! Ends all runs of a registry: at once by a shutdown, or after a drain.
 
-use std::{
-    fmt,
-    future::Future,
-    pin::Pin,
-    task::{Context, Poll},
-    time::Duration,
-};
+use std::{future::Future, time::Duration};
 
 use tokio::time::{Instant, timeout_at};
 
@@ -42,8 +36,22 @@ impl RunRegistry {
     /// that was [at its cap on turns](crate::layers::turn_cap#when-a-run-ends), and is left at
     /// `limit`, as `Shutdown`.
     ///
-    /// The drain has begun when this method returns; dropping the future does not stop the drain.
-    pub fn drain(&self, limit: Duration) -> RunDrain {
+    /// The future resolves when all these runs have ended and their work is gone, a second after
+    /// `limit` at the latest: a caller may hold a body that it does not read. The output is the
+    /// number of runs that were cut at the limit.
+    ///
+    /// # Cancel safety
+    ///
+    /// The drain has begun when this method returns. Dropping the future does not stop the drain:
+    /// the runs end all the same.
+    ///
+    /// # Panics
+    ///
+    /// The future panics if it is polled outside of a Tokio runtime with time while runs are left.
+    pub fn drain(
+        &self,
+        limit: Duration,
+    ) -> impl Future<Output = usize> + Send + Sync + Unpin + use<> {
         let mut live = self.close();
         let now = Instant::now();
         check_trees(&live, now);
@@ -57,7 +65,7 @@ impl RunRegistry {
             // A run at its turn cap may be held open for a last call, which a drain does not admit.
             node.release(began);
         }
-        RunDrain(Box::pin(drain(live, now.checked_add(limit))))
+        Box::pin(drain(live, now.checked_add(limit)))
     }
 
     /// Whether the registry admits no run any more.
@@ -74,22 +82,6 @@ impl RunRegistry {
         live
     }
 }
-
-/// Resolves when all runs of a drain have ended and their work is gone.
-///
-/// [`RunRegistry::drain`](crate::registry::RunRegistry::drain) returns this future. The future
-/// resolves a second after the drain's limit at the latest, because a caller may hold a body that
-/// it does not read. The output is the number of runs that were cut at the limit.
-///
-/// # Cancel safety
-///
-/// Dropping the future does not stop the drain: the runs end all the same.
-///
-/// # Panics
-///
-/// Panics if the future is polled outside of a Tokio runtime with time while runs are left.
-#[must_use = "futures do nothing unless polled"]
-pub struct RunDrain(Pin<Box<dyn Future<Output = usize> + Send + Sync>>);
 
 /// How long after the limit the drain waits for the work of cut runs to be dropped.
 const GRACE: Duration = Duration::from_secs(1);
@@ -129,18 +121,4 @@ fn was_cut(run: &Run, limit: Option<Instant>) -> bool {
     let end = end.filter(|end| end.reason == TerminalReason::Shutdown);
     let at = end.and_then(|end| run.instant(end.at()));
     at.zip(limit).is_some_and(|(at, limit)| at >= limit)
-}
-
-impl Future for RunDrain {
-    type Output = usize;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<usize> {
-        self.0.as_mut().poll(cx)
-    }
-}
-
-impl fmt::Debug for RunDrain {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("RunDrain(..)")
-    }
 }

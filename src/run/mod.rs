@@ -59,7 +59,7 @@ mod step;
 mod tree;
 
 pub use self::{
-    handle::{Ended, InScope, PauseGuard, Run, RunCompletion, RunWait, Scope, Settled},
+    handle::{InScope, PauseGuard, Run, RunCompletion, Scope},
     id::{InvalidRunId, RunId},
     limit_kind::TokenMeasure,
     limits::{

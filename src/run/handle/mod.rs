@@ -39,10 +39,7 @@ mod tokens;
 mod turns;
 mod wait;
 
-pub use self::{
-    current::InScope,
-    wait::{Ended, RunCompletion, RunWait, Settled},
-};
+pub use self::{current::InScope, wait::RunCompletion};
 
 pub(crate) use self::{
     pauses::TurnRefused,

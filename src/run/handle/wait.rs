@@ -21,17 +21,8 @@ use crate::{
     },
 };
 
-/// A future that resolves with the snapshot of an ended run: see [`Run::wait`].
-///
-/// The future resolves with `None` if its limit passes before the run's end.
-///
-/// # Panics
-///
-/// The future panics if it has to wait for a time, and is polled outside of a Tokio runtime with
-/// time.
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct RunWait {
+/// Waits for the end of a run, and checks its deadlines meanwhile: see [`Run::wait`].
+struct RunWaiter {
     run: Run,
     /// The instant at which the limit passes; `None` (never) if no instant can hold it.
     until: Option<Instant>,
@@ -46,8 +37,8 @@ impl Run {
     ///
     /// Dropping the future only removes its waker. The future watches no clock: the layers and
     /// [`check`](Self::check) notice a deadline.
-    pub fn ended(&self) -> Ended {
-        Ended(EndWaiter::new(self.clone()))
+    pub fn ended(&self) -> impl Future<Output = TerminalReason> + Send + Sync + Unpin + use<> {
+        EndWaiter::new(self.clone(), |_| true)
     }
 
     /// Waits until this node has ended and its work is gone, and resolves with the reason.
@@ -60,8 +51,8 @@ impl Run {
     /// # Cancel safety
     ///
     /// Dropping the future only removes its waker.
-    pub fn settled(&self) -> Settled {
-        Settled(EndWaiter::new(self.clone()))
+    pub fn settled(&self) -> impl Future<Output = TerminalReason> + Send + Sync + Unpin + use<> {
+        EndWaiter::new(self.clone(), |run| run.node().is_idle())
     }
 
     /// Waits for the end of this node, for `limit` at the longest. The future resolves with a
@@ -77,8 +68,16 @@ impl Run {
     /// # Cancel safety
     ///
     /// Dropping the future only removes its waker.
-    pub fn wait(&self, limit: Duration) -> RunWait {
-        RunWait {
+    ///
+    /// # Panics
+    ///
+    /// The future panics if it has to wait for a time, and is polled outside of a Tokio runtime
+    /// with time.
+    pub fn wait(
+        &self,
+        limit: Duration,
+    ) -> impl Future<Output = Option<RunSnapshot>> + Send + Sync + Unpin + use<> {
+        RunWaiter {
             run: self.clone(),
             until: Instant::now().checked_add(limit),
             key: None,
@@ -160,7 +159,7 @@ impl Run {
     }
 }
 
-impl Future for RunWait {
+impl Future for RunWaiter {
     type Output = Option<RunSnapshot>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -195,7 +194,7 @@ impl Future for RunWait {
     }
 }
 
-impl RunWait {
+impl RunWaiter {
     fn release(&mut self) {
         self.timer.clear();
         if let Some(key) = self.key.take() {
@@ -205,7 +204,7 @@ impl RunWait {
     }
 }
 
-impl Drop for RunWait {
+impl Drop for RunWaiter {
     fn drop(&mut self) {
         self.release();
     }
@@ -223,49 +222,30 @@ pub enum RunCompletion {
     Ended(TerminalReason),
 }
 
-/// A future that resolves when a node has ended: see [`Run::ended`].
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct Ended(EndWaiter);
-
-/// A future that resolves when a node has ended and its work is gone: see [`Run::settled`].
-#[derive(Debug)]
-#[must_use = "futures do nothing unless polled"]
-pub struct Settled(EndWaiter);
-
-#[derive(Debug)]
+/// Waits until a node has ended and is `done`.
 struct EndWaiter {
     run: Run,
     key: Option<usize>,
-}
-
-impl Future for Ended {
-    type Output = TerminalReason;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TerminalReason> {
-        self.0.poll(cx, |_| true)
-    }
-}
-
-impl Future for Settled {
-    type Output = TerminalReason;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TerminalReason> {
-        self.0.poll(cx, |run| run.node().is_idle())
-    }
+    done: fn(&Run) -> bool,
 }
 
 impl EndWaiter {
-    const fn new(run: Run) -> Self {
-        Self { run, key: None }
+    const fn new(run: Run, done: fn(&Run) -> bool) -> Self {
+        let key = None;
+        Self { run, key, done }
     }
+}
 
-    fn poll(&mut self, cx: &mut Context<'_>, done: impl Fn(&Run) -> bool) -> Poll<TerminalReason> {
+impl Future for EndWaiter {
+    type Output = TerminalReason;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<TerminalReason> {
+        let this = self.get_mut();
         // The waker is registered before the check: else an end between the two would not wake the
         // task.
-        self.run.node().wait(&mut self.key, cx.waker(), false);
-        match self.run.terminal_reason() {
-            Some(reason) if done(&self.run) => Poll::Ready(reason),
+        this.run.node().wait(&mut this.key, cx.waker(), false);
+        match this.run.terminal_reason() {
+            Some(reason) if (this.done)(&this.run) => Poll::Ready(reason),
             _ => Poll::Pending,
         }
     }
