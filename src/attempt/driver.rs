@@ -85,7 +85,7 @@ impl<S, C> AttemptDriver<S, C> {
     /// Makes the driver of a call; `service` has been polled ready.
     #[inline]
     pub(super) fn new(service: S, policy: C, claim: Claim) -> Self {
-        let Claim { run: own, owns } = claim;
+        let Claim { run: own, settles } = claim;
         Self {
             service,
             policy,
@@ -97,7 +97,7 @@ impl<S, C> AttemptDriver<S, C> {
             report: None,
             has_failed: false,
             is_logged: false,
-            settle_guard: owns.then(|| SettleGuard::new(own.clone())),
+            settle_guard: settles.then(|| SettleGuard::new(own.clone())),
             own,
         }
     }
@@ -365,7 +365,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         }
         let claim = Claim {
             run: attempt.clone(),
-            owns: true,
+            settles: true,
         };
         let service = &mut self.service;
         // The supervised call enforces the attempt's deadlines, such as its share of the time.

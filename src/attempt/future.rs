@@ -100,7 +100,7 @@ where
         let claim = Claim::of_call(&mut request);
         claim.run.attempts().mark_outer();
         #[cfg(feature = "metrics")]
-        if claim.owns {
+        if claim.settles {
             let node = claim.run.node();
             node.name_operation(|| crate::supervise::operation_of(&request));
         }

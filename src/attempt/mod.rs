@@ -183,7 +183,7 @@ impl Run {
         request.extensions_mut().insert(attempt.clone());
         let claim = Claim {
             run: attempt,
-            owns: true,
+            settles: true,
         };
         let settings = LayerSettings::passive().counting().hiding_node();
         Ok(SupervisedFuture::new(claim, settings, request, call))

@@ -333,7 +333,7 @@ impl HoldsCalls for TokenCapLayer {
                     if !found.node().is_over() {
                         // The run is closing and not over: refuse this call alone, and settle it if
                         // that is the duty of this layer.
-                        if claim.owns {
+                        if claim.settles {
                             found.settle(end.reason.clone());
                         }
                         return SupervisedFuture::refused(end.into());
@@ -345,7 +345,7 @@ impl HoldsCalls for TokenCapLayer {
         } else {
             found.tokens().count();
             held = found.holds_turn(HeldBy::TokenCap, None).is_some();
-            if !held && !claim.owns && self.without_caps == WithoutCaps::CountAttempts {
+            if !held && !claim.settles && self.without_caps == WithoutCaps::CountAttempts {
                 return SupervisedFuture::inert(HeldFuture::called(service.call(request)));
             }
             settings = LayerSettings::passive().counting();

@@ -464,7 +464,7 @@ impl HoldsCalls for Arc<TurnCapLayer> {
             }
         }
         let is_capped = cap.turns < TurnLimit::NONE.turns;
-        if !is_capped && !is_held && !entry.owns && !found.node().is_over() {
+        if !is_capped && !is_held && !entry.settles && !found.node().is_over() {
             // The turn is counted, and a layer further out supervises the call.
             return SupervisedFuture::inert(HeldFuture::called(service.call(request)));
         }
@@ -493,7 +493,7 @@ struct Counted(bool);
 
 impl Counted {
     fn new(run: &Run) -> Self {
-        run.node().enter();
+        run.node().begin_work();
         Self(true)
     }
 }
@@ -501,7 +501,7 @@ impl Counted {
 impl LayerHooks for Counted {
     fn release(&mut self, run: &Run) {
         if std::mem::take(&mut self.0) {
-            run.node().leave(run.now());
+            run.node().end_work(run.now());
         }
     }
 }

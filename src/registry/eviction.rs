@@ -15,7 +15,7 @@ use crate::run::{End, LimitKind, Node, NodeState, ReasonClass, ResetOn};
 pub(super) fn rank(end: Option<&End>, named: bool) -> usize {
     // A caller can cause these ends at no cost, so they must not evict other runs: a deadline
     // that the caller announced, or the longest silence for which the caller waits.
-    let is_ours = |end: &&End| !matches!(end.measure, LimitKind::Announced | LimitKind::Unheard);
+    let is_ours = |end: &&End| !matches!(end.limit_kind, LimitKind::Announced | LimitKind::Unheard);
     let lasting = end.filter(|_| named).filter(is_ours);
     match lasting.map(|end| end.reason.class()) {
         None | Some(ReasonClass::Success) => 0,

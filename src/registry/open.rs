@@ -144,14 +144,14 @@ impl RunRegistry {
                 // The run is entered under the lock under which idle and unused runs retire.
                 match finder {
                     Finder::Program => run.run_state().set_used(),
-                    Finder::Request | Finder::LateRequest => run.node().enter(),
+                    Finder::Request | Finder::LateRequest => run.node().begin_work(),
                 }
                 return (run, None);
             }
             let run = Run::open_aged(asked.map_or(Duration::ZERO, |asked| asked.age));
             if finder != Finder::Program {
                 run.run_state().set_unused();
-                run.node().enter();
+                run.node().begin_work();
             }
             if finder == Finder::LateRequest {
                 let rare = run.run_state().rare();

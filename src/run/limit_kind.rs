@@ -9,20 +9,20 @@ use super::reason::TerminalReason;
 pub(crate) struct LimitHit {
     /// The length of the limit; `None` if the limit is not a time.
     pub(crate) limit: Option<Duration>,
-    pub(crate) measure: LimitKind,
+    pub(crate) kind: LimitKind,
 }
 
 impl LimitHit {
     /// The time from the node's opening to its absolute deadline; `None` if the limit is no such
     /// deadline. For an end as `StepTimeout` the time is a window of silence instead.
     pub(crate) fn absolute(self) -> Option<Duration> {
-        let is_absolute = matches!(self.measure, LimitKind::Set | LimitKind::Announced);
+        let is_absolute = matches!(self.kind, LimitKind::Set | LimitKind::Announced);
         self.limit.filter(|_| is_absolute)
     }
 
     /// The reason of an end by this cap of an owner.
     pub(crate) const fn owner_reason(self) -> TerminalReason {
-        match self.measure {
+        match self.kind {
             LimitKind::Tokens(_) => TerminalReason::TokenCap,
             _ => TerminalReason::TurnCap,
         }

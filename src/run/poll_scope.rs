@@ -33,7 +33,7 @@ struct DriverState {
     /// The driver waits for the end of the node with this number.
     node: Cell<u64>,
     /// The number of the node that the innermost enforcer around the running poll checks. Zero
-    /// without one, and within [`Role::apart`].
+    /// without one, and within [`Role::isolated`].
     enforced: Cell<u64>,
     /// The instant at which a tree was opened: `now` and `next` count from it. The two are numbers
     /// and not instants, because each poll compares them with the numbers of its node.
@@ -194,7 +194,7 @@ impl Role {
 
     /// Calls `poll` as if no wrapper outside enforced the node. So the outermost wrapper inside
     /// checks the deadlines itself, before the caller acts on the result.
-    pub(crate) fn apart<T>(poll: impl FnOnce() -> T) -> T {
+    pub(crate) fn isolated<T>(poll: impl FnOnce() -> T) -> T {
         let enforced = DRIVER.with(|state| state.enforced.replace(0));
         let polled = poll();
         DRIVER.with(|state| state.enforced.set(enforced));
@@ -328,14 +328,14 @@ pub(crate) struct TaskGuard(Run);
 
 impl TaskGuard {
     pub(crate) fn new(run: Run) -> Self {
-        run.node().enter_task();
+        run.node().begin_task();
         Self(run)
     }
 }
 
 impl Drop for TaskGuard {
     fn drop(&mut self) {
-        self.0.node().leave_task(self.0.now());
+        self.0.node().end_task(self.0.now());
     }
 }
 

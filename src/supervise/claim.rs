@@ -13,28 +13,28 @@ pub(crate) struct Claim {
     ///
     /// A layer settles a node that it has opened. A layer also settles a node that the program
     /// attached for this call, if no other layer has claimed it before.
-    pub(crate) owns: bool,
+    pub(crate) settles: bool,
 }
 
 impl Claim {
     /// Claims the node that the request carries; without a node, opens a run for this call.
     ///
-    /// `owns` is true for a run opened here, and for a carried call that the program attached and
+    /// `settles` is true for a run opened here, and for a carried call that the program attached and
     /// that no layer has claimed.
     #[inline]
     pub(crate) fn of<B>(request: &mut Request<B>) -> Self {
         if let Some(run) = request.extensions().get::<Run>() {
             let run = run.clone();
-            let owns = run.node().settlement().claim();
-            if owns {
+            let settles = run.node().settlement().claim();
+            if settles {
                 CallSlot::fill(request.extensions(), &run);
                 Self::trace(&run, request, None);
             }
-            return Self::new(run, owns);
+            return Self::new(run, settles);
         }
         let run = Run::open_single();
         run.node().settlement().set(Settlement::Layer);
-        run.node().enter();
+        run.node().begin_work();
         CallSlot::fill(request.extensions(), &run);
         Self::trace(&run, request, None);
         request.extensions_mut().insert(run.clone());
@@ -73,13 +73,13 @@ impl Claim {
         call.spans().make_call(operation_of(request), found);
     }
 
-    /// Creates a claim on `run`. If `owns` and the node is live, the start of an LLM call is
+    /// Creates a claim on `run`. If `settles` and the node is live, the start of an LLM call is
     /// recorded as a step.
     #[inline]
-    pub(crate) fn new(run: Run, owns: bool) -> Self {
-        if owns && !run.node().is_over() {
+    pub(crate) fn new(run: Run, settles: bool) -> Self {
+        if settles && !run.node().is_over() {
             run.note(Step::new(StepKind::LlmCall));
         }
-        Self { run, owns }
+        Self { run, settles }
     }
 }

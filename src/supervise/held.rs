@@ -111,7 +111,7 @@ impl HeldPlace {
         // The waker is registered before the check: else what lifts the pause between the two would not
         // wake the task.
         let run = self.found.nearest();
-        run.wait(&mut self.waiter, cx.waker(), false);
+        run.register_waker(&mut self.waiter, cx.waker(), false);
         let admits = &mut self.admits;
         let hold = match ready!(admits.poll_admit(&self.found, extensions, self.ticket, cx)) {
             Ok(()) => return Poll::Ready(Ok(())),
@@ -129,7 +129,7 @@ impl HeldPlace {
     fn leave(&mut self, extensions: &Extensions) {
         CallSlot::set_held(extensions, false);
         if let Some(key) = self.waiter.take() {
-            self.found.nearest().unwait(key);
+            self.found.nearest().deregister_waker(key);
         }
         self.found.leave_queue(self.held_by, self.ticket);
     }

@@ -37,7 +37,7 @@ pub(crate) struct SupervisedCall {
     pub(super) run: Run,
     pub(super) settings: LayerSettings,
     reader: ResponseReader,
-    owns: bool,
+    settles: bool,
     /// Whether the body has ended, so that its drop settles the node; only with settings that
     /// defer.
     ended: bool,
@@ -95,11 +95,11 @@ impl SupervisedCall {
         request: &Request<B>,
     ) -> Self {
         #[cfg(feature = "metrics")]
-        if claim.owns {
+        if claim.settles {
             let node = claim.run.node();
             node.name_operation(|| super::operation_of(request));
         }
-        let reader = if settings.reads || claim.owns {
+        let reader = if settings.reads || claim.settles {
             ResponseReader::Head(ResponseFacts::of(request))
         } else {
             ResponseReader::Off
@@ -108,7 +108,7 @@ impl SupervisedCall {
             run: claim.run,
             settings,
             reader,
-            owns: claim.owns,
+            settles: claim.settles,
             ended: false,
             ready: 0,
             needs_frame: false,
@@ -134,7 +134,7 @@ impl SupervisedCall {
                 observer.count_answer(answer, &self.run);
             }
         }
-        if self.settings.exposes_node && self.owns {
+        if self.settings.exposes_node && self.settles {
             // Outer layers that never open a node find the run in these extensions.
             answer.extensions_mut().insert(self.run.clone());
         }
@@ -243,7 +243,7 @@ impl SupervisedCall {
         }
         // Each layer decides at its own deadline; the outer one only if it settles the node.
         own <= now && self.is_complete_at(now, part_ends)
-            || self.owns && self.is_complete_at(now, ends <= now)
+            || self.settles && self.is_complete_at(now, ends <= now)
     }
 
     /// Ends the outermost node with a passed deadline: this node or an ancestor.
@@ -329,7 +329,7 @@ impl SupervisedCall {
     /// is trailers and the stream before it is truncated.
     #[inline]
     pub(super) fn frame(&mut self, role: &Role, frame: &Frame<Bytes>) -> Result<(), StopCause> {
-        if self.owns && self.is_cut() {
+        if self.settles && self.is_cut() {
             // This frame may complete the response, and a frame that arrives after the
             // end must not turn the end into a completion.
             return Err(StopCause::Over);
@@ -415,7 +415,7 @@ impl SupervisedCall {
         self.count_outcome(|_| TerminalReason::outcome_of(&error));
         self.report();
         // An outer layer that does not settle the node reads no response.
-        let is_unread = self.settings.has_outer && !self.owns;
+        let is_unread = self.settings.has_outer && !self.settles;
         if (self.observer().is_none() || is_unread) && is_refusal(&error) {
             self.run.node().set_refused(true);
         }
@@ -480,7 +480,7 @@ impl SupervisedCall {
     #[inline]
     pub(in crate::supervise) fn conclude(&mut self) {
         self.report();
-        if self.owns {
+        if self.settles {
             self.settle_completed();
         }
     }
@@ -523,7 +523,7 @@ impl SupervisedCall {
         self.count_outcome(|run| run.node().outcome_of_end());
         self.report();
         self.release();
-        if self.owns {
+        if self.settles {
             self.settle(if self.ended || self.is_failed_attempt() {
                 self.verdict()
             } else {
@@ -559,7 +559,7 @@ impl SupervisedCall {
     /// Counts the attempt that this layer settles, unless it was counted before.
     #[cfg(feature = "metrics")]
     fn count_outcome(&self, outcome: impl FnOnce(&Run) -> &'static str) {
-        if self.owns {
+        if self.settles {
             self.run.node().count_outcome(|| outcome(&self.run));
         }
     }
@@ -572,7 +572,7 @@ impl SupervisedCall {
 
     #[inline]
     fn settle(&mut self, reason: TerminalReason) {
-        if std::mem::take(&mut self.owns) {
+        if std::mem::take(&mut self.settles) {
             let observer = self.reader.observer();
             self.settings.part.settling(&self.run, observer);
             self.run.settle(reason);

@@ -91,7 +91,7 @@ impl TaskTimer {
         let engine = engine.as_mut().project();
         let moved = std::mem::replace(engine.task, scope.task()) != scope.task();
         if moved {
-            run.node().wait(engine.waiter, cx.waker(), true);
+            run.node().register_waker(engine.waiter, cx.waker(), true);
             // After the check and before the registration the node may have ended or closed, or
             // a node below may have ended.
             if run.node().epoch() != scope.epoch() || run.node().is_over() {
@@ -119,7 +119,7 @@ impl Engine {
     #[inline(never)]
     fn release(mut self: Pin<Box<Self>>, run: &Run) {
         if let Some(key) = self.as_mut().project().waiter.take() {
-            run.node().unwait(key);
+            run.node().deregister_waker(key);
         }
     }
 }

@@ -56,7 +56,7 @@ impl<F> Watch<F> {
         // that end.
         drop(tool.run.check());
         let node = tool.run.open_below(NodeKind::Tool);
-        node.node().enter();
+        node.node().begin_work();
         node.spans().trace_tool(&tool.name, tool.call_id.as_deref());
         if node.terminal_reason().is_none() {
             let step = Step::new(StepKind::ToolExecution);

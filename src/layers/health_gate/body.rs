@@ -53,7 +53,7 @@ where
         let polled = match &mut this.silence {
             None => inner.poll_frame(cx),
             Some(silence) => {
-                let polled = Role::apart(|| inner.poll_frame(cx));
+                let polled = Role::isolated(|| inner.poll_frame(cx));
                 match &polled {
                     Poll::Ready(_) => silence.reset(),
                     Poll::Pending => silence.poll(cx),

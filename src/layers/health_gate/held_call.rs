@@ -192,7 +192,7 @@ where
                         },
                     }
                 }
-                HeldStageProj::Calling { call } => match Role::apart(|| call.poll(cx)) {
+                HeldStageProj::Calling { call } => match Role::isolated(|| call.poll(cx)) {
                     Poll::Pending => {
                         if let Some(silence) = &mut state.silence {
                             silence.poll(cx);

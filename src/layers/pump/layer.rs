@@ -109,7 +109,7 @@ where
             let settings = LayerSettings::passive().reading().hiding_node();
             let within = Claim {
                 run: run.clone(),
-                owns: false,
+                settles: false,
             };
             let call =
                 SupervisedFuture::new(within, settings, request, |request| inner.call(request));

@@ -115,9 +115,9 @@ impl RunLayer {
         // The check ends the run if a deadline has passed; the call inherits that end.
         drop(run.check());
         let call = run.open_below(NodeKind::Call);
-        call.node().enter();
+        call.node().begin_work();
         if entered {
-            run.node().leave(run.now());
+            run.node().end_work(run.now());
         }
         if found.is_some() {
             run.node().pass_turn_to(call.node());
@@ -282,14 +282,14 @@ impl SupervisesCalls for RunLayer {
         if self.is_frozen(&named, found.as_ref()) {
             return SupervisedFuture::refused(RunsFrozen.into());
         }
-        let (call, owns) = match found {
+        let (call, settles) = match found {
             // The program, or a layer further out, has opened this node below a run: open no call.
             Some(call) if call.kind() != NodeKind::Run => {
-                let owns = call.node().settlement().claim();
-                if owns {
+                let settles = call.node().settlement().claim();
+                if settles {
                     Claim::trace(&call, &request, None);
                 }
-                (call, owns)
+                (call, settles)
             }
             found => {
                 let call = self.open(named, found.as_ref());
@@ -311,7 +311,7 @@ impl SupervisesCalls for RunLayer {
         }
         CallSlot::fill(request.extensions(), &call);
         request.extensions_mut().insert(call.clone());
-        let entry = Claim::new(call, owns);
+        let entry = Claim::new(call, settles);
         SupervisedFuture::new(
             entry,
             LayerSettings::hooks(RunHeader).reading(),

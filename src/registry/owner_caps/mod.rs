@@ -430,9 +430,6 @@ fn forget<T>(minutes: &mut BTreeMap<u64, T>, minute: u64) {
     }
 }
 
-const fn reached(measure: LimitKind) -> LimitHit {
-    LimitHit {
-        limit: None,
-        measure,
-    }
+const fn reached(kind: LimitKind) -> LimitHit {
+    LimitHit { limit: None, kind }
 }

@@ -50,7 +50,7 @@ impl RunRegistry {
     /// `run` is the request's call, unless its run was withdrawn. The caller must hold no lock: the
     /// method calls the program's subscriber and writer.
     pub(crate) fn report_refused(&self, owner: Owner, cap: LimitHit, run: Option<&Run>) {
-        let (name, limit) = match cap.measure {
+        let (name, limit) = match cap.kind {
             LimitKind::OpenRuns(limit) => ("max_open_runs", limit.into()),
             LimitKind::OwnerTurns(limit, window) => (window.turns(), limit.into()),
             LimitKind::Tokens(limit) => limit.named(),

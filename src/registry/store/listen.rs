@@ -284,7 +284,7 @@ impl Parts {
         if part.is_some_and(|part| part.has_ended_elsewhere()) {
             return;
         }
-        let (at_turn, at_tokens) = match end.measure {
+        let (at_turn, at_tokens) = match end.limit_kind {
             LimitKind::Turns(turns) => (Some(turns), None),
             LimitKind::Tokens(limit) => (None, Some(limit.into())),
             _ => (None, None),
@@ -369,16 +369,16 @@ impl RunEnd {
     }
 
     fn limit_hit(&self) -> Option<LimitHit> {
-        let measure = self.measure();
-        let is_limit = measure != LimitKind::Set || self.limit.is_some();
+        let kind = self.limit_kind();
+        let is_limit = kind != LimitKind::Set || self.limit.is_some();
         is_limit.then_some(LimitHit {
             limit: self.limit,
-            measure,
+            kind,
         })
     }
 
     /// The kind of the limit that was reached.
-    pub(super) fn measure(&self) -> LimitKind {
+    pub(super) fn limit_kind(&self) -> LimitKind {
         let turns = self.at_turn.map(LimitKind::Turns);
         let tokens = self.at_tokens.map(|it| LimitKind::Tokens(it.into()));
         turns.or(tokens).unwrap_or_default()

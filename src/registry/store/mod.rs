@@ -325,8 +325,8 @@ impl RunEnd {
         } else {
             self.elapsed
         };
-        let measure = self.measure();
-        Terminated::elsewhere(run, self.reason, elapsed, self.limit, measure)
+        let kind = self.limit_kind();
+        Terminated::elsewhere(run, self.reason, elapsed, self.limit, kind)
     }
 }
 

@@ -46,7 +46,7 @@ async fn an_idle_limit_of_nothing_is_looked_at_once() {
     let registry = RunRegistry::new();
     let id = "a".parse().unwrap();
     let run = enter(&registry, id, None, Duration::ZERO);
-    run.node().leave(run.now());
+    run.node().end_work(run.now());
     // It would be due again at once, for ever.
     let _tidied = registry.list();
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
@@ -62,7 +62,7 @@ async fn a_run_that_was_found_does_not_complete_before_it_is_worked_on() {
     let _tidied = registry.list();
     assert_eq!(run.terminal_reason(), None, "the call comes next");
 
-    run.node().leave(run.now());
+    run.node().end_work(run.now());
     advance(second).await;
     let _tidied = registry.list();
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Completed));
@@ -75,7 +75,7 @@ async fn a_run_that_is_about_to_complete_is_not_found_any_more() {
     let second = Duration::from_secs(1);
     let find = || enter(&registry, "a".parse().unwrap(), None, second);
     let old = find();
-    old.node().leave(old.now());
+    old.node().end_work(old.now());
     advance(second).await;
     // As if another thread was between its look and the end.
     let key = registry.state.key(Owner::default(), old.id());
@@ -107,7 +107,7 @@ async fn a_run_that_is_about_to_complete_is_no_longer_open_for_its_owner() {
         };
         let old = enter(&registry, "a".parse().unwrap(), None, second);
         old.node().count_as(Box::new(open().unwrap()));
-        old.node().leave(old.now());
+        old.node().end_work(old.now());
         advance(second).await;
         // As if another thread was between its look and the end.
         let key = registry.state.key(Owner::default(), old.id());

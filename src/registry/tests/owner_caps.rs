@@ -23,7 +23,7 @@ fn owner(name: u128) -> Owner {
 }
 
 fn cap<T>(result: Result<T, LimitHit>) -> Option<LimitKind> {
-    result.err().map(|cap| cap.measure)
+    result.err().map(|cap| cap.kind)
 }
 
 #[tokio::test(start_paused = true)]

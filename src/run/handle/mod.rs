@@ -356,7 +356,7 @@ impl Run {
         }
         let passed = LimitHit {
             limit: Some(silent),
-            measure: LimitKind::Unhealthy,
+            kind: LimitKind::Unhealthy,
         };
         // `end` fails only if the node is over already.
         drop(

@@ -124,7 +124,7 @@ impl Run {
         }
         let call = run.open_last(now);
         // The call counts as work of the run now, so the placeholder task is not needed any more.
-        run.node().leave_task(now);
+        run.node().end_task(now);
         Some(call.carried_by(request))
     }
 }
@@ -160,7 +160,7 @@ impl Run {
         self.count_opened(NodeKind::Call);
         let state = self.node().payload.for_child(NodeKind::Call);
         let call = Self::of(self.node().last_call(fastrand::u64(..), state, now));
-        call.node().enter();
+        call.node().begin_work();
         call
     }
 
@@ -176,7 +176,7 @@ impl Run {
         }
         self.run_state().set_used();
         let child = self.open_child(kind, now);
-        child.node().enter();
+        child.node().begin_work();
         Some(child)
     }
 
@@ -221,7 +221,7 @@ impl Run {
         drop(self.check());
         self.run_state().set_used();
         let call = self.open_below(NodeKind::Call);
-        call.node().enter();
+        call.node().begin_work();
         call
     }
 

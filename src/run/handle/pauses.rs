@@ -247,12 +247,12 @@ impl Node<NodeState> {
 
     /// Lets this run go on that is paused at the cap on turns.
     pub(crate) fn go_on_with_turns(&self) {
-        self.go_on_if(|limit| matches!(limit.measure, LimitKind::Turns(_)));
+        self.go_on_if(|limit| matches!(limit.kind, LimitKind::Turns(_)));
     }
 
     /// Lets this run go on that is paused at a cap on tokens.
     pub(crate) fn go_on_with_tokens(&self) {
-        self.go_on_if(|limit| matches!(limit.measure, LimitKind::Tokens(_)));
+        self.go_on_if(|limit| matches!(limit.kind, LimitKind::Tokens(_)));
     }
 
     fn go_on_if(&self, is_lifted: impl Fn(LimitHit) -> bool) {
@@ -308,7 +308,7 @@ impl Node<NodeState> {
             let holds = match limit {
                 // The layer of its cap decides by itself: another layer may have another cap.
                 Some(limit) if !is_above => {
-                    held_by == HeldBy::TurnCap && matches!(limit.measure, LimitKind::Tokens(_))
+                    held_by == HeldBy::TurnCap && matches!(limit.kind, LimitKind::Tokens(_))
                 }
                 Some(_) => true,
                 None => false,

@@ -43,7 +43,7 @@ impl Node<NodeState> {
             if gone && self.kind() == NodeKind::Call {
                 errors.count_abandoned();
             }
-            self.leave(now);
+            self.end_work(now);
             return;
         }
         // A layer's classification of the answer is more exact than the reason from the status.
@@ -60,7 +60,7 @@ impl Node<NodeState> {
             // parent's end was none, and neither was one that a run at its cap or in a pause refused.
             let own = end.filter(|end| end.origin == self.number());
             let is_refused = |end: &End| {
-                matches!(end.measure, LimitKind::Turns(_)) || end.reason.is_run_paused()
+                matches!(end.limit_kind, LimitKind::Turns(_)) || end.reason.is_run_paused()
             };
             if own.is_some_and(|end| !is_refused(end)) {
                 parent.record(ResetOn::Step, now);
@@ -77,7 +77,7 @@ impl Node<NodeState> {
                 }
             }
         }
-        self.leave(now);
+        self.end_work(now);
         match self.kind() {
             NodeKind::Call => errors.count_call(),
             NodeKind::Tool => errors.count_success(),

@@ -208,7 +208,7 @@ fn near_message(limit: TokenLimit) -> String {
 const fn limit_hit(limit: TokenLimit) -> LimitHit {
     LimitHit {
         limit: None,
-        measure: LimitKind::Tokens(limit),
+        kind: LimitKind::Tokens(limit),
     }
 }
 

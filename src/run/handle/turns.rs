@@ -84,7 +84,7 @@ impl TurnLimit {
         };
         let passed = LimitHit {
             limit: None,
-            measure: LimitKind::Turns(cap),
+            kind: LimitKind::Turns(cap),
         };
         if let Some(pause) = self.pause.filter(|_| found.nearest().is_of_many()) {
             let (run, reason) = (found.nearest(), TerminalReason::TurnCap);
@@ -102,7 +102,7 @@ impl TurnLimit {
         if run.nearest_end().is_none() && run.refusal().is_none() {
             // The thread that reached the cap before this one has not closed the run yet.
             end.reason = TerminalReason::TurnCap;
-            end.measure = passed.measure;
+            end.limit_kind = passed.kind;
         }
         Err(end.into())
     }
@@ -237,7 +237,7 @@ impl Run {
         if end.at_cap {
             let passed = end.passed.unwrap_or(LimitHit {
                 limit: None,
-                measure: LimitKind::Set,
+                kind: LimitKind::Set,
             });
             let part = run.shared();
             if part.is_some_and(|part| part.defer_closing(&end.reason, passed)) {
@@ -266,7 +266,7 @@ impl Run {
         if call.is_none() {
             end.reason = told.reason.clone();
             if let Some(passed) = told.passed {
-                (end.limit, end.measure) = (passed.limit, passed.measure);
+                (end.limit, end.limit_kind) = (passed.limit, passed.kind);
             }
         }
         end
@@ -377,7 +377,7 @@ impl Node<NodeState> {
             counted.last = LastCall::Held;
             // The placeholder task is counted under the lock, before `final_call` can remove it. A
             // task delays the end of a closing run, and is not counted as work in flight.
-            self.enter_task();
+            self.begin_task();
         }
         self.close_at_cap(&TerminalReason::TurnCap, passed, Some(until), now);
         let ours = self
@@ -401,6 +401,6 @@ impl Node<NodeState> {
             }
             counted.last = LastCall::Over;
         }
-        self.leave_task(now);
+        self.end_task(now);
     }
 }

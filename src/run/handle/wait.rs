@@ -169,7 +169,9 @@ impl Future for RunWaiter {
         if this.key.is_none() {
             this.run.node().watch();
         }
-        this.run.node().wait(&mut this.key, cx.waker(), false);
+        this.run
+            .node()
+            .register_waker(&mut this.key, cx.waker(), false);
         loop {
             let now = Instant::now();
             let next = match this.run.terminal_reason() {
@@ -198,7 +200,7 @@ impl RunWaiter {
     fn release(&mut self) {
         self.timer.clear();
         if let Some(key) = self.key.take() {
-            self.run.node().unwait(key);
+            self.run.node().deregister_waker(key);
             self.run.node().unwatch();
         }
     }
@@ -243,7 +245,9 @@ impl Future for EndWaiter {
         let this = self.get_mut();
         // The waker is registered before the check: else an end between the two would not wake the
         // task.
-        this.run.node().wait(&mut this.key, cx.waker(), false);
+        this.run
+            .node()
+            .register_waker(&mut this.key, cx.waker(), false);
         match this.run.terminal_reason() {
             Some(reason) if (this.done)(&this.run) => Poll::Ready(reason),
             _ => Poll::Pending,
@@ -254,7 +258,7 @@ impl Future for EndWaiter {
 impl Drop for EndWaiter {
     fn drop(&mut self) {
         if let Some(key) = self.key {
-            self.run.node().unwait(key);
+            self.run.node().deregister_waker(key);
         }
     }
 }

@@ -23,7 +23,7 @@ pub enum RunCap {
 impl RunCap {
     /// The cap that this limit is; `None` for other limits.
     pub(in crate::run) const fn of(limit: LimitHit) -> Option<Self> {
-        match limit.measure {
+        match limit.kind {
             LimitKind::Turns(_) => Some(Self::Turns),
             LimitKind::Tokens(limit) => Some(match limit.of {
                 TokenMeasure::Output => Self::OutputTokens,
@@ -117,7 +117,7 @@ pub(in crate::run) struct CapWords(pub(in crate::run) LimitHit);
 
 impl fmt::Display for CapWords {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.0.measure {
+        match self.0.kind {
             LimitKind::Turns(1) => f.write_str("at its cap of 1 turn"),
             LimitKind::Turns(turns) => write!(f, "at its cap of {turns} turns"),
             LimitKind::Tokens(limit) if limit.of == TokenMeasure::Cost => {

@@ -51,7 +51,7 @@ pub struct Terminated {
     pub also: Vec<TerminalReason>,
     pub(in crate::run) tree: u64,
     pub(in crate::run) origin: u64,
-    pub(in crate::run) measure: LimitKind,
+    pub(in crate::run) limit_kind: LimitKind,
     /// The loop for which the run was ended, in words that follow "it"; `None` if none ended it.
     pub(in crate::run) cause: Option<Arc<str>>,
     pub(in crate::run) source: Option<Arc<dyn Error + Send + Sync>>,
@@ -90,7 +90,7 @@ impl Terminated {
     /// The cap on turns that ended the run; `None` if another cause ended it.
     #[must_use]
     pub const fn at_turn(&self) -> Option<u32> {
-        match self.measure {
+        match self.limit_kind {
             LimitKind::Turns(turns) => Some(turns),
             _ => None,
         }
@@ -100,7 +100,7 @@ impl Terminated {
     /// all the tokens by then.
     #[must_use]
     pub const fn is_estimated(&self) -> bool {
-        match self.measure {
+        match self.limit_kind {
             LimitKind::Tokens(limit) => limit.estimated,
             _ => false,
         }
@@ -145,9 +145,9 @@ impl Terminated {
             also: ended.unwrap_or(node).also(),
             tree: node.payload.tree,
             origin,
-            measure: end
-                .map(|end| end.measure)
-                .or_else(|| Some(node.refusal_limit()?.measure))
+            limit_kind: end
+                .map(|end| end.limit_kind)
+                .or_else(|| Some(node.refusal_limit()?.kind))
                 .unwrap_or_default(),
             cause: end.and_then(|end| cause(node, &end.reason)),
             source: None,
@@ -161,7 +161,7 @@ impl Terminated {
         reason: TerminalReason,
         elapsed: Duration,
         limit: Option<Duration>,
-        measure: LimitKind,
+        limit_kind: LimitKind,
     ) -> Self {
         Self {
             reason,
@@ -173,7 +173,7 @@ impl Terminated {
             also: Vec::new(),
             tree: 0,
             origin: 0,
-            measure,
+            limit_kind,
             cause: None,
             source: None,
             failed_attempts: None,
@@ -331,7 +331,7 @@ impl fmt::Display for ExitLine<'_> {
 /// the next thing to try: such a call has not run.
 fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
     let (subject, name) = (end.kind.as_str(), end.reason.as_str());
-    match end.measure {
+    match end.limit_kind {
         LimitKind::OpenRuns(runs) => {
             return write!(
                 f,
@@ -378,7 +378,7 @@ fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
     if let Some(why) = failed.and_then(|failed| failed.why_none_followed()) {
         write!(f, ". No other attempt followed: {why}")?;
     }
-    let advice = match end.measure {
+    let advice = match end.limit_kind {
         LimitKind::Tokens(TokenLimit {
             owners: Some(window),
             ..
@@ -403,7 +403,7 @@ fn write_cause(f: &mut impl fmt::Write, end: &Terminated, cause: &str) -> fmt::R
     use LimitKind::{Announced, Lifeless, Tokens, Turns, Unhealthy, Unheard};
     use TerminalReason::{CallerDeadline, HardCeiling, Slow, StepTimeout, TokenCap, TurnCap};
 
-    match (&end.reason, end.measure, end.limit.map(HumanDuration)) {
+    match (&end.reason, end.limit_kind, end.limit.map(HumanDuration)) {
         (StepTimeout, Lifeless, Some(limit)) => {
             write!(f, "its heartbeats stopped, for {limit} nothing came")
         }

@@ -103,9 +103,9 @@ impl<P: EndHook> Node<P> {
     /// node.
     fn passed(&self, now: Duration, task: TaskId) -> Option<(TerminalReason, Option<LimitHit>)> {
         let absolute = |clock| self.clocks.get(clock).filter(|at| *at <= now);
-        let set = |at: Duration, measure| LimitHit {
+        let set = |at: Duration, kind| LimitHit {
             limit: Some(at.saturating_sub(self.opened())),
-            measure,
+            kind,
         };
         if let Some(at) = absolute(Clock::Ceiling).or_else(|| absolute(Clock::Share)) {
             let passed = set(at, LimitKind::Set);
@@ -113,7 +113,7 @@ impl<P: EndHook> Node<P> {
         }
         let [silent, unheard] = self.windows(now, task);
         if let Some((_, passed)) = silent {
-            let reason = match passed.measure {
+            let reason = match passed.kind {
                 LimitKind::Slow(_) => TerminalReason::Slow,
                 _ => TerminalReason::StepTimeout,
             };

@@ -144,8 +144,8 @@ impl<P: EndHook> Node<P> {
     /// Opens the one call that may start though this node is closing.
     ///
     /// The closing ends every other new node at its opening, but for the attempts of this call.
-    /// The caller must [`enter`](Self::enter) this node before, because a closing node without
-    /// work ends.
+    /// The caller must call [`begin_work`](Self::begin_work) on this node before, because a closing
+    /// node without work ends.
     pub(crate) fn last_call(self: &Arc<Self>, number: u64, payload: P, now: Duration) -> Arc<Self> {
         self.open(NodeKind::Call, number, payload, now, true)
     }
@@ -230,15 +230,15 @@ impl<P: EndHook> Node<P> {
 
 impl<P: EndHook> Node<P> {
     /// Counts one more piece of work, on this node and on all its ancestors.
-    pub(crate) fn enter(&self) {
+    pub(crate) fn begin_work(&self) {
         for node in self.path() {
             node.active.fetch_add(1, Ordering::AcqRel);
         }
     }
 
-    /// Undoes one [`enter`](Self::enter). Each node from here up that was itself closed, and has no
-    /// work left, then ends.
-    pub(crate) fn leave(&self, now: Duration) {
+    /// Undoes one [`begin_work`](Self::begin_work). Each node from here up that was itself closed,
+    /// and has no work left, then ends.
+    pub(crate) fn end_work(&self, now: Duration) {
         let mut wakers = Vec::new();
         for node in self.path() {
             let unless_last = |active| (active > 1).then(|| active - 1);
@@ -250,14 +250,14 @@ impl<P: EndHook> Node<P> {
             // above it still count the work: a task that sees one of them idle sees what the hooks
             // did.
             node.drain_if_closed(now);
-            let was_told = node.tell_settled();
+            let is_settled = node.run_settled_hooks();
             // The order is `SeqCst`, like that of `closed`: this thread sees that the node is
             // closed, or `close` sees that no work is left.
             if node.active.fetch_sub(1, order) != 1 {
                 continue;
             }
             node.drain_if_closed(now);
-            if was_told || node.tell_settled() {
+            if is_settled || node.run_settled_hooks() {
                 node.lock().waiters.collect(false, &mut wakers);
             } else {
                 node.payload.idle(node);
@@ -274,7 +274,7 @@ impl<P: EndHook> Node<P> {
     }
 
     /// Calls the hook for the last work of an ended node. Returns false if the node has not ended.
-    fn tell_settled(&self) -> bool {
+    fn run_settled_hooks(&self) -> bool {
         let has_ended = self.end.get().is_some();
         if has_ended {
             self.payload.settled(self);
@@ -284,19 +284,19 @@ impl<P: EndHook> Node<P> {
 
     /// Counts a task on this node and on all its ancestors. A task delays their settlement as work
     /// does, but does not count as [`active`](Self::active) work.
-    pub(crate) fn enter_task(&self) {
+    pub(crate) fn begin_task(&self) {
         for node in self.path() {
             node.tasks.fetch_add(1, Ordering::AcqRel);
         }
-        self.enter();
+        self.begin_work();
     }
 
-    /// Undoes one [`enter_task`](Self::enter_task) of this node.
-    pub(crate) fn leave_task(&self, now: Duration) {
+    /// Undoes one [`begin_task`](Self::begin_task) of this node.
+    pub(crate) fn end_task(&self, now: Duration) {
         for node in self.path() {
             node.tasks.fetch_sub(1, Ordering::AcqRel);
         }
-        self.leave(now);
+        self.end_work(now);
     }
 
     /// The number of pieces of work at or below this node; tasks are not counted.

@@ -27,7 +27,7 @@ pub(crate) struct End {
     lasted: Nanos,
     /// The length of the limit that passed. `NEVER` if none passed, or if the limit is no time.
     limit: Nanos,
-    pub(crate) measure: LimitKind,
+    pub(crate) limit_kind: LimitKind,
 }
 
 impl End {
@@ -47,7 +47,7 @@ impl End {
             at: nanos(at),
             lasted: nanos(lasted),
             limit: limit.map_or(NEVER, nanos),
-            measure: passed.map_or(LimitKind::Set, |passed| passed.measure),
+            limit_kind: passed.map_or(LimitKind::Set, |passed| passed.kind),
         }
     }
 

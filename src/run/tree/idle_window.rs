@@ -289,7 +289,7 @@ impl IdleWindow {
     pub(super) fn limit(&self) -> LimitHit {
         LimitHit {
             limit: Some(Duration::from_nanos(self.length.load(Ordering::Relaxed))),
-            measure: match self.kind() {
+            kind: match self.kind() {
                 WindowKind::Step(_) => LimitKind::Set,
                 WindowKind::Lifeless => LimitKind::Lifeless,
                 WindowKind::Callers => LimitKind::Unheard,

@@ -162,12 +162,13 @@ impl<P: EndHook> Node<P> {
     /// gone, when a node at or above it pauses, when any node of the tree resumes, and when a
     /// [watched](Self::watch) deadline becomes earlier. With `below`, the waker is also called when
     /// a descendant pauses, or ends other than by a settlement.
-    pub(crate) fn wait(&self, key: &mut Option<usize>, waker: &Waker, below: bool) {
+    pub(crate) fn register_waker(&self, key: &mut Option<usize>, waker: &Waker, below: bool) {
         let replaced = self.lock().waiters.set(key, waker, below);
         drop(replaced);
     }
 
-    pub(crate) fn unwait(&self, key: usize) {
+    /// Removes the waker that is registered under `key`.
+    pub(crate) fn deregister_waker(&self, key: usize) {
         let removed = self.lock().waiters.remove(key);
         drop(removed);
     }
@@ -399,10 +400,10 @@ pub(crate) trait EndHook: Sized {
 
     /// Called when the last work at or below the ended node is gone.
     ///
-    /// [`leave`](Node::leave) runs the method without a lock, before it wakes the tasks that wait
-    /// for this moment. The node counts the work until the method returns, unless another thread
-    /// ends or closes the node meanwhile. The method may run several times for a node, and may not
-    /// run for a node that has no work when it ends.
+    /// [`end_work`](Node::end_work) runs the method without a lock, before it wakes the tasks that
+    /// wait for this moment. The node counts the work until the method returns, unless another
+    /// thread ends or closes the node meanwhile. The method may run several times for a node, and
+    /// may not run for a node that has no work when it ends.
     fn settled(&self, node: &Node<Self>) {
         let _ = node;
     }

@@ -61,7 +61,7 @@ impl<P: EndHook> Node<P> {
     pub(crate) fn settle_with(&self, call: &End, now: Duration, later: &mut PendingWakes<P>) {
         let passed = LimitHit {
             limit: call.limit(),
-            measure: call.measure,
+            kind: call.limit_kind,
         };
         drop(self.latch(call.reason.clone(), Some(passed), now, true, later));
     }

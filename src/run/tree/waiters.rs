@@ -4,8 +4,8 @@ use std::task::Waker;
 
 use super::small_slab::SmallSlab;
 
-/// The wakers of the tasks that wait at one node. [`Node::wait`](super::node::Node::wait) says when
-/// the wakers are called.
+/// The wakers of the tasks that wait at one node.
+/// [`Node::register_waker`](super::node::Node::register_waker) says when they are called.
 #[derive(Debug)]
 pub(crate) struct Waiters(SmallSlab<Waiter>);
 

@@ -63,7 +63,7 @@ impl Model {
             return;
         };
         known.run.heartbeat();
-        known.run.node().leave(known.run.now());
+        known.run.node().end_work(known.run.now());
         known.last = self.now;
         known.active -= 1;
         if known.active == 0 && !known.used && known.reason.is_none() {

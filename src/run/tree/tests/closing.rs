@@ -23,17 +23,17 @@ const CLIENT_DISCONNECT: Option<TerminalReason> = Some(GONE);
 fn what_works_goes_on_and_the_last_to_leave_ends_it() {
     let tree = Sapling::new();
     let [call, attempt] = tree.call();
-    call.enter();
-    attempt.enter();
+    call.begin_work();
+    attempt.begin_work();
 
     call.close(&GONE, ms(100), ms(1));
     assert!(call.refuses_work() && attempt.refuses_work() && !tree.root.refuses_work());
     assert_eq!((reason(&call), reason(&attempt)), (None, None));
 
     attempt.settle(TerminalReason::Completed, ms(2)).unwrap();
-    attempt.leave(ms(2));
+    attempt.end_work(ms(2));
     assert_eq!(reason(&call), None, "somebody works on it yet");
-    call.leave(ms(3));
+    call.end_work(ms(3));
     assert_eq!(reason(&call), CLIENT_DISCONNECT);
     assert_eq!(call.own_end().unwrap().at(), ms(3));
     assert_eq!(reason(&attempt), Some(TerminalReason::Completed));
@@ -57,7 +57,7 @@ fn a_node_nobody_works_on_ends_at_once() {
 fn nothing_is_opened_alive_below_it() {
     let tree = Sapling::new();
     let [call, attempt] = tree.call();
-    attempt.enter();
+    attempt.begin_work();
     call.close(&GONE, ms(100), ms(1));
 
     for under in [&call, &attempt] {
@@ -78,7 +78,7 @@ fn nothing_is_opened_alive_below_it() {
 fn the_limit_ends_it_with_all_that_works() {
     let tree = Sapling::new();
     let [call, attempt] = tree.call();
-    attempt.enter();
+    attempt.begin_work();
     call.close(&GONE, ms(100), ms(1));
     assert_eq!(attempt.next_deadline(), Some(at(100)));
 
@@ -96,7 +96,7 @@ fn the_limit_ends_it_with_all_that_works() {
 fn a_second_closing_never_prolongs_it() {
     let tree = Sapling::new();
     let [call, _] = tree.call();
-    call.enter();
+    call.begin_work();
     call.close(&GONE, ms(100), ms(1));
 
     call.close(&GONE, ms(200), ms(2));
@@ -114,23 +114,23 @@ fn ends_and_clocks_win_over_it() {
     for (clock, expected) in clocks {
         let tree = Sapling::new();
         let [call, _] = tree.call();
-        call.enter();
+        call.begin_work();
         call.close(&GONE, ms(100), ms(1));
         call.clocks.tighten(clock, ms(100));
 
         call.check(ms(100), TaskId::NONE).unwrap_err();
-        call.leave(ms(100));
+        call.end_work(ms(100));
 
         assert_eq!(reason(&call), Some(expected));
     }
     let tree = Sapling::new();
     let [call, _] = tree.call();
-    call.enter();
+    call.begin_work();
     call.close(&GONE, ms(100), ms(1));
     tree.root
         .end(TerminalReason::Shutdown, None, ms(2))
         .unwrap();
-    call.leave(ms(3));
+    call.end_work(ms(3));
     assert_eq!(reason(&call), Some(TerminalReason::Shutdown));
     assert!(call.also().is_empty());
 }
@@ -154,13 +154,13 @@ fn a_node_that_is_over_is_not_closed() {
 fn whoever_waits_at_or_below_it_is_called() {
     let tree = Sapling::new();
     let [call, attempt] = tree.call();
-    call.enter();
+    call.begin_work();
     let mut keys = [None, None, None];
     for (key, (node, waker)) in keys
         .iter_mut()
         .zip([(&call, 0), (&attempt, 1), (&tree.root, 2)])
     {
-        node.wait(key, &tree.journal.waker(waker), false);
+        node.register_waker(key, &tree.journal.waker(waker), false);
     }
     let heard = attempt.epoch();
 
@@ -182,8 +182,8 @@ fn what_follows_it_starts_nothing_either() {
     let [call, _] = tree.call();
     let before = tree.open(&tree.root, NodeKind::Call, ms(0));
     before.follow(&call);
-    call.enter();
-    before.enter();
+    call.begin_work();
+    before.begin_work();
 
     call.close(&GONE, ms(100), ms(1));
     assert!(before.refuses_work() && !before.is_closed_itself());
@@ -198,14 +198,14 @@ fn what_follows_it_starts_nothing_either() {
 fn tasks_are_work_that_is_not_counted_as_such() {
     let tree = Sapling::new();
     let [call, _] = tree.call();
-    call.enter();
-    call.enter_task();
+    call.begin_work();
+    call.begin_task();
     assert_eq!((tree.root.active(), call.active()), (1, 1));
 
     call.close(&GONE, ms(100), ms(1));
-    call.leave(ms(2));
+    call.end_work(ms(2));
     assert_eq!((call.active(), reason(&call)), (0, None));
-    call.leave_task(ms(3));
+    call.end_task(ms(3));
     assert_eq!(reason(&call), CLIENT_DISCONNECT);
 }
 
@@ -216,10 +216,10 @@ fn closing_and_leaving_at_the_same_time_always_ends_it() {
     for _ in 0..2_000 {
         let tree = Sapling::new();
         let [call, _] = tree.call();
-        call.enter();
+        call.begin_work();
         std::thread::scope(|scope| {
             scope.spawn(|| call.close(&GONE, ms(100), ms(1)));
-            scope.spawn(|| call.leave(ms(1)));
+            scope.spawn(|| call.end_work(ms(1)));
         });
         assert_eq!(reason(&call), CLIENT_DISCONNECT);
     }
@@ -229,7 +229,7 @@ fn closing_and_leaving_at_the_same_time_always_ends_it() {
 fn it_ends_for_what_it_was_closed_for_first() {
     let tree = Sapling::new();
     let [call, attempt] = tree.call();
-    attempt.enter();
+    attempt.begin_work();
     call.close(&TerminalReason::Shutdown, ms(100), ms(1));
     call.close(&TerminalReason::TurnCap, ms(50), ms(2));
 
@@ -248,13 +248,13 @@ fn it_ends_for_what_it_was_closed_for_first() {
 
 const CAP: LimitHit = LimitHit {
     limit: None,
-    measure: LimitKind::Turns(3),
+    kind: LimitKind::Turns(3),
 };
 
 /// A run that reached its cap, held open for its last call.
 fn held() -> Sapling {
     let tree = Sapling::new();
-    tree.root.enter_task();
+    tree.root.begin_task();
     tree.root
         .close_at_cap(&TerminalReason::TurnCap, CAP, Some(ms(100)), ms(1));
     tree
@@ -266,7 +266,7 @@ fn capped() -> (Sapling, [Arc<Node<Log>>; 3]) {
     let [call, attempt] = tree.call();
     let tool = tree.open(&tree.root, NodeKind::Tool, ms(0));
     for node in [&call, &attempt, &tool] {
-        node.enter();
+        node.begin_work();
     }
     tree.root
         .close_at_cap(&TerminalReason::TurnCap, CAP, None, ms(1));
@@ -301,11 +301,11 @@ fn a_call_that_was_open_goes_on_with_all_it_starts_after_a_closing_at_a_cap() {
     for node in [&attempt, &tool, &call] {
         assert_eq!(reason(&tree.root), None);
         node.settle(TerminalReason::Completed, ms(3)).unwrap();
-        node.leave(ms(3));
+        node.end_work(ms(3));
     }
     let end = tree.root.own_end().unwrap();
     assert_eq!((&end.reason, end.at()), (&TerminalReason::TurnCap, ms(3)));
-    assert_eq!((end.limit(), end.measure), (None, LimitKind::Turns(3)));
+    assert_eq!((end.limit(), end.limit_kind), (None, LimitKind::Turns(3)));
 }
 
 /// covers: C10, D1
@@ -313,7 +313,7 @@ fn a_call_that_was_open_goes_on_with_all_it_starts_after_a_closing_at_a_cap() {
 fn a_drain_after_it_spares_no_call() {
     let (tree, [call, attempt, _tool]) = capped();
     let mut key = None;
-    attempt.wait(&mut key, &tree.journal.waker(0), false);
+    attempt.register_waker(&mut key, &tree.journal.waker(0), false);
 
     tree.root.close(&TerminalReason::Shutdown, ms(100), ms(2));
 
@@ -340,14 +340,14 @@ fn closing_at_a_cap_and_leaving_at_the_same_time_always_ends_it() {
     for _ in 0..2_000 {
         let tree = Sapling::new();
         let [call, _] = tree.call();
-        call.enter();
+        call.begin_work();
         std::thread::scope(|scope| {
             let close = || {
                 tree.root
                     .close_at_cap(&TerminalReason::TurnCap, CAP, None, ms(1));
             };
             scope.spawn(close);
-            scope.spawn(|| call.leave(ms(1)));
+            scope.spawn(|| call.end_work(ms(1)));
         });
         assert_eq!(reason(&tree.root), Some(TerminalReason::TurnCap));
     }
@@ -361,8 +361,8 @@ fn the_last_call_lives_with_its_attempts_and_starts_nothing_else() {
     assert_eq!(reason(&late), Some(TerminalReason::TurnCap));
 
     let call = tree.last_call(&tree.root, ms(2));
-    call.enter();
-    tree.root.leave_task(ms(2));
+    call.begin_work();
+    tree.root.end_task(ms(2));
     assert!(call.is_last() && !call.refuses_work());
     let attempt = tree.open(&call, NodeKind::Attempt, ms(3));
     let inner = tree.open(&attempt, NodeKind::Attempt, ms(3));
@@ -378,10 +378,10 @@ fn the_last_call_lives_with_its_attempts_and_starts_nothing_else() {
 
     call.settle(TerminalReason::Completed, ms(4)).unwrap();
     assert_eq!(reason(&tree.root), None);
-    call.leave(ms(4));
+    call.end_work(ms(4));
     let end = tree.root.own_end().unwrap();
     assert_eq!(end.reason, TerminalReason::TurnCap);
-    assert_eq!((end.limit(), end.measure), (None, LimitKind::Turns(3)));
+    assert_eq!((end.limit(), end.limit_kind), (None, LimitKind::Turns(3)));
 }
 
 /// covers: D8
@@ -389,8 +389,8 @@ fn the_last_call_lives_with_its_attempts_and_starts_nothing_else() {
 fn the_last_call_ends_with_the_limit_of_the_closing() {
     let tree = held();
     let call = tree.last_call(&tree.root, ms(2));
-    call.enter();
-    tree.root.leave_task(ms(2));
+    call.begin_work();
+    tree.root.end_task(ms(2));
 
     call.check(ms(99), TaskId::NONE).unwrap();
     let end = call.check(ms(100), TaskId::NONE).unwrap_err();
@@ -400,7 +400,7 @@ fn the_last_call_ends_with_the_limit_of_the_closing() {
         (tree.root.number(), TerminalReason::TurnCap),
         "the run's end"
     );
-    assert_eq!(end.measure, LimitKind::Turns(3));
+    assert_eq!(end.limit_kind, LimitKind::Turns(3));
 }
 
 #[test]
@@ -419,13 +419,13 @@ fn a_ceiling_of_the_same_instant_wins_over_the_cap() {
 fn the_last_call_can_be_closed_itself() {
     let tree = held();
     let call = tree.last_call(&tree.root, ms(2));
-    call.enter();
-    tree.root.leave_task(ms(2));
+    call.begin_work();
+    tree.root.end_task(ms(2));
 
     call.close(&GONE, ms(50), ms(3));
     let late = tree.open(&call, NodeKind::Attempt, ms(4));
     assert_eq!(reason(&late), CLIENT_DISCONNECT);
-    call.leave(ms(5));
+    call.end_work(ms(5));
 
     assert_eq!(reason(&call), CLIENT_DISCONNECT);
     assert_eq!(reason(&tree.root), Some(TerminalReason::TurnCap));
@@ -446,11 +446,11 @@ fn a_last_call_that_comes_too_late_is_over_from_its_birth() {
 fn whoever_works_below_hears_of_a_sooner_limit() {
     let tree = Sapling::new();
     let [call, attempt] = tree.call();
-    attempt.enter();
+    attempt.begin_work();
     call.close(&TerminalReason::TurnCap, ms(600), ms(1));
     let woken = [(); 2].map(|()| Arc::new(WakeCounter::default()));
     for (node, count) in [&call, &attempt].into_iter().zip(&woken) {
-        node.wait(&mut None, &Waker::from(Arc::clone(count)), true);
+        node.register_waker(&mut None, &Waker::from(Arc::clone(count)), true);
     }
     let counts = || {
         woken

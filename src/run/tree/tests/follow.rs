@@ -57,7 +57,8 @@ fn a_driver_above_a_follower_hears_of_its_end() {
     let [tree, found] = [Sapling::new(), Sapling::new()];
     let _call = follower(&tree, &found);
     let mut key = None;
-    tree.root.wait(&mut key, &tree.journal.waker(7), true);
+    tree.root
+        .register_waker(&mut key, &tree.journal.waker(7), true);
 
     found
         .root
@@ -74,7 +75,9 @@ fn a_driver_of_the_followed_node_hears_of_its_followers_end() {
     let [tree, found] = [Sapling::new(), Sapling::new()];
     let call = follower(&tree, &found);
     let mut key = None;
-    found.root.wait(&mut key, &found.journal.waker(7), true);
+    found
+        .root
+        .register_waker(&mut key, &found.journal.waker(7), true);
 
     tree.root.end(TerminalReason::Aborted, None, ms(5)).unwrap();
 

@@ -13,7 +13,7 @@ fn invariant_1_the_first_reason_stays_and_the_losers_are_kept() {
 
     let late = LimitHit {
         limit: Some(ms(2)),
-        measure: LimitKind::Set,
+        kind: LimitKind::Set,
     };
     let loser = tree.root.end(TerminalReason::Aborted, Some(late), ms(2));
     let settled = tree.root.settle(TerminalReason::Completed, ms(3));
@@ -48,7 +48,7 @@ fn invariant_2_the_whole_subtree_is_over_before_anybody_is_called() {
     let [call, attempt] = tree.call();
     let mut keys = [None; 3];
     for (id, node) in [&tree.root, &call, &attempt].into_iter().enumerate() {
-        node.wait(&mut keys[id], &tree.journal.waker(id), true);
+        node.register_waker(&mut keys[id], &tree.journal.waker(id), true);
     }
 
     call.end(TerminalReason::Aborted, None, ms(1)).unwrap();
@@ -120,11 +120,11 @@ fn invariant_7_registrations_are_released() {
     let [call, attempt] = tree.call();
     let mut key = None;
     let window = window(&call, ResetOn::Content);
-    call.wait(&mut key, &tree.journal.waker(0), true);
-    call.wait(&mut key, &tree.journal.waker(1), false);
+    call.register_waker(&mut key, &tree.journal.waker(0), true);
+    call.register_waker(&mut key, &tree.journal.waker(1), false);
     assert_eq!(call.left(), [1, 1, 1], "a second wait replaces the first");
 
-    call.unwait(key.unwrap());
+    call.deregister_waker(key.unwrap());
     call.remove_window(&window);
     drop(attempt);
     assert_eq!(call.left(), [0, 0, 0]);
@@ -139,9 +139,10 @@ fn invariant_7_a_forgotten_waiter_is_not_called() {
     let tree = Sapling::new();
     let mut keys = [None; 2];
     for (id, key) in keys.iter_mut().enumerate() {
-        tree.root.wait(key, &tree.journal.waker(id), false);
+        tree.root
+            .register_waker(key, &tree.journal.waker(id), false);
     }
-    tree.root.unwait(keys[0].unwrap());
+    tree.root.deregister_waker(keys[0].unwrap());
 
     tree.root.end(TerminalReason::Aborted, None, ms(1)).unwrap();
 
@@ -176,14 +177,15 @@ fn the_last_to_leave_an_ended_node_is_heard_of() {
     let tree = Sapling::new();
     let [call, attempt] = tree.call();
     let mut key = None;
-    tree.root.wait(&mut key, &tree.journal.waker(0), false);
-    call.enter();
-    attempt.enter();
+    tree.root
+        .register_waker(&mut key, &tree.journal.waker(0), false);
+    call.begin_work();
+    attempt.begin_work();
     tree.root.end(TerminalReason::Aborted, None, ms(1)).unwrap();
     assert_eq!(tree.journal.woken(), [0]);
 
-    attempt.leave(ms(1));
+    attempt.end_work(ms(1));
     assert_eq!((tree.root.active(), tree.journal.woken()), (1, vec![]));
-    call.leave(ms(1));
+    call.end_work(ms(1));
     assert_eq!((tree.root.active(), tree.journal.woken()), (0, vec![0]));
 }

@@ -47,13 +47,13 @@ impl Tree {
         let waker = usize::from(waker % WAKERS);
         self.model.waits[slot] = Some(Wait { node, waker, below });
         let node = self.handle(node);
-        node.wait(&mut self.waits[slot], &self.wakers[waker], below);
+        node.register_waker(&mut self.waits[slot], &self.wakers[waker], below);
     }
 
     pub(super) fn unwait(&mut self, slot: usize) {
         if let Some(wait) = self.model.waits[slot].take() {
             let key = self.waits[slot].take();
-            self.handle(wait.node).unwait(key.unwrap());
+            self.handle(wait.node).deregister_waker(key.unwrap());
         }
     }
 
@@ -82,7 +82,7 @@ impl Tree {
             self.compare()?;
             self.model.calls = Calls::default();
             self.model.leave(id);
-            node.leave(self.model.now);
+            node.end_work(self.model.now);
         }
         self.compare()?;
         self.model.calls = Calls::default();

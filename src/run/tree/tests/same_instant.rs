@@ -116,7 +116,7 @@ fn what_a_caller_announced_is_the_last_on_its_node_and_the_earliest_of_it_wins()
         Some(TerminalReason::HardCeiling),
         Some(TerminalReason::StepTimeout),
     ] {
-        for (timeout, announced, silence, measure) in cases {
+        for (timeout, announced, silence, kind) in cases {
             let tree = Sapling::new();
             let waker = tree.journal.waker(0);
             let task = TaskId::of(&waker);
@@ -134,10 +134,10 @@ fn what_a_caller_announced_is_the_last_on_its_node_and_the_earliest_of_it_wins()
             let end = tree.root.check(ms(50), task).unwrap_err();
 
             match &ours {
-                Some(reason) => assert_eq!((&end.reason, end.measure), (reason, LimitKind::Set)),
+                Some(reason) => assert_eq!((&end.reason, end.limit_kind), (reason, LimitKind::Set)),
                 None => {
                     assert_eq!(end.reason, TerminalReason::CallerDeadline);
-                    assert_eq!((end.limit(), end.measure), (Some(ms(30)), measure));
+                    assert_eq!((end.limit(), end.limit_kind), (Some(ms(30)), kind));
                 }
             }
         }

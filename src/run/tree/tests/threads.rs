@@ -183,7 +183,7 @@ fn an_ended_node_is_told_of_its_last_work_before_it_is_idle() {
         .map(|_| {
             let root = root();
             let calls = [1, 2].map(|number| open(&root, number));
-            calls.iter().for_each(|call| call.enter());
+            calls.iter().for_each(|call| call.begin_work());
             root.end(TerminalReason::Aborted, None, ms(1)).unwrap();
             (root, calls)
         })
@@ -192,7 +192,7 @@ fn an_ended_node_is_told_of_its_last_work_before_it_is_idle() {
     let leave = |index: usize| {
         for (round, (_, calls)) in trees.iter().enumerate() {
             gate.enter(round);
-            calls[index].leave(ms(2));
+            calls[index].end_work(ms(2));
         }
     };
 

@@ -155,13 +155,13 @@ impl Tree {
             Event::Enter { node } => {
                 let (id, node) = self.pick(node);
                 self.model.nodes[id].work += 1;
-                node.enter();
+                node.begin_work();
             }
             Event::Leave { node } => {
                 let (id, node) = self.pick(node);
                 if self.model.nodes[id].work > 0 {
                     self.model.leave(id);
-                    node.leave(now);
+                    node.end_work(now);
                 }
             }
             Event::Close {
@@ -179,7 +179,7 @@ impl Tree {
                 let until = (ahead > 0).then(|| now + ms(STEP * u64::from(ahead)));
                 let passed = LimitHit {
                     limit: None,
-                    measure: LimitKind::Turns(1),
+                    kind: LimitKind::Turns(1),
                 };
                 self.model.close(id, &Closing::at_cap(), until);
                 node.close_at_cap(&TerminalReason::TurnCap, passed, until, now);

@@ -61,7 +61,7 @@ fn a_window_of_life_is_moved_by_any_byte() {
     assert!(tree.root.check(ms(189), task).is_ok());
     let end = tree.root.check(ms(190), task).unwrap_err();
     assert_eq!(cause(&end), (0, TerminalReason::StepTimeout));
-    assert_eq!(end.measure, LimitKind::Lifeless);
+    assert_eq!(end.limit_kind, LimitKind::Lifeless);
 }
 
 #[test]
