@@ -201,7 +201,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             signal = failure.signal(),
             next = self.policy.subject(),
             ?wait,
-            "another try follows"
+            "retrying"
         );
         if wait.is_zero() {
             return self.start(permit);
@@ -340,7 +340,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                     signal = failure.signal(),
                     attempts = own.attempts().made(),
                     tried = %tries,
-                    "chain_stopped"
+                    "no further attempt"
                 )
             };
         }

@@ -228,8 +228,8 @@ impl FailedAttempts {
         &self.tried
     }
 
-    /// Why no other attempt followed the last one, in the words that the event `chain_stopped` has
-    /// for it: why it was not repeated, then why no other candidate was asked.
+    /// Why no other attempt followed the last one, in the words that the event `no further attempt`
+    /// has for it: why it was not repeated, then why no other candidate was asked.
     ///
     /// Empty while another attempt may follow, and if the call was ended meanwhile.
     pub fn denied(&self) -> impl Iterator<Item = &'static str> + '_ {

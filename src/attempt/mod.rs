@@ -18,7 +18,7 @@
 //! 7. Does the program's [hook](crate::RetryBudget::before_attempt) allow the attempt?
 //! 8. Do the run's error limits grant the attempt and, for a repeat, the shared bucket?
 //!
-//! At the first no this layer makes no further attempt. The event `chain_stopped` then has the
+//! At the first no this layer makes no further attempt. The event `no further attempt` then has the
 //! cause in its field `denied`, unless the layer's node has ended, is closing or is itself an
 //! attempt. In the last case a layer further out, if there is one, asks its own questions. But an
 //! idle breaker that ends the run is logged by the layer that asked it, also in an attempt.

@@ -409,8 +409,8 @@ async fn an_error_that_is_no_end_is_logged_once_with_all_its_causes() {
     );
     assert!(!failed["error"].contains("r-1"), "{failed:?}");
     assert!(!failed["error"].contains("failed attempts"), "{failed:?}");
-    let [stopped] = &heard.events("chain_stopped")[..] else {
-        panic!("{:?}", heard.events("chain_stopped"));
+    let [stopped] = &heard.events("no further attempt")[..] else {
+        panic!("{:?}", heard.events("no further attempt"));
     };
     assert_eq!(stopped["tried"], "transport, transport");
     assert_eq!(one_call(&heard)["reason"], "upstream_failed");
@@ -454,7 +454,7 @@ async fn a_run_that_ends_after_its_only_call_did_has_a_line_of_its_own() {
 #[tokio::test(start_paused = true)]
 async fn a_step_window_that_leaves_no_time_for_a_retry_is_warned_of_once() {
     let heard = LogCapture::start();
-    let warnings = || heard.events("no retry follows: the step window outside of it is too short");
+    let warnings = || heard.events("outer step timeout leaves no time for a retry");
     // The lengths occur in no other test, because each is warned of once in a process.
     for (outer, scope, warned) in [
         (7001, Scope::Found, 0),

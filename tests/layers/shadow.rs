@@ -89,7 +89,7 @@ async fn a_window_that_is_too_short_is_found_to_be_and_ends_nothing() {
         ],
         "once, though two windows passed"
     );
-    let logged = heard.events("false positive: it would have been ended, and completed");
+    let logged = heard.events("false positive: a limit would have ended a node that completed");
     assert_eq!(logged.len(), 1);
     assert_eq!(logged[0]["level"], "WARN");
     assert_eq!(logged[0]["reason"], "step_timeout");

@@ -273,7 +273,7 @@ fn shortest(
     let read = |value: &HeaderValue| {
         let limit = value.to_str().ok().and_then(|text| read(text.trim()));
         if limit.is_none() {
-            tracing::debug!(target: "tower_agent", header = %name, ?value, "no deadline, and ignored");
+            tracing::debug!(target: "tower_agent", header = %name, ?value, "ignoring unparseable deadline header");
         }
         limit
     };

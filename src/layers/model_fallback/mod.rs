@@ -21,8 +21,8 @@
 //! A request that [`SideEffects`](crate::attempt::SideEffects) marks, or that its attempt
 //! [marks](crate::Run::mark_side_effects), goes to no other candidate. An attempt can check
 //! whether [it is at the last one](crate::Run::is_final_attempt). The layer logs each step from
-//! one candidate to another as an event `model_fallback`, with both names, the cause, and the
-//! model that the caller requested. An event `model_served`, at debug level, names the candidate
+//! one candidate to another as an event `falling back`, with both names, the cause, and the
+//! model that the caller requested. An event `candidate serves`, at debug level, names the candidate
 //! that serves.
 //!
 //! # Cooldowns

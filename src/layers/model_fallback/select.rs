@@ -142,7 +142,7 @@ impl FallbackPolicy {
                 run = self.run_id(),
                 denied = Denial::Cooldown.as_str(),
                 %cooling,
-                "chain_stopped"
+                "no further attempt"
             );
             return Err(cooling);
         }
@@ -222,7 +222,7 @@ impl FallbackPolicy {
             signal,
             gen_ai.original.model = self.logged_model(),
             gen_ai.request.model = sent,
-            "model_fallback"
+            "falling back"
         );
     }
 
@@ -235,7 +235,7 @@ impl FallbackPolicy {
             candidate = served.map(|served| served.label()),
             gen_ai.original.model = self.logged_model(),
             gen_ai.response.model = served.map(|served| served.model()),
-            "model_served"
+            "candidate serves"
         );
     }
 

@@ -143,8 +143,8 @@ impl RunLayer {
                 target: "tower_agent",
                 run = %parent.id(),
                 levels = LEVELS,
-                "a chain of sub-agents is deeper than requests may build: the deeper ones belong to \
-                 their ancestor on the last level; said once"
+                "sub-agents nested too deeply: the deeper ones belong to their ancestor on the last \
+                 level; logged once"
             );
         }
         let runs = std::iter::successors(Some(parent.clone()), Run::parent);

@@ -114,7 +114,7 @@ impl ErrorAnswer {
 /// Prints an error and its sources for a log, without repetitions.
 ///
 /// Some errors repeat the text of their source. `CallFailed` is left out, as the log has the run's
-/// id in a field of its own, and so are failed attempts that `chain_stopped` has listed.
+/// id in a field of its own, and so are failed attempts that `no further attempt` has listed.
 struct Causes<'a>(&'a (dyn Error + 'static));
 
 impl fmt::Display for Causes<'_> {

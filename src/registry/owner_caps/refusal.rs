@@ -75,7 +75,7 @@ impl RunRegistry {
             refused,
             %owner,
             run = record.run.as_ref().map(tracing::field::display),
-            "an owner is at its cap"
+            "owner cap exceeded"
         );
         if let Some(trajectory) = self.state.trajectory.get() {
             trajectory.refuse_owner(&cap.owner_reason(), &record);

@@ -76,7 +76,7 @@ impl Node<NodeState> {
                 limit = limit.map(tracing::field::debug),
                 ?after,
                 ?took,
-                "false positive: it would have been ended, and completed"
+                "false positive: a limit would have ended a node that completed"
             );
             let notice = RunNotice::FalsePositive {
                 reason,

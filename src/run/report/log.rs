@@ -64,7 +64,7 @@ impl Node<NodeState> {
             run = %self.run_id(),
             ended = end.kind.as_str(),
             ?limit,
-            "no retry follows: the step window outside of it is too short"
+            "outer step timeout leaves no time for a retry"
         );
     }
 

@@ -109,7 +109,7 @@ async fn the_error_the_event_and_the_log_say_why_no_other_attempt_followed() {
         };
         assert_eq!(ended["denied"], words);
         let mut words: Vec<_> = words.split(", ").collect();
-        let stopped = heard.events("chain_stopped");
+        let stopped = heard.events("no further attempt");
         if words == ["committed"] {
             assert!(stopped.is_empty(), "the attempt had served: {stopped:?}");
             continue;

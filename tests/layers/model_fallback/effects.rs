@@ -65,14 +65,14 @@ async fn a_marked_request_is_sent_once_and_its_answer_handed_up() {
             assert_eq!(outcome.tries.len(), 1);
             assert_eq!(outcome.whole(), ERROR);
             assert_eq!(upstream.models(), ["a"], "{which} {marks}");
-            let stopped = heard.events("chain_stopped");
+            let stopped = heard.events("no further attempt");
             let [stopped] = &stopped[..] else {
                 panic!("{stopped:?}")
             };
             assert_eq!(stopped["denied"], "side_effects");
             assert_eq!(stopped["class"], "server");
             assert_eq!(stopped["run"], run.id().to_string());
-            assert!(heard.events("model_fallback").is_empty());
+            assert!(heard.events("falling back").is_empty());
             assert_eq!(run.terminal_reason(), None);
             let server = TerminalReason::Failed(FailureClass::Server);
             assert_eq!(call.terminal_reason(), Some(server));

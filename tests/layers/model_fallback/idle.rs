@@ -74,7 +74,7 @@ async fn the_fifth_silent_attempt_in_a_row_ends_the_run() {
             assert_eq!(start.elapsed(), secs(50));
             assert_eq!(run.terminal_reason(), idle);
             assert_eq!(run.in_flight(), 0);
-            let stopped = heard.events("chain_stopped");
+            let stopped = heard.events("no further attempt");
             assert_eq!(stopped.last().unwrap()["denied"], "idle");
             let idle_events = stopped.iter().filter(|event| event["denied"] == "idle");
             assert_eq!(idle_events.count(), 1);
@@ -263,7 +263,7 @@ async fn where_nobody_else_is_left_the_silence_is_handed_up() {
     assert_eq!(call.terminal_reason(), silent);
     assert_eq!(run.terminal_reason(), None);
     assert_eq!(upstream.calls(), 1);
-    assert_eq!(heard.events("chain_stopped")[0]["denied"], "idle");
+    assert_eq!(heard.events("no further attempt")[0]["denied"], "idle");
 }
 
 #[tokio::test(start_paused = true)]

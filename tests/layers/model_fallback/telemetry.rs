@@ -18,7 +18,7 @@ use crate::support::{
 
 /// From whom, to whom, and why.
 fn steps(heard: &LogCapture) -> Vec<[String; 3]> {
-    let events = heard.events("model_fallback");
+    let events = heard.events("falling back");
     let steps = events
         .iter()
         .map(|event| ["from", "to", "why"].map(|field| event[field].clone()));
@@ -26,7 +26,7 @@ fn steps(heard: &LogCapture) -> Vec<[String; 3]> {
 }
 
 fn denials(heard: &LogCapture) -> Vec<String> {
-    let events = heard.events("chain_stopped");
+    let events = heard.events("no further attempt");
     events.iter().map(|event| event["denied"].clone()).collect()
 }
 
@@ -47,7 +47,7 @@ async fn each_step_is_one_event_that_says_what_was_asked_for_and_what_is_asked()
     let outcome = stack.ask(request).await;
 
     assert_eq!(outcome.headers["x-served-model"], "gpt-3");
-    let events = heard.events("model_fallback");
+    let events = heard.events("falling back");
     let [first, second] = &events[..] else {
         panic!("{events:?}")
     };
@@ -63,7 +63,7 @@ async fn each_step_is_one_event_that_says_what_was_asked_for_and_what_is_asked()
         assert_eq!(event["gen_ai.request.model"], model);
     }
     outcome.whole();
-    assert_eq!(heard.events("model_fallback").len(), 2);
+    assert_eq!(heard.events("falling back").len(), 2);
     assert!(denials(&heard).is_empty());
 }
 
@@ -84,11 +84,11 @@ async fn each_step_and_the_end_of_a_chain_name_the_signal_that_decided() {
     let outcome = stack.ask(prompt("a")).await;
 
     assert_eq!(outcome.status, 400);
-    let steps = heard.events("model_fallback");
+    let steps = heard.events("falling back");
     let signals: Vec<_> = steps.iter().map(|event| &*event["signal"]).collect();
     assert_eq!(signals, ["insufficient_quota", "status 503"]);
-    let [stopped] = &heard.events("chain_stopped")[..] else {
-        panic!("{:?}", heard.events("chain_stopped"))
+    let [stopped] = &heard.events("no further attempt")[..] else {
+        panic!("{:?}", heard.events("no further attempt"))
     };
     assert_eq!(stopped["signal"], "prompt is too long");
     assert_eq!(stopped["class"], "context_overflow");
@@ -108,8 +108,8 @@ async fn a_stall_has_the_name_of_its_reason_whether_the_answer_streams_or_not() 
         let name = TerminalReason::StepTimeout;
         let name = name.as_str();
         assert_eq!(steps(&heard), [["a", "b", name]], "stream: {stream}");
-        let [stopped] = &heard.events("chain_stopped")[..] else {
-            panic!("{:?}", heard.events("chain_stopped"))
+        let [stopped] = &heard.events("no further attempt")[..] else {
+            panic!("{:?}", heard.events("no further attempt"))
         };
         assert_eq!(stopped["class"], name);
         let expected = format!("\"a\" {name}, \"b\" {name}");
@@ -126,7 +126,7 @@ async fn a_request_that_names_no_model_says_none() {
     let request = prompt("a").map(|_| Full::from("{}"));
     service.oneshot(request).await.unwrap();
 
-    let event = &heard.events("model_fallback")[0];
+    let event = &heard.events("falling back")[0];
     assert!(!event.contains_key("gen_ai.original.model"));
     assert_eq!(event["gen_ai.request.model"], "b");
 }
@@ -188,7 +188,7 @@ async fn who_is_left_alone_is_passed_in_one_step() {
         steps(&heard),
         [["a", "b", "cooldown"], ["b", "c", "server"]]
     );
-    let event = &heard.events("model_fallback")[0];
+    let event = &heard.events("falling back")[0];
     assert_eq!(event["gen_ai.original.model"], "a");
     assert_eq!(event["gen_ai.request.model"], "b");
 
@@ -239,7 +239,7 @@ async fn a_chain_that_stops_because_the_others_are_left_alone_says_so() {
     assert!(service.clone().oneshot(request).await.is_err());
     assert_eq!(upstream.calls(), 3);
     assert!(steps(&heard).is_empty());
-    let stopped = heard.events("chain_stopped");
+    let stopped = heard.events("no further attempt");
     let [_, stopped] = &stopped[..] else {
         panic!("{stopped:?}")
     };
@@ -305,7 +305,7 @@ async fn what_a_caller_calls_its_model_is_cut_in_the_log() {
     let name = "\u{e9}".repeat(100_000);
     service.oneshot(prompt(&name)).await.unwrap();
 
-    let step = &heard.events("model_fallback")[0];
+    let step = &heard.events("falling back")[0];
     let logged = &step["gen_ai.original.model"];
     assert_eq!(logged.chars().filter(|it| *it == '\u{e9}').count(), 256);
 }

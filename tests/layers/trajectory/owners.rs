@@ -109,7 +109,7 @@ async fn a_thousand_refusals_are_one_line_a_minute_that_says_how_many() {
         advance(secs(60)).await;
         assert_eq!(stage.told("sk-one", cap), [1, 1001], "nothing was refused");
 
-        let logged = heard.events("an owner is at its cap");
+        let logged = heard.events("owner cap exceeded");
         let counts: Vec<_> = logged.iter().map(|event| &*event["refused"]).collect();
         assert_eq!(counts, ["1", "1001"]);
         for event in &logged {
@@ -156,7 +156,7 @@ async fn a_turn_of_a_run_that_there_is_is_told_with_it() {
         (&lines[0]["run"], &lines[0]["session"]),
         (&"a".into(), &"s".into())
     );
-    assert_eq!(heard.events("an owner is at its cap")[0]["run"], "a");
+    assert_eq!(heard.events("owner cap exceeded")[0]["run"], "a");
     let run = stage.registry.find(&"a".parse().unwrap());
     assert_eq!(
         run[0].terminal_reason(),

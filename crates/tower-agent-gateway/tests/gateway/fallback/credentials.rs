@@ -94,7 +94,7 @@ fn a_failed_chain_is_logged_without_keys() {
         assert_eq!(answer.status, 502);
         let log = crate::net::eventually(async || {
             let log = gateway.log();
-            (log.contains("chain_stopped") && log.contains("call failed")).then_some(log)
+            (log.contains("no further attempt") && log.contains("call failed")).then_some(log)
         });
         assert_no_secrets(&log.await, &[CALLERS, FIRST, SECOND]);
         assert_eq!(upstream.count(), 1);
