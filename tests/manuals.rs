@@ -257,3 +257,111 @@ fn each_layer_is_in_the_tables() {
         .collect();
     assert!(missing.is_empty(), "not in the README: {missing:?}");
 }
+
+/// An event of the log, as a source has it.
+#[derive(Debug)]
+struct LogEvent {
+    /// The macro: `warn`, or `$level` if the source has several levels for it.
+    level: String,
+    name: String,
+    fields: Vec<String>,
+}
+
+/// The text from the start of `text` to the parenthesis that closes the one before it, and its parts
+/// between the commas outside of parentheses and strings.
+fn arguments(text: &str) -> Vec<&str> {
+    let (mut depth, mut is_quoted, mut is_escaped, mut from) = (0, false, false, 0);
+    let mut parts = Vec::new();
+    for (at, char) in text.char_indices() {
+        match char {
+            _ if is_escaped => is_escaped = false,
+            '\\' => is_escaped = is_quoted,
+            '"' => is_quoted = !is_quoted,
+            _ if is_quoted => {}
+            '(' | '[' | '{' => depth += 1,
+            ')' if depth == 0 => {
+                parts.push(text[from..at].trim());
+                return parts;
+            }
+            ')' | ']' | '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(text[from..at].trim());
+                from = at + 1;
+            }
+            _ => {}
+        }
+    }
+    panic!("not closed: {text:.80}")
+}
+
+/// The events of a source. The name of one is its message, up to the first colon.
+fn log_events(source: &str) -> Vec<LogEvent> {
+    let macros = source.match_indices("tracing::").filter_map(|(at, path)| {
+        let (level, rest) = source[at + path.len()..].split_once("!(")?;
+        let levels = ["error", "warn", "info", "debug", "trace", "$level"];
+        levels.contains(&level).then(|| (level, arguments(rest)))
+    });
+    let events = macros.map(|(level, arguments)| {
+        let message = arguments.iter().rev().find_map(|it| it.strip_prefix('"'));
+        let name = message.expect("an event has a message").split([':', '"']);
+        let fields = arguments
+            .iter()
+            .filter(|it| !it.is_empty() && !it.starts_with('"') && !it.starts_with("target:"))
+            .map(|it| {
+                it.split(" = ")
+                    .next()
+                    .unwrap()
+                    .trim_start_matches(['%', '?'])
+            });
+        LogEvent {
+            level: level.to_uppercase(),
+            name: name.clone().next().unwrap().to_owned(),
+            fields: fields.map(str::to_owned).collect(),
+        }
+    });
+    events.collect()
+}
+
+#[test]
+fn each_event_of_the_log_is_listed() {
+    let page = text("docs/events.md");
+    let start = page.find("## Log events").unwrap();
+    let end = page.find("## Run events").unwrap();
+    let rows = page[start..end]
+        .lines()
+        .filter(|line| line.starts_with("| `"));
+    let rows: Vec<&str> = rows.collect();
+    let is_named = |row: &str, name: &str| {
+        let cell = row.split(" | ").next().unwrap();
+        cell.split('`')
+            .any(|part| part.split(':').next() == Some(name))
+    };
+    let (mut count, mut wrong) = (0, Vec::new());
+    let crates = ["gateway", "hyper", "redis"].map(|it| format!("crates/tower-agent-{it}/src"));
+    for folder in crates.iter().map(String::as_str).chain(["src"]) {
+        for file in sources(&root().join(folder)) {
+            for event in log_events(&fs::read_to_string(&file).unwrap()) {
+                count += 1;
+                // One macro logs both events, whose names are in a variable.
+                let name = match &*event.name {
+                    "{message}" => "call ended",
+                    name => name,
+                };
+                let rows = rows.iter().filter(|row| is_named(row, name));
+                let rows: Vec<&str> = rows.copied().collect();
+                let has_level = |row: &&str| event.level == "$LEVEL" || names(row, &event.level);
+                let has_fields = |field: &String| rows.iter().any(|row| names(row, field));
+                let is_listed = rows.iter().any(has_level)
+                    && (event.name == "{message}" || event.fields.iter().all(has_fields));
+                if !is_listed {
+                    wrong.push((file.strip_prefix(root()).unwrap().to_owned(), event));
+                }
+            }
+        }
+    }
+    assert!(count > 50, "{count}");
+    assert!(
+        wrong.is_empty(),
+        "not in docs/events.md as they are: {wrong:#?}"
+    );
+}

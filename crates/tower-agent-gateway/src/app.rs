@@ -103,8 +103,8 @@ impl App {
         }
         if runs.peers().is_none() && config.auth.as_ref().is_some_and(|auth| auth.uses_calendar) {
             tracing::warn!(
-                "caps of a day, a week or a month are counted in memory: a restart begins them anew; \
-                 with [replicas] it does not"
+                "caps per day, week and month are counted in memory: a restart resets them, unless \
+                 [replicas] is set"
             );
         }
         let (reloads, reloaded) = watch::channel(0);
@@ -198,7 +198,7 @@ impl App {
         self.routes.store(Arc::new(routes));
         set_webhooks(&self.watched, config, client.as_ref());
         if fixed(config) != fixed(&self.first) {
-            tracing::warn!("connections keep their limits, and the drain its own, until a restart");
+            tracing::warn!("connection limits and drain stay as they were until a restart");
         }
         if config.telemetry != self.first.telemetry {
             tracing::warn!("[telemetry] stays as it was until a restart");

@@ -178,7 +178,7 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
             let _ = writeln!(io::stdout(), "{}", demo::greeting(address, upstream));
         }
         // Programs read the records on stdout: the page is named in the log.
-        None => tracing::info!("the page of what runs is at http://{address}/ui"),
+        None => tracing::info!(url = %format_args!("http://{address}/ui"), "page of the runs"),
     }
     let served = serve(listener, app.service(), &config, &runs, async || {
         select(pin!(term.recv()), pin!(interrupt.recv())).await;
@@ -217,7 +217,7 @@ async fn check(path: &Path, probes: bool) -> Result<(), BoxError> {
 
 fn log_warnings(config: &Config) {
     for warning in config.warnings() {
-        tracing::warn!(%warning, "the configuration can hardly be meant so");
+        tracing::warn!(%warning, "suspicious setting");
     }
 }
 

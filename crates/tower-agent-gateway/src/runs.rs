@@ -194,7 +194,7 @@ impl Runs {
             peers.store.leave().await;
         };
         if timeout(LAST_NEWS, taken).await.is_err() {
-            tracing::warn!("the store of runs has not taken the last news in time");
+            tracing::warn!("the store of runs did not take the last news in time");
         }
     }
 

@@ -64,7 +64,7 @@ pub async fn serve<S>(
     let threads = config.server.threads.map(ServerThreads::start).transpose();
     // Kept until the end: what their connections left behind runs on them.
     let threads = threads.unwrap_or_else(|error| {
-        tracing::error!(%error, "the threads of [server] threads cannot be started: one runtime serves all");
+        tracing::error!(%error, "cannot start the threads of [server]: one runtime serves all");
         None
     });
     let served = server::serve(listener, app, config.server, threads.as_ref(), stop);

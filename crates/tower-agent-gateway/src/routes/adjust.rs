@@ -127,7 +127,7 @@ pub(crate) async fn extend(
     let request: ExtendRequest = serde_json::from_slice(&body).map_err(bad)?;
     let by = request.adjustment().map_err(bad)?;
     let why = request.why.as_deref().unwrap_or_default();
-    tracing::info!(run = id, ?by, why, "the operator raises the caps of a run");
+    tracing::info!(run = id, ?by, why, "caps raised by the operator");
     adjust(&watched, &id, by, "extended").await
 }
 

@@ -58,11 +58,7 @@ pub(crate) async fn abort(
     let mut answer = json!({ "count": count, "dry_run": request.dry_run, "runs": runs });
     reached.tell_operator(&mut answer);
     if !request.dry_run && count > 0 {
-        tracing::warn!(
-            count,
-            ?selection,
-            "runs were aborted: the operator asked for it"
-        );
+        tracing::warn!(count, ?selection, "runs aborted by the operator");
     }
     Ok(Json(answer).into_response())
 }

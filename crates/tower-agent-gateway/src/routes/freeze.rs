@@ -67,11 +67,8 @@ fn set(watched: &Watched, whose: Option<Owner>, is_frozen: bool) -> Response {
         }
         let whose = whose.map_or_else(|| "all".to_owned(), |owner| watched.names.show(owner));
         match is_frozen {
-            true => tracing::warn!(
-                owner = whose,
-                "new runs are refused: the operator froze them"
-            ),
-            false => tracing::warn!(owner = whose, "new runs are admitted again"),
+            true => tracing::warn!(owner = whose, "new runs frozen by the operator"),
+            false => tracing::warn!(owner = whose, "new runs admitted again"),
         }
     }
     Json(frozen(registry, &watched.names)).into_response()

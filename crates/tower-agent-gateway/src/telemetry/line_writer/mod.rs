@@ -144,7 +144,7 @@ impl Write for LineWriter {
             drop(queue);
             count_dropped_lines(self.0.kind.as_str(), 1);
             if self.0.kind == LineKind::Records {
-                tracing::warn!(lost, "a record was dropped: standard output takes no more");
+                tracing::warn!(lost, "records were dropped: standard output takes no more");
             }
             return Ok(line.len());
         }

@@ -17,7 +17,7 @@ mod tests;
 static INSTALLED: LazyLock<Option<PrometheusHandle>> = LazyLock::new(|| match install() {
     Ok(recorder) => Some(recorder),
     Err(error) => {
-        tracing::warn!(%error, "/metrics has nothing to show");
+        tracing::warn!(%error, "metrics recorder not installed: /metrics is empty");
         None
     }
 });
@@ -95,7 +95,7 @@ fn install() -> Result<PrometheusHandle, BuildError> {
     };
     let named = thread::Builder::new().name("metrics".to_owned());
     if let Err(error) = named.spawn(upkeep) {
-        tracing::warn!(%error, "the recorder of /metrics is tidied at each scrape alone");
+        tracing::warn!(%error, "metrics upkeep not started: the recorder drops old samples only at a scrape");
     }
     Ok(recorder)
 }
