@@ -293,7 +293,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             return Poll::Ready(ended);
         }
         let Some(admitted) = slot.take() else {
-            panic!("a try was started twice");
+            panic!("polled after completion");
         };
         let attempt = admitted.attempt.run().clone();
         let readiness = self.service.poll_ready(cx);

@@ -15,7 +15,7 @@ use super::{
 };
 use crate::registry::RunRegistry;
 
-/// The limits of an agent's runs and of their repeats; zero is off.
+/// The limits of an agent's runs and of their repeats; zero disables a limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
 pub(super) struct AgentLimits {
     #[serde(flatten)]

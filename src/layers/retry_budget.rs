@@ -378,7 +378,7 @@ impl AttemptPolicy for RetryPolicy {
                 _ => Some(request.template.as_mut()?.again(body)),
             }
         });
-        request.ok_or_else(|| "a request was sent more often than it was kept for".into())
+        request.ok_or_else(|| "request was already consumed".into())
     }
 
     fn streams(&self) -> bool {

@@ -1,10 +1,10 @@
-//! Which limit has passed: its source, its kind and its size.
+//! The limit that was exceeded: its source, its kind and its size.
 
 use std::{fmt, time::Duration};
 
 use super::reason::TerminalReason;
 
-/// A limit that has passed: its kind, and its length if it is a time.
+/// A limit that was exceeded: its kind, and its length if it is a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LimitHit {
     /// The length of the limit; `None` if the limit is not a time.

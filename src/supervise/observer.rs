@@ -67,20 +67,19 @@ pub(crate) struct Observer {
 
 #[derive(Debug)]
 enum ObserverMode {
-    /// The mode for a body that is no event stream: every byte is progress, but for white space before
-    /// the first other one.
+    /// Not an event stream: every byte counts as progress, except leading white space.
     Bytes,
-    /// The mode for a body that is no event stream, in the layer that counts its tokens.
+    /// Not an event stream, in the layer that counts its tokens.
     Counting(Box<UnaryTokens>),
-    /// The mode of the innermost layer that sees an event stream: it classifies each event.
+    /// The innermost layer of an event stream: it classifies each event.
     Classifying(Box<MarkingReader>),
-    /// The mode of an outer layer, which reads the marks of the layer that classifies the events.
+    /// An outer layer of an event stream: it reads the marks of the layer that classifies.
     ReadingMarks {
         marks: ResponseMarks,
         /// The offset behind the latest progress, as it was at the last `Pending`.
         progressed: u64,
     },
-    /// The mode before the first bytes of a body that may be an event stream.
+    /// The first bytes, which tell whether the body is an event stream, have not come.
     Undecided(Box<UndecidedForm>),
 }
 

@@ -51,9 +51,9 @@ pub(crate) struct SupervisedCall {
 /// The stage of a layer that reads the response: off, before the head, or in the body.
 #[derive(Debug)]
 enum ResponseReader {
-    /// The state of a layer that neither reads responses nor settles the node.
+    /// The layer neither reads responses nor settles the node.
     Off,
-    /// The state before the head of the response has arrived.
+    /// The head of the response has not arrived.
     Head(ResponseFacts),
     Body(Observer),
 }
@@ -74,16 +74,16 @@ impl ResponseReader {
     }
 }
 
-/// The cause for which the layer stops a body.
+/// Why the layer stops a body.
 #[derive(Debug)]
 pub(super) enum StopCause {
-    /// The cause is the clean end of the inner body.
+    /// The inner body ended cleanly.
     Ended,
-    /// The cause is a clean end of the inner body without the terminator of its dialect.
+    /// The inner body ended cleanly, but without the terminator of its dialect.
     Cut(Truncated),
-    /// The cause is an error of the inner body.
+    /// The inner body failed.
     Failed,
-    /// The cause is that the node has ended.
+    /// The node has ended.
     Over,
 }
 

@@ -90,7 +90,7 @@ struct HeldState<S, B> {
     request: Option<Request<ReplayBody>>,
     /// Whether the request goes to the upstream that the gate watches.
     applies: bool,
-    /// The time that the call has waited for the upstream, without a wait in progress.
+    /// The total time waited so far, excluding the current wait.
     waited: Duration,
     /// The number of waits that a healthy probe ended.
     healthy_waits: u32,

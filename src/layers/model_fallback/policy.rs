@@ -176,7 +176,7 @@ impl AttemptPolicy for FallbackPolicy {
                     request.headers_mut().insert(X_ATTEMPT, number);
                     Ok(request)
                 }
-                _ => Err("a request was sent more often than it was kept for".into()),
+                _ => Err("request was already consumed".into()),
             };
         };
         let run_id = || HeaderValue::try_from(attempt.id().to_string()).ok();

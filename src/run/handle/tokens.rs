@@ -175,8 +175,8 @@ impl<'a> RunTokens<'a> {
         spent.last()
     }
 
-    /// The runs at or above this node with caps on their tokens, the nearest first. The nearest
-    /// has these `caps`, and each other run those of its own layer.
+    /// The capped runs from here to the root. `caps` applies to the nearest; the others use the caps
+    /// of their own layer.
     fn capped(
         self,
         caps: &'a RunTokenCaps,

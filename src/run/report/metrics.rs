@@ -91,8 +91,7 @@ impl Node<NodeState> {
         }
     }
 
-    /// The outcome of this attempt, which got no answer: the limit on time that ended it, or else
-    /// `given_up`.
+    /// The outcome label of an attempt without an answer: the deadline that ended it, or `given_up`.
     pub(crate) fn outcome_of_end(&self) -> &'static str {
         let end = self.nearest_end();
         let late = end.filter(|end| end.reason.class() == ReasonClass::Timeout);

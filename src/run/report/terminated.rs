@@ -52,7 +52,7 @@ pub struct Terminated {
     pub(in crate::run) tree: u64,
     pub(in crate::run) origin: u64,
     pub(in crate::run) limit_kind: LimitKind,
-    /// The loop for which the run was ended, in words that follow "it"; `None` if none ended it.
+    /// The loop that ended the run, as a clause that completes "it .."; `None` if none did.
     pub(in crate::run) cause: Option<Arc<str>>,
     pub(in crate::run) source: Option<Arc<dyn Error + Send + Sync>>,
     /// The list of the failed attempts of the node's call; `None` for an attempt, or if none

@@ -167,7 +167,7 @@ impl Clocks {
         self.rare.get().map(|rare| &**rare)
     }
 
-    /// Whether pauses that began at this node are on, and whether any at or below it are.
+    /// `[paused here, paused in this subtree]`.
     pub(super) fn pauses(&self) -> [bool; 2] {
         let rare = self.rare_if_any();
         rare.map_or([false; 2], |rare| {

@@ -58,7 +58,7 @@ macro_rules! caps_table {
         ];
 
         impl CapsTable {
-            /// The caps, each absent one that of `all`. A cap of zero is off.
+            /// The caps, with those of `all` for the absent ones. Zero disables a cap.
             fn over(&self, all: &Self) -> Self {
                 Self {
                     max_open_runs: self.max_open_runs.or(all.max_open_runs),

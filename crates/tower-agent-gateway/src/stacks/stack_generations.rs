@@ -47,8 +47,7 @@ impl<S: Send + Sync + 'static> StackGenerations<S> {
         Self { state, registry }
     }
 
-    /// The stacks with which the run of this request began; the present ones for a run that begins
-    /// now.
+    /// The stacks with which the run of this request began; the current ones for a new run.
     pub(crate) fn of(&self, request: &Request<Body>) -> Arc<S> {
         let state = self.state.load();
         // Mostly no earlier stacks are kept, and then the run's id is not read.

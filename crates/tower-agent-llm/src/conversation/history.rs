@@ -12,7 +12,7 @@ use crate::{
 const CHAT_KEY: &[u8] = b"messages";
 const RESPONSES_KEY: &[u8] = b"input";
 
-/// How many of the latest messages' places are kept, to find where the next request goes on.
+/// How many recent message positions are remembered to find the new part of the next request.
 ///
 /// One place is too few: a client that moves a cache marker sends the last messages anew in the next
 /// request, changed. Earlier messages stay the same.

@@ -67,7 +67,7 @@ impl SenderIdentity {
     }
 }
 
-/// Reads the texts under some names of the object in `document`, without those that are empty.
+/// Reads the non-empty string fields `names` of the JSON object `document`.
 ///
 /// The result is `None` if the document is no object.
 #[must_use]

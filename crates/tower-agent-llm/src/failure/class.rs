@@ -349,7 +349,7 @@ pub(super) fn class_of_status(status: StatusCode) -> Option<FailureClass> {
     }
 }
 
-/// The class of a failure of which only the status is known, or not even that.
+/// The class of a failure with at most a known status.
 pub(super) fn fallback_class(status: Option<StatusCode>) -> FailureClass {
     match status {
         Some(status) if status.is_client_error() => FailureClass::Caller,

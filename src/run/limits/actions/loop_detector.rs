@@ -24,7 +24,7 @@ pub(super) struct LoopDetector {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShownLoop<'a> {
     pub(super) pattern: LoopPattern,
-    /// The digest of the call that stands last in the pattern.
+    /// The digest of the pattern's last call.
     pub(super) call: u64,
     pub(super) tool: &'a Arc<str>,
     /// The number of remembered calls that are part of the loop.

@@ -43,7 +43,7 @@ pub(in crate::run) struct LoopFinding {
     pub(in crate::run) times: u32,
 }
 
-/// Describes the loop for people, as words that follow "it".
+/// Describes the loop for people, as a clause that completes "it ..".
 impl fmt::Display for LoopFinding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { tool, times, .. } = self;

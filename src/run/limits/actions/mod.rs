@@ -52,7 +52,7 @@ pub(crate) struct Actions {
     memory: Lock<ActionMemory>,
     /// The most bytes of the arguments that an action keeps; 0 keeps none.
     excerpt: AtomicUsize,
-    /// The first loop that reached a limit that ends the run, in words that follow "it".
+    /// The first loop that reached a limit that ends the run, as a clause that completes "it ..".
     pub(in crate::run) cause: OnceLock<Arc<str>>,
 }
 

@@ -112,8 +112,8 @@ pub(super) async fn serve<S>(
                 if timer.deadline() != at {
                     timer.as_mut().reset(at);
                 }
-                // The timer is polled outside tokio's coop budget: a timer that is `Pending` for
-                // lack of budget has not registered its waker.
+                // The timer is polled outside tokio's coop budget: a timer that is `Pending` because
+                // the budget is exhausted has not registered its waker.
                 let mut timer = pin!(tokio::task::unconstrained(timer.as_mut()));
                 if timer.as_mut().poll(cx).is_pending() {
                     return Poll::Pending;
