@@ -354,7 +354,7 @@ def main():
                     continue
                 rounds = []
                 for number in range(args.pairs):
-                    # Each round begins with another server, so that a drift favours none.
+                    # Each round begins with another server, so that a drift favors none.
                     first = number % len(names)
                     order = names[first:] + names[:first]
                     of = {name: load(servers[name], script, args.seconds, args.connections)

@@ -12,7 +12,7 @@ use crate::{
     run::{Nanos, Run, Scope, TaskId, TerminalReason},
 };
 
-/// The behaviour of one layer in a supervised call.
+/// The behavior of one layer in a supervised call.
 #[derive(Debug)]
 pub(super) enum LayerPart {
     /// The layer measures nothing, and changes nothing. If the layer has deadlines, they are on
@@ -26,7 +26,7 @@ pub(super) enum LayerPart {
     Hooks(Box<dyn LayerHooks>),
 }
 
-/// The callbacks for behaviour that only one layer has.
+/// The callbacks for behavior that only one layer has.
 ///
 /// The parameter `run` of a method is the node that the layer acts on.
 pub(crate) trait LayerHooks: Debug + Send + Sync {

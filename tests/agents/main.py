@@ -677,7 +677,7 @@ class Case:
 
 
 def fixture(path, headers, body):
-    """A request by which a replay recognises the agent: no prompt, nothing of this machine."""
+    """A request by which a replay recognizes the agent: no prompt, nothing of this machine."""
     kept = r"x-(codex-turn|claude|session|parent-session)|session-id|thread-id|x-app|content-type|anthropic-version"
     names = ("model", "stream", "prompt_cache_key", "metadata", "messages", "input")
     return {"path": path, "headers": kept_headers(kept, headers), "body": kept_body(names, body)}

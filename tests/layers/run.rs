@@ -341,7 +341,7 @@ async fn judged_failures_settle_as_failed_with_their_class() {
 
 /// covers: E3
 #[tokio::test(start_paused = true)]
-async fn a_snapshot_serialises_to_what_an_operator_reads() {
+async fn a_snapshot_serializes_to_what_an_operator_reads() {
     let run = Run::open();
     advance(secs(2)).await;
     run.heartbeat();

@@ -314,7 +314,7 @@ async fn a_pause_is_taken_out_of_a_window_that_is_observed() {
 }
 
 #[test]
-fn a_notice_serialises_its_times_in_milliseconds() {
+fn a_notice_serializes_its_times_in_milliseconds() {
     let notice = RunNotice::WouldHaveEnded {
         reason: TerminalReason::StepTimeout,
         limit: Some(Duration::from_millis(1500)),

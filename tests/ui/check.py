@@ -495,7 +495,7 @@ def hostile_names_are_text(world):
             assert page.title() != "owned"
             wide = page.evaluate("document.documentElement.scrollWidth")
             assert wide <= width, f"the page is {wide} px wide in a window of {width} px"
-            # What is written from right to left does not turn its neighbours.
+            # What is written from right to left does not turn its neighbors.
             cell = row(page, f"hostile-{width}-1").locator("td[data-name=Candidate] bdi")
             assert cell.evaluate("it => getComputedStyle(it).unicodeBidi") == "isolate"
 

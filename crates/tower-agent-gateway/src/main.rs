@@ -101,7 +101,7 @@ where
     fmt::layer()
         .with_timer(LogTime)
         .with_writer(move || writer.clone())
-        // No colours in a pipe: its reader is a program.
+        // No colors in a pipe: its reader is a program.
         .with_ansi(io::stderr().is_terminal())
         .with_filter(lines.with_max_level_hint(LevelFilter::INFO))
 }

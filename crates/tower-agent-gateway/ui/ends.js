@@ -9,14 +9,14 @@ const MINUTES = 60;
 const HEIGHT = 200;
 
 // Reasons that are told apart at a glance; the table beside the plot names each.
-const COLOURS = {
+const COLORS = {
   completed: "#3f9d6b", upstream_failed: "#d1495b", step_timeout: "#e08a1e", slow: "#c9a227",
   max_turn_time: "#b5651d", timeout: "#a8763e", client_disconnect: "#8893a5", aborted: "#5f6b7d",
   turn_cap_reached: "#7a5cc7", token_cap_reached: "#a46fd6", loop_detected: "#cf4f9b", stuck: "#b23a6f",
 };
 const OTHER = "#2f8fb3";
 
-const colourOf = (reason) => COLOURS[reason] ?? OTHER;
+const colorOf = (reason) => COLORS[reason] ?? OTHER;
 
 // For each reason, what ended in each of the last minutes; the gateway leaves out minutes without ends.
 function tabulate(minutes) {
@@ -51,7 +51,7 @@ function draw(element, times, rows) {
   const axis = { stroke: ink, font: "11px system-ui, sans-serif", grid: { stroke: line, width: 1 }, ticks: { show: false } };
   const time = (_, splits) => splits.map((at) => new Date(at * 1000).toTimeString().slice(0, 5));
   const series = [...rows].reverse().map(({ reason }) => ({
-    fill: colourOf(reason), stroke: colourOf(reason), width: 0, points: { show: false },
+    fill: colorOf(reason), stroke: colorOf(reason), width: 0, points: { show: false },
     paths: uPlot.paths.bars({ size: [0.8], align: 0 }),
   }));
   return new uPlot({
@@ -104,7 +104,7 @@ export function Ends() {
       <tbody>${rows.map(({ reason, counts, total }) => html`<tr key=${reason}>
         <td><button class="plain" aria-pressed=${!hidden.has(reason)} title="Show or hide it in the plot"
           onClick=${() => toggle(reason)}>
-          <span class="swatch" style=${{ borderColor: colourOf(reason), background: hidden.has(reason) ? "none" : colourOf(reason) }}></span>
+          <span class="swatch" style=${{ borderColor: colorOf(reason), background: hidden.has(reason) ? "none" : colorOf(reason) }}></span>
           ${words(reason)}${hidden.has(reason) && html`<span class="quiet"> (not drawn)</span>`}</button></td>
         <td>${amount(counts.at(-1))}</td><td>${amount(total)}</td>
       </tr>`)}</tbody>

@@ -35,7 +35,7 @@ export function Strip() {
   </dl>`;
 }
 
-// What the page does not see, each with a word and not by a colour alone.
+// What the page does not see, each with a word and not by a color alone.
 export function Blind() {
   const missing = runs.value?.missing ?? [];
   const alone = runs.value?.replicas === "lost";

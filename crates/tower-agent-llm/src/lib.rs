@@ -72,7 +72,7 @@ pub mod internal {
             error_body::{stated_code, unframed},
             errors::{NotAStream, seconds},
             evidence::FIELDS,
-            judgement::Rest,
+            judgment::Rest,
             signals::phrases,
         },
         form_fields::{FormFields, is_form},
@@ -90,6 +90,6 @@ pub mod internal {
         },
         text::{cut, excerpt},
         volatile_values::{command_header, is_volatile_key, is_volatile_value, volatile_name},
-        volatile_words::{PIECE, ShortNumbers, normalise},
+        volatile_words::{PIECE, ShortNumbers, normalize},
     };
 }

@@ -70,7 +70,7 @@ const CLASSES: [u8; 256] = {
     classes
 };
 
-/// The most bytes that [`normalise`] passes to `emit` at once.
+/// The most bytes that [`normalize`] passes to `emit` at once.
 pub const PIECE: usize = 8;
 
 /// Passes a form of `text` for comparison to `emit`, piece by piece.
@@ -79,7 +79,7 @@ pub const PIECE: usize = 8;
 /// volatile word, and the unit behind a volatile number with it. `emit` gets a piece, and the
 /// number of its bytes that count.
 #[inline]
-pub fn normalise(text: &str, short: ShortNumbers, mut emit: impl FnMut([u8; PIECE], usize)) {
+pub fn normalize(text: &str, short: ShortNumbers, mut emit: impl FnMut([u8; PIECE], usize)) {
     let text = text.trim();
     let bytes = text.as_bytes();
     let mut at = 0;

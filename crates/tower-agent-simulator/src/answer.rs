@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::behaviour::Behaviour;
+use super::behavior::Behavior;
 use super::request::Request;
 
 /// One answer to be written in a dialect.
@@ -21,17 +21,12 @@ pub(super) struct SimulatedAnswer<'a> {
 }
 
 impl<'a> SimulatedAnswer<'a> {
-    pub(super) fn new(
-        serial: u64,
-        request: &'a Request,
-        behaviour: Behaviour,
-        body: &[u8],
-    ) -> Self {
+    pub(super) fn new(serial: u64, request: &'a Request, behavior: Behavior, body: &[u8]) -> Self {
         Self {
             serial,
             model: &request.model,
-            deltas: behaviour.deltas(body),
-            call: SimulatedCall::next(behaviour, request, serial),
+            deltas: behavior.deltas(body),
+            call: SimulatedCall::next(behavior, request, serial),
             include_usage: request
                 .stream_options
                 .as_ref()
@@ -65,11 +60,11 @@ impl SimulatedCall {
     /// The tool call of the model's next answer, if any.
     ///
     /// A polling model makes the same call for ever; an agent calls each tool once, in order.
-    pub(super) fn next(behaviour: Behaviour, request: &Request, serial: u64) -> Option<Self> {
+    pub(super) fn next(behavior: Behavior, request: &Request, serial: u64) -> Option<Self> {
         let names: Vec<&str> = request.tools.iter().filter_map(name).collect();
-        let (name, arguments) = match behaviour {
-            Behaviour::Polling => (*names.first()?, json!({"job": "job-1"})),
-            Behaviour::Agent => {
+        let (name, arguments) = match behavior {
+            Behavior::Polling => (*names.first()?, json!({"job": "job-1"})),
+            Behavior::Agent => {
                 let turn = results(request);
                 (*names.get(turn)?, json!({"turn": turn}))
             }
@@ -108,9 +103,9 @@ fn results(request: &Request) -> usize {
 mod tests {
     use super::*;
 
-    fn next(behaviour: Behaviour, request: Value) -> Option<(String, Value)> {
+    fn next(behavior: Behavior, request: Value) -> Option<(String, Value)> {
         let request = serde_json::from_value(request).unwrap();
-        let call = SimulatedCall::next(behaviour, &request, 1)?;
+        let call = SimulatedCall::next(behavior, &request, 1)?;
         Some((call.name, call.arguments))
     }
 
@@ -124,7 +119,7 @@ mod tests {
         ];
         let asked = histories.map(|messages| {
             let request = json!({"model": "m", "tools": tools, "messages": messages});
-            next(Behaviour::Agent, request).map(|(name, _)| name)
+            next(Behavior::Agent, request).map(|(name, _)| name)
         });
         assert_eq!(asked, [Some("a".into()), Some("b".into()), None]);
     }
@@ -134,10 +129,10 @@ mod tests {
         for results in [0, 1, 7] {
             let input = vec![json!({"type": "function_call_output"}); results];
             let request = json!({"model": "m", "tools": [{"name": "poll"}], "input": input});
-            let asked = next(Behaviour::Polling, request);
+            let asked = next(Behavior::Polling, request);
             assert_eq!(asked, Some(("poll".into(), json!({"job": "job-1"}))));
         }
         let without = json!({"model": "m", "messages": []});
-        assert_eq!(next(Behaviour::Polling, without), None);
+        assert_eq!(next(Behavior::Polling, without), None);
     }
 }

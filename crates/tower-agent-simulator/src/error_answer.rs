@@ -7,7 +7,7 @@ use http::StatusCode;
 use http::header::{CACHE_CONTROL, CONTENT_TYPE, RETRY_AFTER};
 use serde_json::{Value, json};
 
-use super::behaviour::FailureMode;
+use super::behavior::FailureMode;
 use super::error_content::ErrorContent;
 use super::request::Endpoint;
 use super::sse::{data, typed};

@@ -1,6 +1,6 @@
 //! The simulated errors, in the words of the real APIs.
 
-use super::behaviour::FailureMode;
+use super::behavior::FailureMode;
 
 /// The content of an error, in the words of one dialect.
 #[derive(Debug)]

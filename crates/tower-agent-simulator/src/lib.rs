@@ -22,7 +22,7 @@ use tokio::net::TcpListener;
 
 mod answer;
 mod anthropic_messages;
-mod behaviour;
+mod behavior;
 mod error_answer;
 mod error_content;
 mod openai_chat;
@@ -40,7 +40,7 @@ pub use self::routes::router;
 /// The names of the simulated models, as `GET /v1/models` lists them.
 ///
 /// The README has a table of what each answers.
-pub const MODELS: [&str; 15] = behaviour::names();
+pub const MODELS: [&str; 15] = behavior::names();
 
 /// Compiles the example of the README as a doc test.
 #[cfg(doctest)]

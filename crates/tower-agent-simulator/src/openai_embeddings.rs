@@ -28,7 +28,7 @@ pub(super) fn whole(request: &Request) -> Value {
     })
 }
 
-/// The number of inputs: a list of numbers is one tokenised input, another list one per entry.
+/// The number of inputs: a list of numbers is one tokenized input, another list one per entry.
 fn inputs(input: &Value) -> usize {
     match input.as_array() {
         Some(list) if !list.first().is_some_and(Value::is_number) => list.len(),

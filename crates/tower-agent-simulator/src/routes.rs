@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 
 use super::answer::SimulatedAnswer;
-use super::behaviour::{Behaviour, FailureMode, MODELS};
+use super::behavior::{Behavior, FailureMode, MODELS};
 use super::error_answer::Refusal;
 use super::request::{CREATED, Endpoint, Request};
 use super::scripted_body::ScriptBody;
@@ -25,7 +25,7 @@ use super::{anthropic_messages, openai_chat, openai_embeddings, openai_images, o
 /// The name in `GET /stats` of requests that name no simulated model.
 const REFUSED: &str = "(refused)";
 
-/// The delay before a unary answer of [`Behaviour::Slow`].
+/// The delay before a unary answer of [`Behavior::Slow`].
 const SLOW_ANSWER: Duration = Duration::from_secs(3);
 
 #[derive(Debug, Clone, Default)]
@@ -100,12 +100,12 @@ impl SimulatedUpstream {
     }
 
     async fn generate(self, operation: Endpoint, request: &Request, body: &[u8]) -> Response {
-        let Some((model, behaviour)) = Behaviour::of(&request.model) else {
+        let Some((model, behavior)) = Behavior::of(&request.model) else {
             return self.refuse(operation, &Refusal::UnknownModel(request.model.clone()));
         };
         // From here on a disconnect drops the guard, which counts the request as released.
         let mut open = self.stats.open(model);
-        if let Behaviour::Failing(how) = behaviour {
+        if let Behavior::Failing(how) = behavior {
             open.complete();
             let refused = Refusal::Simulated { model, how };
             return if request.stream && how == FailureMode::OverloadedStream {
@@ -114,11 +114,11 @@ impl SimulatedUpstream {
                 refused.respond(operation)
             };
         }
-        if behaviour == Behaviour::StallHead {
+        if behavior == Behavior::StallHead {
             future::pending::<()>().await;
         }
 
-        let answer = SimulatedAnswer::new(open.serial, request, behaviour, body);
+        let answer = SimulatedAnswer::new(open.serial, request, behavior, body);
         let events = match operation {
             _ if !request.stream => None,
             Endpoint::Chat => Some(openai_chat::events(&answer)),
@@ -134,19 +134,19 @@ impl SimulatedUpstream {
                 HeaderValue::from_static("text/event-stream; charset=utf-8"),
             );
             headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
-            ScriptBody::stream(behaviour, events, open)
+            ScriptBody::stream(behavior, events, open)
         } else {
-            if behaviour == Behaviour::Slow {
+            if behavior == Behavior::Slow {
                 sleep(SLOW_ANSWER).await;
             }
             let whole = Bytes::from(whole(operation, request, &answer).to_string());
             headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
             // A unary answer announces its full length, even if it will stall or be cut. Only that
             // of `Ping` announces none, because it never ends.
-            if behaviour != Behaviour::Ping {
+            if behavior != Behavior::Ping {
                 headers.insert(CONTENT_LENGTH, whole.len().into());
             }
-            ScriptBody::unary(behaviour, whole, open)
+            ScriptBody::unary(behavior, whole, open)
         };
         (headers, Body::new(body)).into_response()
     }

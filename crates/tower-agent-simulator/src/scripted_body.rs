@@ -10,17 +10,17 @@ use bytes::Bytes;
 use http_body::{Body, Frame};
 use tokio::time::{Sleep, sleep};
 
-use super::behaviour::Behaviour;
+use super::behavior::Behavior;
 use super::sse::EventSequence;
 use super::stats::OpenRequest;
 
 /// The delay between two deltas of a quick stream.
 const GAP: Duration = Duration::from_millis(10);
 
-/// The delay between two deltas of [`Behaviour::Slow`].
+/// The delay between two deltas of [`Behavior::Slow`].
 const SLOW_GAP: Duration = Duration::from_secs(1);
 
-/// The delay between two signs of life of [`Behaviour::Ping`].
+/// The delay between two signs of life of [`Behavior::Ping`].
 const PING_GAP: Duration = Duration::from_millis(500);
 
 /// The number of deltas that a stream sends before it stalls or is cut.
@@ -51,16 +51,16 @@ pub(super) struct ScriptBody {
 }
 
 impl ScriptBody {
-    /// The stream of a model that behaves as `behaviour`.
-    pub(super) fn stream(behaviour: Behaviour, events: EventSequence, open: OpenRequest) -> Self {
-        let gap = if behaviour == Behaviour::Slow {
+    /// The stream of a model that behaves as `behavior`.
+    pub(super) fn stream(behavior: Behavior, events: EventSequence, open: OpenRequest) -> Self {
+        let gap = if behavior == Behavior::Slow {
             SLOW_GAP
         } else {
             GAP
         };
-        let deltas = match behaviour {
-            Behaviour::StallStream | Behaviour::Cut => FIRST_DELTAS,
-            Behaviour::Ping => 0,
+        let deltas = match behavior {
+            Behavior::StallStream | Behavior::Cut => FIRST_DELTAS,
+            Behavior::Ping => 0,
             _ => events.deltas.len(),
         };
 
@@ -71,10 +71,10 @@ impl ScriptBody {
         for delta in events.deltas.into_iter().take(deltas) {
             steps.extend([ScriptStep::Wait(gap), ScriptStep::Send(delta)]);
         }
-        let ending = match behaviour {
-            Behaviour::StallStream => Ending::Silence,
-            Behaviour::Cut => Ending::Clean,
-            Behaviour::Ping => Ending::Repeat {
+        let ending = match behavior {
+            Behavior::StallStream => Ending::Silence,
+            Behavior::Cut => Ending::Clean,
+            Behavior::Ping => Ending::Repeat {
                 every: PING_GAP,
                 frame: events.ping,
             },
@@ -86,21 +86,21 @@ impl ScriptBody {
         Self::new(steps, ending, open)
     }
 
-    /// The unary answer of a model that behaves as `behaviour`.
-    pub(super) fn unary(behaviour: Behaviour, mut body: Bytes, open: OpenRequest) -> Self {
-        let ending = match behaviour {
-            Behaviour::Cut => Ending::Reset,
-            Behaviour::StallStream => Ending::Silence,
+    /// The unary answer of a model that behaves as `behavior`.
+    pub(super) fn unary(behavior: Behavior, mut body: Bytes, open: OpenRequest) -> Self {
+        let ending = match behavior {
+            Behavior::Cut => Ending::Reset,
+            Behavior::StallStream => Ending::Silence,
             // Some providers send blank lines before the JSON while the model works.
-            Behaviour::Ping => Ending::Repeat {
+            Behavior::Ping => Ending::Repeat {
                 every: PING_GAP,
                 frame: Bytes::from_static(b"\n"),
             },
             _ => Ending::Clean,
         };
         let mut steps = VecDeque::new();
-        match behaviour {
-            Behaviour::Ping => {}
+        match behavior {
+            Behavior::Ping => {}
             _ if matches!(ending, Ending::Clean) => steps.push_back(ScriptStep::Send(body)),
             // The wait lets the server flush head and half before the end: an error in the same
             // write would swallow both.

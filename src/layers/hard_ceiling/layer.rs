@@ -84,8 +84,8 @@ impl HardCeilingLayer {
     /// earlier than the other limits. The deadline ends the call, never a run that spans calls, in
     /// any [`scope`](Self::scope). The setting also works in a layer without a ceiling.
     #[must_use]
-    pub const fn caller_deadline(mut self, honoured: bool) -> Self {
-        self.caller_deadline = honoured;
+    pub const fn caller_deadline(mut self, honored: bool) -> Self {
+        self.caller_deadline = honored;
         self
     }
 

@@ -15,12 +15,12 @@ const MAX_LEVELS: usize = 4;
 /// Only letters and digits are compared, so a phrase also counts that is spread over several strings
 /// of the body. The search reads the body at most nine times: 1 MiB took 1 to 5 ms on one core of a server.
 pub(super) fn may_contain(head: &Parts, body: &[u8], words: &str) -> bool {
-    let words = normalised(words.as_bytes());
+    let words = normalized(words.as_bytes());
     if words.is_empty() || body.len() > MAX_BODY || is_encoded(&head.headers) {
         return true;
     }
     let finder = memmem::Finder::new(&words);
-    let is_in = |text: &[u8]| finder.find(&normalised(text)).is_some();
+    let is_in = |text: &[u8]| finder.find(&normalized(text)).is_some();
     let values = head.headers.iter();
     let mut values = values.flat_map(|(name, value)| [name.as_str().as_bytes(), value.as_bytes()]);
     let target = decoded_target(&head.uri.to_string());
@@ -46,7 +46,7 @@ fn is_encoded(headers: &HeaderMap) -> bool {
 }
 
 /// The letters and digits of a text, the ASCII ones in lower case.
-fn normalised(text: &[u8]) -> Vec<u8> {
+fn normalized(text: &[u8]) -> Vec<u8> {
     let kept = text
         .iter()
         .filter(|byte| byte.is_ascii_alphanumeric() || !byte.is_ascii());

@@ -7,7 +7,7 @@
 mod tests;
 
 use crate::{
-    llm::{PIECE, ShortNumbers, cut, normalise},
+    llm::{PIECE, ShortNumbers, cut, normalize},
     lock::Lock,
 };
 
@@ -162,7 +162,7 @@ fn smaller(ours: Option<u32>, theirs: Option<u32>) -> Option<u32> {
 
 /// Only the first `KEPT` bytes of a subject count in an [`ErrorKey`].
 ///
-/// Of a message, only the first `KEPT` bytes of its normalised form count. Two keys are equal if
+/// Of a message, only the first `KEPT` bytes of its normalized form count. Two keys are equal if
 /// their subjects and messages differ only behind these bytes.
 const KEPT: usize = 4096;
 
@@ -176,7 +176,7 @@ const READ: usize = 8192;
 /// durations, dates, ids, addresses), in ids with a known prefix, in the unit of time after a
 /// number, in letter case, or in white space. Any other word makes a different key. A `-` or
 /// `_` within a word is part of it. The first 8 KiB of the message are read, and the first 4 KiB
-/// of the normalised message count.
+/// of the normalized message count.
 ///
 /// ```
 /// use tower_agent::run::ErrorKey;
@@ -195,7 +195,7 @@ impl ErrorKey {
     pub fn new(subject: &str, message: &str) -> Self {
         let subject = &subject.as_bytes()[..subject.len().min(KEPT)];
         let mut digest = Digest::after(subject);
-        normalise(cut(message, READ), ShortNumbers::Replaced, |piece, len| {
+        normalize(cut(message, READ), ShortNumbers::Replaced, |piece, len| {
             digest.write(piece, len);
         });
         Self(digest.finish())

@@ -453,7 +453,7 @@ pub(crate) struct TurnQuestion {
 type LearnsTurns = Pin<Box<dyn Future<Output = Result<RunAdjustments, EndElsewhere>> + Send>>;
 
 impl TurnQuestion {
-    /// Waits until the part has learnt the answer, or knows that there is none. Resolves with what was
+    /// Waits until the part has learned the answer, or knows that there is none. Resolves with what was
     /// changed about the run elsewhere.
     ///
     /// # Errors

@@ -81,7 +81,7 @@ const fn per_token(per_million: f64) -> u64 {
 }
 
 /// Caps on the tokens of a run, or on those of an owner in a window of time, and on their cost.
-/// Serialises to JSON as its caps that are set.
+/// Serializes to JSON as its caps that are set.
 ///
 /// A [`TokenCapLayer`](crate::TokenCapLayer) enforces those of a run, an
 /// [`OwnerCapLayer`](crate::OwnerCapLayer) those of an owner.
@@ -422,7 +422,7 @@ impl Spending {
     }
 }
 
-/// The tokens that a run has used, and their cost. Serialises to JSON as it stands.
+/// The tokens that a run has used, and their cost. Serializes to JSON as it stands.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, Default, PartialEq, serde::Serialize)]
 pub struct TokensSpent {

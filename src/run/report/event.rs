@@ -30,7 +30,7 @@ use crate::{
     },
 };
 
-/// An event of a run, for observers. Serialises to JSON as it stands.
+/// An event of a run, for observers. Serializes to JSON as it stands.
 #[non_exhaustive]
 #[derive(Clone, Debug, serde::Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -41,7 +41,7 @@ pub enum RunEvent {
         run: RunId,
         /// The session of the run; `None` if the run has none.
         session: Option<Arc<str>>,
-        /// The owner of the run; `None` if the run is in no registry. It is not serialised.
+        /// The owner of the run; `None` if the run is in no registry. It is not serialized.
         #[serde(skip)]
         owner: Option<Owner>,
         /// The number of the event among the run's events, from 1: one more than the event before.
@@ -175,9 +175,9 @@ pub enum RunNotice {
     },
     /// The checker of a [`Watchdog`](crate::Watchdog) has given its verdict on the run.
     Checked {
-        /// The state of the run, in the checker's judgement.
+        /// The state of the run, in the checker's judgment.
         status: Status,
-        /// The reason of the judgement, in the checker's words; the error if the check failed.
+        /// The reason of the judgment, in the checker's words; the error if the check failed.
         reason: String,
     },
     /// A person is asked whether the run shall go on.

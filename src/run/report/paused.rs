@@ -35,7 +35,7 @@ impl RunCap {
     }
 }
 
-/// The pause of a run, as a snapshot shows it. Serialises to JSON as it stands.
+/// The pause of a run, as a snapshot shows it. Serializes to JSON as it stands.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 pub struct RunPause {

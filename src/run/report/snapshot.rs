@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// The state of a node at one instant. Serialises to JSON as it stands.
+/// The state of a node at one instant. Serializes to JSON as it stands.
 #[non_exhaustive]
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct RunSnapshot {
@@ -50,7 +50,7 @@ pub struct RunSnapshot {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub closing: Option<TerminalReason>,
     /// The number of the run's end among the events of its registry, as in
-    /// [`RunEvent::Ended`](crate::RunEvent::Ended). `None` before that event. It is not serialised.
+    /// [`RunEvent::Ended`](crate::RunEvent::Ended). `None` before that event. It is not serialized.
     ///
     /// An observer that [lost](crate::RunEvent::Lost) events finds the ends among them by it.
     #[serde(skip)]

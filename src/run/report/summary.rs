@@ -16,7 +16,7 @@ use crate::{
     },
 };
 
-/// The summary of a call that has ended and has no work in flight. Serialises to JSON as it stands.
+/// The summary of a call that has ended and has no work in flight. Serializes to JSON as it stands.
 ///
 /// The layers pass the summary to [`RunLayer::on_end`](crate::RunLayer::on_end).
 #[non_exhaustive]

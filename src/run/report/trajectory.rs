@@ -125,7 +125,7 @@ fn line<T: serde::Serialize>(
         reason,
         rest,
     };
-    // Serialisation does not fail: the fields are strings and numbers.
+    // Serialization does not fail: the fields are strings and numbers.
     let mut line = serde_json::to_vec(&event).ok()?;
     line.push(b'\n');
     Some(line)

@@ -3,9 +3,9 @@
 /// The verdict of a [`Watchdog`](crate::Watchdog)'s checker on a run.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct Verdict {
-    /// The state of the run, in the checker's judgement.
+    /// The state of the run, in the checker's judgment.
     pub status: Status,
-    /// The reason of the judgement, in words for people.
+    /// The reason of the judgment, in words for people.
     #[serde(default)]
     pub reason: String,
 }

@@ -23,7 +23,7 @@ fn of_program() -> Candidate {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_chooses_an_organisation_does_not_choose_it_for_the_programs_account() {
+async fn who_chooses_an_organization_does_not_choose_it_for_the_programs_account() {
     for name in ["openai-organization", "openai-project"] {
         for (candidate, goes_along) in [(of_program(), false), (Candidate::new("a"), true)] {
             let upstream = Upstream::script(healthy());

@@ -382,7 +382,7 @@ async fn the_tools_of_the_run_are_told_of_as_the_layer_says_unless_the_program_d
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_run_that_is_opened_further_in_is_learnt_from_the_answer() {
+async fn a_run_that_is_opened_further_in_is_learned_from_the_answer() {
     let registry = RunRegistry::new();
     let upstream = Upstream::script(Script::sse().data(PRELUDE).wait(40.0).data(DONE));
     let layer = LAYER.layer(RunLayer::new(registry.clone()).layer(upstream));

@@ -198,8 +198,8 @@ mod tests {
                 .map(|it| format!("{it:02x}"))
                 .collect();
             assert_eq!(entry["sha256"], hex, "{name}");
-            let licence = entry["license_file"].as_str().unwrap();
-            assert!(ui().join("vendor").join(licence).is_file(), "{licence}");
+            let license = entry["license_file"].as_str().unwrap();
+            assert!(ui().join("vendor").join(license).is_file(), "{license}");
             vendored.insert(format!("vendor/{name}"));
         }
         let served = FILES.iter().map(|file| file.path.to_owned());

@@ -9,7 +9,7 @@ use crate::{
     support::{Config, Gateway},
 };
 
-/// A gateway that honours them, in front of two candidates of one upstream.
+/// A gateway that honors them, in front of two candidates of one upstream.
 async fn gateway(upstream: &Upstream) -> Gateway {
     let config = "[disconnect]\ncaller_deadline = true\n";
     Config::new(config)

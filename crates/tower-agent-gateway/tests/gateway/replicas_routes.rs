@@ -973,7 +973,7 @@ fn an_extension_counts_once_wherever_it_is_asked_for_and_who_has_a_turn_meanwhil
             let (extended, ()) = join(extended, turn(&two, &run)).await;
             let (status, body) = outcome(&extended);
             assert_eq!((status, &body["extended"]), (200, &json!(true)), "{body}");
-            // All have learnt of it at their next turn.
+            // All have learned of it at their next turn.
             for gateway in [&one, &two, &three] {
                 turn(gateway, &run).await;
                 let shown = gateway.json(&format!("/runs/{run}")).await;

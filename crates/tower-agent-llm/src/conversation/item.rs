@@ -10,7 +10,7 @@ use std::{
 use crate::{
     ShortNumbers, command_header, excerpt, is_volatile_key, is_volatile_value,
     json_scanner::{Scan, Scanner, Text},
-    normalise, volatile_name,
+    normalize, volatile_name,
 };
 
 /// One event of a conversation.
@@ -297,7 +297,7 @@ pub fn result(json: &[u8], exact: bool) -> u64 {
 /// The number of bytes at the start of a string in which volatile words are replaced.
 ///
 /// The rest of a longer string is compared as it is, because that is cheaper.
-const NORMALISED: usize = 8192;
+const NORMALIZED: usize = 8192;
 
 /// The most strings around a JSON text that is read as such.
 const MAX_NESTED: u8 = 3;
@@ -370,7 +370,7 @@ impl Leaves {
             return digest(span);
         };
         let Some(text) = Text::of(span).map(Text::decoded) else {
-            return normalised(span);
+            return normalized(span);
         };
         // Many tools answer with JSON, which the history then has in a string.
         let begins = text.trim_ascii_start().first();
@@ -380,13 +380,13 @@ impl Leaves {
                 return digest(('"', whole));
             }
         }
-        normalised(&text)
+        normalized(&text)
     }
 }
 
 /// Hashes a text without its volatile words.
-fn normalised(text: &[u8]) -> u64 {
-    let (head, rest) = text.split_at(text.len().min(NORMALISED));
+fn normalized(text: &[u8]) -> u64 {
+    let (head, rest) = text.split_at(text.len().min(NORMALIZED));
     let head = String::from_utf8_lossy(head);
     let mut hasher = DefaultHasher::new();
     let (header, body) = command_header(&head).unwrap_or(("", &head));
@@ -403,7 +403,7 @@ fn normalised(text: &[u8]) -> u64 {
 }
 
 fn without_volatile_words(text: &str, hasher: &mut DefaultHasher) {
-    normalise(text, ShortNumbers::Kept, |piece, len| {
+    normalize(text, ShortNumbers::Kept, |piece, len| {
         hasher.write(&piece[..len]);
     });
 }

@@ -15,7 +15,7 @@ use super::{
     error_body, error_status,
     errors::{self, AllCandidatesCoolingDown, Redirected},
     evidence::Evidence,
-    judgement::{self, Circumstances, Easing, Judgement, Rest, Suspicion},
+    judgment::{self, Circumstances, Easing, Judgment, Rest, Suspicion},
     prose, retry_after,
     signals::{PUT_OFF, Signal},
     stop_reasons,
@@ -227,8 +227,8 @@ impl Classifier {
         let error = StreamFailure::read(body);
         let judge = |ruled| self.judge(headers, None, &error, body, false, ruled, now);
         let failure = judge(None);
-        let failure = match failure.judgement.as_ref() {
-            Some(judgement) if judgement.is_by_default() => {
+        let failure = match failure.judgment.as_ref() {
+            Some(judgment) if judgment.is_by_default() => {
                 judge(Some((FailureClass::ModelFault, "empty answer")))
             }
             _ => failure,
@@ -259,7 +259,7 @@ impl Classifier {
             ended: class::of_reason(text(headers, "x-terminal-reason")),
             own: self.own_signals(),
         };
-        let judged = judgement::judge(&evidence, &around);
+        let judged = judgment::judge(&evidence, &around);
         Failure {
             status,
             message: error.message.trim().to_owned(),
@@ -269,7 +269,7 @@ impl Classifier {
                 "false" => Some(false),
                 _ => None,
             },
-            judgement: Some(Box::new(judged.judgement)),
+            judgment: Some(Box::new(judged.judgment)),
             ..Failure::new(judged.class)
         }
     }
@@ -334,7 +334,7 @@ pub struct Failure {
     #[doc(hidden)]
     pub right_status: Option<StatusCode>,
     // Boxed, because the outcome of each attempt has room for a failure.
-    judgement: Option<Box<Judgement>>,
+    judgment: Option<Box<Judgment>>,
 }
 
 impl Failure {
@@ -350,7 +350,7 @@ impl Failure {
             is_unresolved: false,
             is_slow: false,
             right_status: None,
-            judgement: None,
+            judgment: None,
         }
     }
 
@@ -400,18 +400,18 @@ impl Failure {
 
     /// Sets the signal of a failure that this crate found itself.
     fn with_signal(mut self, signal: &'static str) -> Self {
-        let mut judgement = Judgement::of_class(self.class, self.retry_after);
-        judgement.signal = signal.into();
-        self.judgement = Some(Box::new(judgement));
+        let mut judgment = Judgment::of_class(self.class, self.retry_after);
+        judgment.signal = signal.into();
+        self.judgment = Some(Box::new(judgment));
         self
     }
 
     /// Makes the failure one of this request alone: the next answer may be whole, so nothing rests.
     fn of_request(mut self) -> Self {
-        if let Some(judgement) = &mut self.judgement {
-            judgement.concern = Concern::Request;
-            judgement.rest = None;
-            judgement.suspicion = None;
+        if let Some(judgment) = &mut self.judgment {
+            judgment.concern = Concern::Request;
+            judgment.rest = None;
+            judgment.suspicion = None;
         }
         self
     }
@@ -446,9 +446,9 @@ impl Failure {
     /// Whoever disagrees puts a [`Signal`] of their own in front.
     #[must_use]
     pub fn signal(&self) -> &str {
-        self.judgement
+        self.judgment
             .as_ref()
-            .map_or("", |judgement| &judgement.signal)
+            .map_or("", |judgment| &judgment.signal)
     }
 
     /// Whether another server of these layers puts the request off: its operator has paused the run or
@@ -462,9 +462,9 @@ impl Failure {
     /// What the failure concerns.
     #[must_use]
     pub fn concern(&self) -> Concern {
-        self.judgement
+        self.judgment
             .as_ref()
-            .map_or(self.class.concern(), |judgement| judgement.concern)
+            .map_or(self.class.concern(), |judgment| judgment.concern)
     }
 
     /// Which other candidate is worth a try after this failure.
@@ -482,9 +482,9 @@ impl Failure {
     #[must_use]
     #[doc(hidden)]
     pub fn rest(&self) -> Option<Rest> {
-        match &self.judgement {
-            Some(judgement) => judgement.rest,
-            None => Judgement::of_class(self.class, self.retry_after).rest,
+        match &self.judgment {
+            Some(judgment) => judgment.rest,
+            None => Judgment::of_class(self.class, self.retry_after).rest,
         }
     }
 
@@ -492,14 +492,14 @@ impl Failure {
     #[must_use]
     #[doc(hidden)]
     pub fn easing(&self) -> Option<&Easing> {
-        self.judgement.as_ref()?.easing.as_ref()
+        self.judgment.as_ref()?.easing.as_ref()
     }
 
     /// The rest that the failure begins once a second witness confirms it.
     #[must_use]
     #[doc(hidden)]
     pub fn suspicion(&self) -> Option<&Suspicion> {
-        self.judgement.as_ref()?.suspicion.as_ref()
+        self.judgment.as_ref()?.suspicion.as_ref()
     }
 
     /// Whether the candidate refused turns of the conversation that only another one can read or

@@ -78,7 +78,7 @@ pub(super) struct Evidence<'a> {
     /// The paths of fields that have a value.
     pub(super) fields: Vec<&'static str>,
     /// The messages, without errors inside of them, the outer ones first. A line break stands for
-    /// what was left out, so that its neighbours do not join.
+    /// what was left out, so that its neighbors do not join.
     pub(super) texts: Vec<String>,
     pub(super) times: Times,
     /// The status of a failure that the error states.

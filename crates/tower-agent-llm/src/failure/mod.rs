@@ -74,7 +74,7 @@ pub(crate) mod error_status;
 pub(crate) mod errors;
 pub(crate) mod evidence;
 pub(crate) mod instants;
-pub(crate) mod judgement;
+pub(crate) mod judgment;
 pub(crate) mod prose;
 pub(crate) mod retry_after;
 pub(crate) mod signals;

@@ -4,8 +4,8 @@ use proptest::{collection::vec, prelude::*, sample::select};
 
 use super::super::volatile_words::{self, ID, LONG, PLACEHOLDER, PREFIXES, ShortNumbers, UNITS};
 
-/// What `normalise` passes on, by the rule as it was written first: on characters, without tables.
-fn normalise(text: &str, short: ShortNumbers, mut emit: impl FnMut(u8)) {
+/// What `normalize` passes on, by the rule as it was written first: on characters, without tables.
+fn normalize(text: &str, short: ShortNumbers, mut emit: impl FnMut(u8)) {
     let mut rest = text.trim();
     // Whether the number before, and so the next one, is part of a time such as `10:31:07`.
     let mut in_time = false;
@@ -78,8 +78,8 @@ fn without_unit<'a>(word: &str, after: &'a str) -> &'a str {
 fn compare(text: &str) -> Result<(), TestCaseError> {
     for short in [ShortNumbers::Replaced, ShortNumbers::Kept] {
         let (mut expected, mut found) = (Vec::new(), Vec::new());
-        normalise(text, short, |byte| expected.push(byte));
-        volatile_words::normalise(text, short, |piece, len| {
+        normalize(text, short, |byte| expected.push(byte));
+        volatile_words::normalize(text, short, |piece, len| {
             found.extend_from_slice(&piece[..len]);
         });
         prop_assert_eq!(expected, found, "{:?}", text);

@@ -49,11 +49,11 @@ pub enum SignalUntil {
     Renewed,
 }
 
-/// A row of the program for the judgement of failed answers: what an upstream says, and what it
+/// A row of the program for the judgment of failed answers: what an upstream says, and what it
 /// means.
 ///
 /// The rows of the program come before this crate's own; of several that fit, the first one
-/// decides. The judgement of a call reads a phrase wherever it stands. What it says about others
+/// decides. The judgment of a call reads a phrase wherever it stands. What it says about others
 /// needs a second witness, because an upstream may quote a caller: see
 /// `tower_agent::Cooldowns`.
 ///

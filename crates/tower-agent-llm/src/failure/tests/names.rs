@@ -172,8 +172,8 @@ fn aws_names_come_with_a_namespace_an_address_and_either_first_letter() {
         let body = format!(r#"{{"__type":"{name}","message":"x"}}"#);
         assert_eq!(class(400, &body), Some(Caller), "{name}");
     }
-    let spelt = r#"{"error":{"type":"Insufficient_Quota","code":"INVALID_API_KEY"}}"#;
-    assert_eq!(class(400, spelt), Some(Caller));
+    let spelled = r#"{"error":{"type":"Insufficient_Quota","code":"INVALID_API_KEY"}}"#;
+    assert_eq!(class(400, spelled), Some(Caller));
 }
 
 #[test]

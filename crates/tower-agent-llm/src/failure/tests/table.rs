@@ -16,7 +16,7 @@ use serde::Deserialize;
 use super::{
     super::{
         class::Concern,
-        judgement::Rest,
+        judgment::Rest,
         signals::{BROAD, DETAILS, EXACT, PHRASES, Row, SHARED},
     },
     LEFT_OUT, NOW,

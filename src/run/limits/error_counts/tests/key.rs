@@ -3,14 +3,14 @@
 use proptest::{collection::vec, prelude::*};
 
 use crate::{
-    llm::{ShortNumbers, cut, normalise},
+    llm::{ShortNumbers, cut, normalize},
     run::limits::error_counts::{ErrorKey, KEPT, READ},
 };
 
 /// What is left of a message, a `#` for what was taken out.
 fn left(message: &str) -> String {
     let mut left = Vec::new();
-    normalise(cut(message, READ), ShortNumbers::Replaced, |piece, len| {
+    normalize(cut(message, READ), ShortNumbers::Replaced, |piece, len| {
         left.extend(
             piece[..len]
                 .iter()

@@ -28,7 +28,7 @@ const LONGEST_FALSE_DELAY: Duration = Duration::from_secs(60);
 
 /// What a failure says about other calls, and which signal decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Judgement {
+pub(crate) struct Judgment {
     /// The signal that decided the class.
     pub(super) signal: Cow<'static, str>,
     /// What the failure concerns.
@@ -97,7 +97,7 @@ enum Source {
     Status,
 }
 
-/// The inputs of a judgement that are not in the answer's body.
+/// The inputs of a judgment that are not in the answer's body.
 pub(super) struct Circumstances<'a> {
     /// The status of the answer, else the one in the error's code.
     pub(super) status: Option<StatusCode>,
@@ -111,11 +111,11 @@ pub(super) struct Circumstances<'a> {
     pub(super) own: &'a [Signal],
 }
 
-/// The class of a failed answer, the delay that it asks for, and the judgement.
+/// The class of a failed answer, the delay that it asks for, and the judgment.
 pub(super) struct Judged {
     pub(super) class: FailureClass,
     pub(super) retry_after: Option<Duration>,
-    pub(super) judgement: Judgement,
+    pub(super) judgment: Judgment,
 }
 
 /// The words of a row that was found in a text.
@@ -138,7 +138,7 @@ pub(super) fn judge(evidence: &Evidence<'_>, around: &Circumstances<'_>) -> Judg
     Judged {
         class: cause.class,
         retry_after,
-        judgement: Judgement {
+        judgment: Judgment {
             signal: cause.signal,
             concern: cause.concern,
             rest,
@@ -454,13 +454,13 @@ impl Cause {
     }
 }
 
-impl Judgement {
+impl Judgment {
     /// Whether no signal was found.
     pub(super) fn is_by_default(&self) -> bool {
         self.signal == BY_DEFAULT
     }
 
-    /// The judgement of a failure without an answer, or of one that this crate found itself: its
+    /// The judgment of a failure without an answer, or of one that this crate found itself: its
     /// class says what rests.
     pub(super) fn of_class(class: FailureClass, stated: Option<Duration>) -> Self {
         let rest = Rest {

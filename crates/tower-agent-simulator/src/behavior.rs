@@ -3,31 +3,28 @@
 use self::FailureMode::{Overloaded, OverloadedStream, RateLimited, Request, Server};
 
 /// All simulated models, as `GET /v1/models` lists them, and how each answers.
-pub(crate) const MODELS: [(&str, Behaviour); 15] = [
-    ("sim-healthy", Behaviour::Healthy),
-    ("sim-slow", Behaviour::Slow),
-    ("sim-stall-head", Behaviour::StallHead),
-    ("sim-stall-stream", Behaviour::StallStream),
-    ("sim-cut", Behaviour::Cut),
-    ("sim-ping", Behaviour::Ping),
+pub(crate) const MODELS: [(&str, Behavior); 15] = [
+    ("sim-healthy", Behavior::Healthy),
+    ("sim-slow", Behavior::Slow),
+    ("sim-stall-head", Behavior::StallHead),
+    ("sim-stall-stream", Behavior::StallStream),
+    ("sim-cut", Behavior::Cut),
+    ("sim-ping", Behavior::Ping),
     (
         "sim-rate-limited",
-        Behaviour::Failing(RateLimited { retry_after: 1 }),
+        Behavior::Failing(RateLimited { retry_after: 1 }),
     ),
     (
         "sim-rate-limited-long",
-        Behaviour::Failing(RateLimited { retry_after: 3600 }),
+        Behavior::Failing(RateLimited { retry_after: 3600 }),
     ),
-    ("sim-overloaded", Behaviour::Failing(Overloaded)),
-    (
-        "sim-overloaded-stream",
-        Behaviour::Failing(OverloadedStream),
-    ),
-    ("sim-failing", Behaviour::Failing(Server)),
-    ("sim-refusing", Behaviour::Failing(Request)),
-    ("sim-large", Behaviour::Large),
-    ("sim-agent", Behaviour::Agent),
-    ("sim-polling", Behaviour::Polling),
+    ("sim-overloaded", Behavior::Failing(Overloaded)),
+    ("sim-overloaded-stream", Behavior::Failing(OverloadedStream)),
+    ("sim-failing", Behavior::Failing(Server)),
+    ("sim-refusing", Behavior::Failing(Request)),
+    ("sim-large", Behavior::Large),
+    ("sim-agent", Behavior::Agent),
+    ("sim-polling", Behavior::Polling),
 ];
 
 /// The names of all models.
@@ -43,7 +40,7 @@ pub(crate) const fn names() -> [&'static str; MODELS.len()] {
 
 /// The way in which a simulated model answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Behaviour {
+pub(crate) enum Behavior {
     /// Answers at once, whole and well-formed.
     Healthy,
     /// Sends a delta per second, twenty of them; unary answers come after 3 s.
@@ -83,8 +80,8 @@ pub(crate) enum FailureMode {
     Request,
 }
 
-impl Behaviour {
-    /// The behaviour and the listed name of `model`, if it is simulated.
+impl Behavior {
+    /// The behavior and the listed name of `model`, if it is simulated.
     pub(super) fn of(model: &str) -> Option<(&'static str, Self)> {
         MODELS.into_iter().find(|(name, _)| *name == model)
     }
