@@ -22,7 +22,7 @@
 //! `gen_ai.request.model`. `docs/events.md`, beside the README, says of each metric when it is
 //! recorded, and which values its labels have.
 //!
-//! # What is no label
+//! # What is not a label
 //!
 //! A label is a word of this crate or the [label](crate::Candidate::label) of a candidate of the
 //! program. Nothing that callers or upstreams send becomes one: a [custom
@@ -56,7 +56,7 @@ use http::StatusCode;
 use crate::guarded::guarded;
 use crate::llm::{GenAiOperation, dialect::Usage};
 
-/// The value of a label in place of a text that this crate and the configuration do not know.
+/// The value of a label instead of a text that this crate and the configuration do not know.
 pub(crate) const OTHER: &str = "other";
 
 /// One metric: its name, its unit and its description.

@@ -35,7 +35,7 @@ pub(crate) enum Reply {
     Refused(GatewayRefusal),
 }
 
-/// What the gateway said in place of an answer.
+/// What the gateway said instead of an answer.
 #[derive(Debug)]
 pub(crate) struct GatewayRefusal {
     /// Why the run is over, if it is.

@@ -124,7 +124,7 @@ impl System {
     }
 }
 
-/// Reads an answer; one that is no success is an error.
+/// Reads an answer; one that is not a success is an error.
 pub(crate) async fn read<B>(answer: Response<B>) -> Result<(), BoxError>
 where
     B: Body<Data = Bytes>,

@@ -30,7 +30,7 @@ use tower::{
 
 use crate::{situations::StackLimits, upstream};
 
-/// Answers that are retried, and everything that is no answer.
+/// Answers that are retried, and everything that is not an answer.
 fn is_worth_a_retry(result: &Result<reqwest::Response, BoxError>) -> bool {
     result.as_ref().map_or(true, |answer| {
         answer.status().is_server_error() || answer.status() == StatusCode::TOO_MANY_REQUESTS

@@ -1,7 +1,7 @@
 //! [`Run`] as an extractor: a handler's access to the run of its request.
 //!
 //! A handler must call tools and other models under the run of its request, or these
-//! calls outlive the run. The extractor returns the node that a layer further out put
+//! calls outlive the run. The extractor returns the node that an outer layer put
 //! into the request.
 //!
 //! # Order
@@ -40,7 +40,7 @@ use http::{StatusCode, request::Parts};
 
 use crate::run::Run;
 
-/// The rejection of a request into which no layer further out has put a run.
+/// The rejection of a request into which no outer layer has put a run.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MissingRun;

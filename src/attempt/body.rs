@@ -98,7 +98,7 @@ impl<B: Body> AttemptBody<B> {
 
     /// Stores that no attempt follows a failure after the commit, unless another reason is stored,
     /// and gives the error that reason. Does nothing if the layer's node has ended: then the failure
-    /// is no attempt's.
+    /// is not an attempt's.
     fn explain(own: &Run, error: BoxError) -> BoxError {
         if own.node().is_over() {
             return error;

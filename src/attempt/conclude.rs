@@ -112,7 +112,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     }
 
     /// Records a failed attempt in the call's list, and closes the attempt's report. A failure that
-    /// a layer further in has recorded is not recorded again.
+    /// an inner layer has recorded is not recorded again.
     ///
     /// Counts the failure as an error of the run if the budget counts every attempt, unless a layer
     /// further in has counted it. Returns the result of that count, whichever layer made it; `None`
@@ -147,7 +147,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     }
 
     /// Counts a silent attempt among the run's silent attempts in a row. Any other failure resets
-    /// their number. The method does neither if a layer further in has recorded the failure.
+    /// their number. The method does neither if an inner layer has recorded the failure.
     ///
     /// After a silent attempt, the method denies another one once the silent attempts in a row have
     /// reached the idle breaker's limit. A fallback layer is not denied if the breaker is set to
@@ -157,7 +157,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         failed: &FailedAttempt<B>,
         attempt: &Run,
     ) -> Result<(), Denial> {
-        // A layer further in that recorded the failure has also counted the silence.
+        // An inner layer that recorded the failure has also counted the silence.
         let is_counted = attempt.errors().failing().is_some();
         if !failed.is_step_timeout(&self.own) {
             if !is_counted {
@@ -187,7 +187,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         RetryPermit { wait, permit }: RetryPermit,
     ) -> Next<B> {
         let now = self.own.now();
-        // If a layer further in has recorded a terminal reason for the attempt, that reason wins.
+        // If an inner layer has recorded a terminal reason for the attempt, that reason wins.
         let reason = attempt.errors().classified();
         let reason = reason.unwrap_or(TerminalReason::Failed(failure.class));
         drop(attempt.node().settle(reason, now));
@@ -225,7 +225,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         FailedAttempts::deny(&self.own, denied, C::MOVES);
         let ends_run = denied == Denial::Idle && self.policy.settings().budget.ends_idle_runs();
         // The event is logged before a node ends by the denial. If the layer's node is an attempt,
-        // this layer logs no event unless it ends the run: a layer further out may still go on.
+        // this layer logs no event unless it ends the run: an outer layer may still go on.
         if ends_run || self.own.kind() != NodeKind::Attempt {
             self.log_denial(denied, &failure);
         }
@@ -241,7 +241,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             crate::metrics::repeat_denied(budget);
         }
         let key = self.policy.key(&failure);
-        // What an operator elsewhere puts off is no error.
+        // What an operator elsewhere puts off is not an error.
         let unasked = failure.is_put_off();
         let failing = |reason: &TerminalReason| Failing {
             key,
@@ -280,14 +280,14 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                     TerminalReason::Failed(_) => reason,
                     ended => ended,
                 });
-                // `note` has listed the attempts of a layer further in.
+                // `note` has listed the attempts of an inner layer.
                 let (_, error) = FailedAttempts::unwrap(error);
                 Next::Done(Err(FailedAttempts::explain(&self.own, error)))
             }
         }
     }
 
-    /// Makes an earlier failed answer the layer's result, in place of the last attempt.
+    /// Makes an earlier failed answer the layer's result, instead of the last attempt.
     fn hand_up<B: Body<Data = Bytes> + Unpin>(
         &mut self,
         mut kept: KeptAnswer,
@@ -317,7 +317,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     }
 
     /// Gives an error under a good status the status that it should have had: clients take any
-    /// other for an answer. A layer further out may still go on, so that only the outermost does so.
+    /// other for an answer. An outer layer may still go on, so that only the outermost does so.
     fn set_right_status(&self, parts: &mut Parts, failure: &Failure) {
         if self.own.kind() != NodeKind::Attempt && parts.status.is_success() {
             parts.status = failure.right_status.unwrap_or(parts.status);
@@ -327,7 +327,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     fn log_denial(&mut self, denied: Denial, failure: &Failure) {
         let own = &self.own;
         let tries = FailedAttempts::of(own).unwrap_or_default();
-        // A layer further in decides on repeats, and the event of a fallback layer tells of both.
+        // An inner layer decides on repeats, and the event of a fallback layer tells of both.
         let not_repeated = tries.not_repeated().map(Denial::as_str);
         macro_rules! event {
             ($level:ident) => {
@@ -344,7 +344,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
                 )
             };
         }
-        // A caller's own fault and an expired session are no warnings for the operator.
+        // A caller's own fault and an expired session are not warnings for the operator.
         if matches!(
             failure.class,
             FailureClass::Caller | FailureClass::SessionExpired
@@ -402,7 +402,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
     fn expect_end(&self, parts: &Parts) {
         if let Some(marks) = parts.extensions.get::<ResponseMarks>() {
             match self.policy.after_finish() {
-                // A layer further in may have read the request.
+                // An inner layer may have read the request.
                 AfterFinish::Unknown => {}
                 known => marks.expect(known),
             }
@@ -436,7 +436,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
             parts.headers.insert(X_ATTEMPT, number);
         }
         let ownership = self.settle_guard.take().map(|guard| {
-            // A layer further out that opens no node finds this layer's node here.
+            // An outer layer that opens no node finds this layer's node here.
             parts.extensions.insert(self.own.clone());
             Ownership {
                 guard,

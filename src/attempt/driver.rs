@@ -369,7 +369,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         };
         let service = &mut self.service;
         // The supervised call enforces the attempt's deadlines, such as its share of the time.
-        // `hiding_node` keeps the attempt out of the answer's extensions, where layers further out
+        // `hiding_node` keeps the attempt out of the answer's extensions, where outer layers
         // look for the call. `deferring` lets the end of a whole body settle the attempt only when
         // the body drops, because the answer may still be classified as a failure.
         let settings = LayerSettings::passive();

@@ -46,7 +46,7 @@ pub struct AttemptSummary {
     /// The status of the answer, if the attempt served the call or failed by that status. For any
     /// other failure, the status in the error's code; `None` if there is none.
     pub status: Option<StatusCode>,
-    /// The upstream's error message, or the error in place of an answer; at most 256 bytes, empty
+    /// The upstream's error message, or the error instead of an answer; at most 256 bytes, empty
     /// if there is neither.
     ///
     /// The message is for the program: an error may name internal hosts.
@@ -151,7 +151,7 @@ pub struct FailedAttempts {
 impl FailedAttempts {
     /// Finds the failed attempts in a call's error, or in one of its sources.
     ///
-    /// If a layer further out ended the call, its error has the failed attempts too.
+    /// If an outer layer ended the call, its error has the failed attempts too.
     #[must_use]
     pub fn find<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a Self> {
         let of_end = || {
@@ -187,7 +187,7 @@ impl FailedAttempts {
         Self::update(own, |tries| tries.denied[usize::from(moves)] = Some(denied));
     }
 
-    /// Forgets why layers further in made no other attempt: another one follows.
+    /// Forgets why inner layers made no other attempt: another one follows.
     pub(super) fn allow(own: &Run) {
         if Self::of(own).is_some_and(|tries| tries.denied != [None; 2]) {
             Self::update(own, |tries| tries.denied = [None; 2]);
@@ -271,7 +271,7 @@ impl FailedAttempts {
     /// Wraps the error of a call in one that carries the failed attempts; without any, the error
     /// stays as it is. `is_logged` says that the log has listed them.
     ///
-    /// The wrapper of a layer further in is replaced.
+    /// The wrapper of an inner layer is replaced.
     pub(super) fn wrap(own: &Run, error: BoxError, is_logged: bool) -> BoxError {
         let (inner, source) = Self::unwrap(error);
         if let Some(inner) = inner {
@@ -288,7 +288,7 @@ impl FailedAttempts {
         }
     }
 
-    /// Removes the wrapper of a layer further in from an error.
+    /// Removes the wrapper of an inner layer from an error.
     pub(super) fn unwrap(error: BoxError) -> (Option<Self>, BoxError) {
         match error.downcast::<FailedCall>() {
             Ok(inner) => (Some(inner.tries), inner.source),

@@ -53,7 +53,7 @@ where
     S: Service<Request<ReplayBody>>,
     B: Body,
 {
-    // The loop is boxed, because it is large, and each layer further out moves its future twice.
+    // The loop is boxed, because it is large, and each outer layer moves its future twice.
     attempts: Pin<Box<AttemptLoop<S, Q, B, C>>>,
 }
 

@@ -90,7 +90,7 @@ impl HiddenFailures {
         slot.get_or_insert(kept);
     }
 
-    /// Takes the failed answer that the caller should get in place of the call's last failure.
+    /// Takes the failed answer that the caller should get instead of the call's last failure.
     pub(super) fn take<B: Body>(
         &mut self,
         last: &Failure,

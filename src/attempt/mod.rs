@@ -20,7 +20,7 @@
 //!
 //! At the first no this layer makes no further attempt. The event `no further attempt` then has the
 //! cause in its field `denied`, unless the layer's node has ended, is closing or is itself an
-//! attempt. In the last case a layer further out, if there is one, asks its own questions. But an
+//! attempt. In the last case an outer layer, if there is one, asks its own questions. But an
 //! idle breaker that ends the run is logged by the layer that asked it, also in an attempt.
 //!
 //! A failure may report that a run with the id of the call's run has ended elsewhere. Then the call
@@ -36,7 +36,7 @@
 //! | a stream of events | its first content or error event, its end, 256 events or 256 KiB |
 //! | a stream with a [floor on its speed](crate::layers::step_timeout#a-floor-on-speed), by a layer with a `hold` | an error event, its end, 256 KiB, or its content or 256 events once it has shown its speed |
 //! | any other answer of success | its end, or 256 KiB |
-//! | a 204, 1xx or 3xx, or one that a layer further in has held or classified | not held |
+//! | a 204, 1xx or 3xx, or one that an inner layer has held or classified | not held |
 //! | a compressed answer of success | its first byte |
 //! | a 4xx or 5xx, to classify it | its end or error, 64 KiB or one second |
 //!
@@ -143,7 +143,7 @@ impl Run {
     /// Opens an attempt below this node, which is mostly a call, and makes it with `call`.
     ///
     /// The method is for a retry, a hedge or a cache of the program's own. The request that `call`
-    /// gets carries the attempt in place of this node, so a layer further in finds the attempt.
+    /// gets carries the attempt instead of this node, so an inner layer finds the attempt.
     /// The attempt counts in the call's [summary](crate::CallSummary::attempts). If this node is
     /// itself an attempt, the first attempt below it does not count again.
     ///

@@ -31,7 +31,7 @@ use crate::{
     wall_clock::wall_clock,
 };
 
-/// An extension of a failed answer that was read to its end: its body, also for layers further out.
+/// An extension of a failed answer that was read to its end: its body, also for outer layers.
 #[derive(Clone, Debug)]
 pub(super) struct WholeBody(pub(super) Bytes);
 
@@ -209,15 +209,15 @@ impl<B> PeekedAnswer<B> {
         }
     }
 
-    /// Whether the head of an answer shows a failure. It does if a layer further in has classified
-    /// it as one, or for a 4xx or 5xx to which no layer further in has committed.
+    /// Whether the head of an answer shows a failure. It does if an inner layer has classified
+    /// it as one, or for a 4xx or 5xx to which no inner layer has committed.
     pub(crate) fn is_failure(answer: &Response<B>) -> bool {
         let rule = CommitRule::of(answer, false);
         matches!(rule, CommitRule::Failure | CommitRule::Classified(_))
     }
 
-    /// Classifies the answer as a layer further in did, else by head and held part. `None` if the
-    /// answer is no failure.
+    /// Classifies the answer as an inner layer did, else by head and held part. `None` if the
+    /// answer is not a failure.
     pub(crate) fn classify(&mut self, classifier: &Classifier) -> Option<Failure> {
         if let CommitRule::Classified(failure) = &self.rule {
             return Some(Failure::clone(failure));
@@ -446,7 +446,7 @@ enum CommitRule {
     Nothing,
     /// The answer is not read: a candidate's own upstream redirects, which is a failure.
     Redirect(Redirected),
-    /// The answer is not read: a layer further in has classified the failure.
+    /// The answer is not read: an inner layer has classified the failure.
     Classified(Box<Failure>),
     /// The answer is a stream of events. It is read to its first content or error event, its
     /// terminator or end, `MAX_EVENTS` events, or until more than `MAX_HELD` bytes are held. While the
@@ -479,7 +479,7 @@ impl CommitRule {
     fn of<B>(answer: &Response<B>, own_upstream: bool) -> Self {
         let extensions = answer.extensions();
         let status = answer.status();
-        // A redirect is checked before the extensions: a layer further in may not know the
+        // A redirect is checked before the extensions: an inner layer may not know the
         // candidate.
         if own_upstream && (status.is_informational() || status.is_redirection()) {
             return Self::Redirect(Redirected::new(status));

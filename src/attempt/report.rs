@@ -16,7 +16,7 @@ pub(super) type AfterAttempt = dyn Fn(&AttemptSummary) + Send + Sync;
 
 /// The report of one attempt, which is made when this value drops. That is once the attempt is
 /// over, or is classified as failed. The drop closes the attempt's span, and calls the program's
-/// hook unless a layer further in has called its own.
+/// hook unless an inner layer has called its own.
 pub(super) struct AttemptReport {
     hook: Option<Arc<AfterAttempt>>,
     attempt: Run,

@@ -31,9 +31,9 @@ impl AnnouncedLength {
 
 /// Reads the body's length, as the `content-length` of a head announces it.
 ///
-/// The length is `None` if there is no `content-length`, more than one, one that is no plain number
-/// or does not fit in 64 bits, or one beside a `transfer-encoding`, which overrides it (RFC 9112,
-/// 6.3).
+/// The length is `None` if there is no `content-length`, more than one, one that is not a plain
+/// number or does not fit in 64 bits, or one beside a `transfer-encoding`, which overrides it (RFC
+/// 9112, 6.3).
 pub(crate) fn content_length(headers: &HeaderMap) -> Option<u64> {
     let mut values = headers.get_all(header::CONTENT_LENGTH).iter();
     let (Some(only), None) = (values.next(), values.next()) else {

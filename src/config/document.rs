@@ -15,7 +15,7 @@ const MOST: usize = 100;
 /// The result of reading a whole document.
 #[derive(Debug)]
 pub(super) struct Reading<T> {
-    /// The document without its mistakes; `None` if it is no table at all.
+    /// The document without its mistakes; `None` if it is not a table at all.
     pub(super) value: Option<T>,
     pub(super) errors: Vec<ConfigError>,
     pub(super) removed: Removed,

@@ -69,7 +69,7 @@ pub use self::{
 /// A checked configuration: see the [module](self).
 #[derive(Clone, Debug)]
 pub struct AgentConfig {
-    /// The limits of a caller that is no agent with a table in `agents`.
+    /// The limits of a caller that is not an agent with a table in `agents`.
     defaults: AgentLimits,
     /// Whether `agents.defaults` has the `ask_at` of all agents, and not `[run]`.
     defaults_ask: bool,
@@ -89,7 +89,7 @@ pub struct AgentConfig {
 ///
 /// # Errors
 ///
-/// If the text is no TOML, with the line and the column of the mistake.
+/// If the text is not TOML, with the line and the column of the mistake.
 pub fn parse_toml(text: &str) -> Result<toml::Table, ConfigError> {
     text.parse()
         .map_err(|error: toml::de::Error| ConfigError::of_toml(&error, text))
@@ -126,7 +126,7 @@ impl AgentConfig {
     /// # Errors
     ///
     /// For all mistakes, each with its line and column, unless the document has neither the key of
-    /// the mistake nor a table above that key. A text that is no TOML has one mistake.
+    /// the mistake nor a table above that key. A text that is not TOML has one mistake.
     pub fn from_toml(text: &str) -> Result<Self, ConfigError> {
         let table = parse_toml(text)?;
         Self::from_table(table).map_err(|error| error.in_toml(text))
@@ -159,7 +159,7 @@ impl AgentConfig {
     ///
     /// # Errors
     ///
-    /// For all mistakes, each with its line and column; a text that is no JSON has one.
+    /// For all mistakes, each with its line and column; a text that is not JSON has one.
     pub fn from_json(text: &str) -> Result<Self, ConfigError> {
         let (config, errors) = Self::check(Reading::of_json(text));
         match ConfigError::join(errors) {

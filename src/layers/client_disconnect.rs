@@ -11,7 +11,7 @@
 //!
 //! The layer takes for a disconnect the drop of a response future that was not ready, or of a
 //! body that was not complete, if no reason is stored yet. A server may drop a complete body
-//! without a poll for its end, so that drop is no disconnect. A body is complete if
+//! without a poll for its end, so that drop is not a disconnect. A body is complete if
 //!
 //! - it returned `None` or an error, or its `is_end_stream` is true,
 //! - the caller got the trailers, or as many bytes as the answer announced,

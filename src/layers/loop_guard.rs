@@ -23,7 +23,7 @@
 //!
 //! A different result restarts the count of the same call with the same result, and that of two
 //! calls in turn. A result that the last calls did not have restarts the count of up to four calls.
-//! A call in a history without its result, and a refused tool, are no actions, and change at most
+//! A call in a history without its result, and a refused tool, are not actions, and change at most
 //! the count of undeclared tools. A user's message after a finished answer restarts all counts,
 //! unless the request has nothing in common with the run's earlier requests.
 //!
@@ -256,8 +256,8 @@ impl LoopGuardLayer {
     /// such a tool is reported and ends the run at three times as many calls: with the default
     /// limits observers get the first notice at the 30th same call with the same result, and the
     /// run ends at the 60th. Another result of the same call restarts the count of that call. Calls
-    /// of the tool are no sign of being [stuck](crate::Run::end_when_stuck). The program may name
-    /// further tools with [`Run::polls`].
+    /// of the tool are not a sign of being [stuck](crate::Run::end_when_stuck). The program may
+    /// name further tools with [`Run::polls`].
     #[must_use]
     pub fn polls<T: Into<Box<str>>>(mut self, tools: impl IntoIterator<Item = T>) -> Self {
         self.polls = Some(tools.into_iter().map(Into::into).collect());

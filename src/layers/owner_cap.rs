@@ -43,7 +43,7 @@
 //! [`Trajectory`](crate::run::Trajectory).
 //!
 //! By default the owner is the caller's key, so a caller with several keys is several owners, and a
-//! caller that invents keys escapes the caps. Unless a layer further out refuses unknown keys, set
+//! caller that invents keys escapes the caps. Unless an outer layer refuses unknown keys, set
 //! the owner of each request with [`RunLayer::owner_by`](crate::RunLayer::owner_by).
 //!
 //! # Several replicas

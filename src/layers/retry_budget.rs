@@ -305,7 +305,7 @@ impl RetryPolicy {
         }
     }
 
-    /// Adds the share of a first attempt to the bucket, unless a layer further out has done so.
+    /// Adds the share of a first attempt to the bucket, unless an outer layer has done so.
     fn deposit(&self) {
         let bucket = self.settings.budget.bucket(self.subject());
         let (Some(own), Some(bucket)) = (&self.own, bucket) else {
@@ -386,7 +386,7 @@ impl AttemptPolicy for RetryPolicy {
     }
 
     fn asks_for_stream(&self) -> bool {
-        // A layer further out that has chosen a candidate has read the request.
+        // An outer layer that has chosen a candidate has read the request.
         let own = self.own.as_ref();
         if own.is_some_and(|own| own.attempts().has_target()) {
             return false;

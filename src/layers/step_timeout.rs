@@ -265,9 +265,9 @@ impl StepTimeoutLayer {
 
     /// Sets another window for the time until the first content.
     ///
-    /// For an answer that is no event stream, this window lasts until the first byte of the body that
-    /// is no white space. After [`optional(None)`](Self::optional) the layer limits only the time until the first
-    /// content. The setting has no effect on a [local](Self::local) layer.
+    /// For an answer that is not an event stream, this window lasts until the first byte of the
+    /// body that is not white space. After [`optional(None)`](Self::optional) the layer limits only
+    /// the time until the first content. The setting has no effect on a [local](Self::local) layer.
     ///
     /// # Panics
     ///

@@ -31,8 +31,8 @@
 //! zero: some upstreams state no tokens with every answer. If reasoning stands under several keys,
 //! only the longest of these texts counts.
 //!
-//! An answer that is no stream is counted at its end; if it states no usage, the text in its JSON
-//! is estimated. If an end rests on an estimate, its message says `estimated`, and
+//! An answer that is not a stream is counted at its end; if it states no usage, the text in its
+//! JSON is estimated. If an end rests on an estimate, its message says `estimated`, and
 //! [`Terminated::is_estimated`](crate::Terminated::is_estimated) is true.
 //!
 //! # Prompts
@@ -45,7 +45,7 @@
 //!
 //! Four bytes of the request's body, as it is sent, are one token. A string of its JSON counts
 //! 1,500 tokens if it is an image or a file: a `data:` URL, or 256 bytes or more in base64 with
-//! letters of both cases and digits. So does a body that is no JSON object.
+//! letters of both cases and digits. So does a body that is not a JSON object.
 //!
 //! If a [pump](crate::layers::pump) reads a call on after its caller has left, its prompt counts
 //! when the caller leaves, and the usage replaces the estimate if it comes.
@@ -71,7 +71,7 @@
 //!
 //! A request of a run that has used a whole cap ends the run too, and the inner service does not
 //! get that request. Calls that are in progress at the same time may use more than the cap, as an
-//! answer that is no stream shows its tokens at its end.
+//! answer that is not a stream shows its tokens at its end.
 //!
 //! With [`ask_at`](TokenCapLayer::ask_at) observers get a notice when a run nears a cap, so that
 //! the program can ask a person.
@@ -83,7 +83,7 @@
 //! and a turn that was counted for it is given back if it is refused. A stream that exceeds a cap is cut
 //! behind that frame, as `TokenCap`, and the run is paused: the call ends alone. Other streams of the
 //! run are cut at their next frame, too. Each request of the run that this layer sees is held, also one
-//! that is no turn.
+//! that is not a turn.
 //!
 //! # Same instant
 //!
@@ -166,7 +166,7 @@ enum WithoutCaps {
     Inert,
     /// The layer has the run count its tokens, and counts those of whole answers.
     Count,
-    /// The layer has the run count its tokens; a layer further in, which makes attempts, counts
+    /// The layer has the run count its tokens; an inner layer, which makes attempts, counts
     /// those of whole answers.
     CountAttempts,
 }
@@ -241,7 +241,7 @@ impl TokenCapLayer {
         self
     }
 
-    /// Pauses a run that has used up a cap, in place of its end: see [the module](self#pauses).
+    /// Pauses a run that has used up a cap, instead of its end: see [the module](self#pauses).
     #[must_use]
     pub const fn pause(mut self, pause: PauseAtCap) -> Self {
         self.of_run.pause = Some(pause);
@@ -279,7 +279,7 @@ impl LayerHooks for Capping {
         }
     }
 
-    /// Sends the notice if it is due: the tokens of an answer that is no stream are known now.
+    /// Sends the notice if it is due: the tokens of an answer that is not a stream are known now.
     fn release(&mut self, run: &Run) {
         run.tokens().ask_at_cap(&self.0);
     }

@@ -8,9 +8,9 @@
 //! # What is counted
 //!
 //! A turn is one round of the agent's loop: a request for which a model generates, admitted by
-//! this layer. The attempts and fallbacks of a turn are no further turns, and neither are the
+//! this layer. The attempts and fallbacks of a turn are not further turns, and neither are the
 //! tools that its answer calls. A retry by the caller is a new request, and a turn. By their
-//! paths, embeddings, images, counts of tokens and lists of models are no turns; a request with
+//! paths, embeddings, images, counts of tokens and lists of models are not turns; a request with
 //! an unknown path is one. [`counts`](TurnCapLayer::counts) replaces this rule.
 //!
 //! The count belongs to the nearest run, so it holds across all requests with the run's id
@@ -42,19 +42,19 @@
 //!
 //! # Pauses
 //!
-//! With [`pause`](TurnCapLayer::pause) a turn beyond the cap pauses its run in place of closing it, and
-//! waits for an operator, who [extends](Run::extend) the run. The waiting turn is held without an answer,
-//! and then goes on in the order in which the turns came. If it has waited for as long as
-//! [`PauseAtCap::wait`] says, it fails as [`RunPaused`](crate::run::RunPaused), a 503 after which clients
-//! try again. A run without an extension ends as `TurnCap` once it was paused for
+//! With [`pause`](TurnCapLayer::pause) a turn beyond the cap pauses its run instead of closing it,
+//! and waits for an operator, who [extends](Run::extend) the run. The waiting turn is held without
+//! an answer, and then goes on in the order in which the turns came. If it has waited for as long
+//! as [`PauseAtCap::wait`] says, it fails as [`RunPaused`](crate::run::RunPaused), a 503 after
+//! which clients try again. A run without an extension ends as `TurnCap` once it was paused for
 //! [`PauseAtCap::limit`].
 //!
-//! While a run is paused, its calls and tools in progress go on, its step windows, its ceiling and its
-//! timeout stand still, those of its sub-agents too, and it does not complete for being idle. Turns of
-//! its sub-agents are held as its own are. What is held or refused counts nowhere: it is no turn of the
-//! run or of its owner, no attempt and no error, and a dropped one gives back all that it had taken.
-//! Deadlines of a held call, such as those that its caller announced, go on. A run of one call ends at
-//! its caps.
+//! While a run is paused, its calls and tools in progress go on, its step windows, its ceiling and
+//! its timeout stand still, those of its sub-agents too, and it does not complete for being idle.
+//! Turns of its sub-agents are held as its own are. What is held or refused counts nowhere: it is
+//! not a turn of the run or of its owner, no attempt and no error, and a dropped one gives back all
+//! that it had taken. Deadlines of a held call, such as those that its caller announced, go on. A
+//! run of one call ends at its caps.
 //!
 //! The same layer also holds the turns of a run that an operator has [suspended](Run::suspend), with a
 //! cap or without one, if it counts them.
@@ -198,7 +198,7 @@ impl TurnCapLayer {
         }
     }
 
-    /// Sets the function that decides which requests are turns, in place of the
+    /// Sets the function that decides which requests are turns, instead of the
     /// [default](self#what-is-counted).
     #[must_use]
     pub fn counts(mut self, counts: impl Fn(&Parts) -> bool + Send + Sync + 'static) -> Self {
@@ -229,7 +229,7 @@ impl TurnCapLayer {
         self
     }
 
-    /// Pauses a run that has used up its turns, in place of its end: see [the module](self#pauses).
+    /// Pauses a run that has used up its turns, instead of its end: see [the module](self#pauses).
     ///
     /// The run makes no [last call](Self::final_call) then.
     #[must_use]
@@ -292,7 +292,7 @@ impl fmt::Debug for TurnCapLayer {
 /// The service of a [`TurnCapLayer`]; a clone of it shares the settings.
 pub type TurnCap<S> = HoldingService<S, Arc<TurnCapLayer>>;
 
-/// The number of the turn that a layer further out gave this request; a request extension.
+/// The number of the turn that an outer layer gave this request; a request extension.
 #[derive(Clone, Copy)]
 struct RequestTurn {
     run: u64,
@@ -330,7 +330,7 @@ impl TurnCapLayer {
         )
     }
 
-    /// The limit of a turn with this cap; `None` if the request is no turn, or is not counted.
+    /// The limit of a turn with this cap; `None` if the request is not a turn, or is not counted.
     fn limit(&self, turn: Option<Option<u32>>) -> Option<TurnLimit> {
         let (final_call, pause, near_at) = (self.final_call, self.pause, self.near_at);
         match turn? {
@@ -379,7 +379,7 @@ fn admit(
     Ok(())
 }
 
-/// The number of the turn of the run with the number `run` that a layer further out gave a request; 0
+/// The number of the turn of the run with the number `run` that an outer layer gave a request; 0
 /// if none did.
 fn known_number(extensions: &Extensions, run: u64) -> u32 {
     let known = extensions.get::<RequestTurn>();
@@ -387,7 +387,7 @@ fn known_number(extensions: &Extensions, run: u64) -> u32 {
     known.map_or(0, |turn| turn.number)
 }
 
-/// Gives the turn back that a layer further out has counted for a request, which is refused or dropped
+/// Gives the turn back that an outer layer has counted for a request, which is refused or dropped
 /// before it is served.
 pub(super) fn give_turn_back(found: &Run, extensions: &Extensions) {
     let run = found.nearest().number();
@@ -465,7 +465,7 @@ impl HoldsCalls for Arc<TurnCapLayer> {
         }
         let is_capped = cap.turns < TurnLimit::NONE.turns;
         if !is_capped && !is_held && !entry.settles && !found.node().is_over() {
-            // The turn is counted, and a layer further out supervises the call.
+            // The turn is counted, and an outer layer supervises the call.
             return SupervisedFuture::inert(HeldFuture::called(service.call(request)));
         }
         let settings = match found.node().is_of_many() && !found.node().is_over() {

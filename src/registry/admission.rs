@@ -125,7 +125,7 @@ impl RunRegistry {
         if self.state.with_entry(identity.place, withdraw) {
             self.state.leave_session(identity, false);
         } else if run.run_state().is_unused() {
-            // The request was no turn: sub-agents belong to the run before.
+            // The request was not a turn: sub-agents belong to the run before.
             self.state.forget_in_session(&run);
         }
     }

@@ -58,7 +58,7 @@ impl Frozen {
 /// [frozen](RunRegistry::freeze).
 ///
 /// [`TerminalResponseLayer`](crate::TerminalResponseLayer) makes it a 503 with the code `frozen` and
-/// `retry-after`. It is no end: the run does not exist.
+/// `retry-after`. It is not an end: the run does not exist.
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunsFrozen;

@@ -71,7 +71,7 @@ impl SharedSecret {
     ///
     /// The program calls the method before the first digest is made: before a layer with candidates
     /// is built, and before the first [`Owner`](super::Owner) other than the program itself. To
-    /// install the same secret again is no error.
+    /// install the same secret again is not an error.
     ///
     /// # Errors
     ///

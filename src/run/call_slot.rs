@@ -29,7 +29,7 @@ struct SlotState {
     writes: AtomicU64,
     wants_body: AtomicBool,
     is_held: AtomicBool,
-    /// The body of the request, which a layer further in has buffered.
+    /// The body of the request, which an inner layer has buffered.
     body: Lock<Option<ReplayBody>>,
 }
 

@@ -32,27 +32,27 @@ impl LimitHit {
 /// The source and the kind of a limit, for the message to people.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum LimitKind {
-    /// The limit is one that the program set, or an attempt's share of the remaining time. An end
+    /// One that the program set, or an attempt's share of the remaining time. An end
     /// without a limit has this value too.
     #[default]
     Set,
-    /// The limit is a time that the caller announced for its whole answer, or until the head.
+    /// A time that the caller announced for its whole answer, or until the head.
     Announced,
-    /// The limit is the silence after which the caller gives up.
+    /// The silence after which the caller gives up.
     Unheard,
-    /// The limit is the time without a byte or heartbeat. Only a stream with heartbeats has it.
+    /// The time without a byte or heartbeat. Only a stream with heartbeats has it.
     Lifeless,
-    /// The limit is the time over which a stream was slower than this.
+    /// The time over which a stream was slower than this.
     Slow(TokenRate),
-    /// The limit is this many turns of the run.
+    /// This many turns of the run.
     Turns(u32),
-    /// The limit is the silence during which the upstream failed its health probes.
+    /// The silence during which the upstream failed its health probes.
     Unhealthy,
-    /// The limit is this many open runs of the run's owner.
+    /// This many open runs of the run's owner.
     OpenRuns(u32),
-    /// The limit is this many turns of the run's owner in this window.
+    /// This many turns of the run's owner in this window.
     OwnerTurns(u32, CapWindow),
-    /// The limit is a cap on tokens or cost: the run's, or its owner's in a window.
+    /// A cap on tokens or cost: the run's, or its owner's in a window.
     Tokens(TokenLimit),
 }
 

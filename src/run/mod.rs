@@ -17,7 +17,7 @@
 //! first layer that acts on a call from [`Run::attach`] settles that call.
 //!
 //! A layer that acts on a node, and finds none in its request, opens a run for this one call. The
-//! run ends as the call does, unless a layer further in gives the run an id. No layer settles a run
+//! run ends as the call does, unless an inner layer gives the run an id. No layer settles a run
 //! of several calls.
 //!
 //! # Same instant

@@ -22,20 +22,20 @@ use http::Extensions;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
-    /// The window of silence, in place of that of a [`StepTimeoutLayer`](crate::StepTimeoutLayer).
+    /// The window of silence, instead of that of a [`StepTimeoutLayer`](crate::StepTimeoutLayer).
     /// Unless `first` is set too, this window holds before the first content as well.
     pub step: Option<Duration>,
-    /// The window of silence until the first content, in place of that of a
+    /// The window of silence until the first content, instead of that of a
     /// [`StepTimeoutLayer`](crate::StepTimeoutLayer). Without `step`, this limit changes nothing in
     /// a layer for [local](crate::StepTimeoutLayer::local) models.
     pub first: Option<Duration>,
-    /// The window of a tool at or below the request's node, in place of that of
+    /// The window of a tool at or below the request's node, instead of that of
     /// [`Run::tool_window`](crate::Run::tool_window). A
     /// [`StepTimeoutLayer`](crate::StepTimeoutLayer) applies this limit.
     pub tool: Option<Duration>,
-    /// The absolute limit, in place of that of a [`HardCeilingLayer`](crate::HardCeilingLayer).
+    /// The absolute limit, instead of that of a [`HardCeilingLayer`](crate::HardCeilingLayer).
     pub ceiling: Option<Duration>,
-    /// The limit on the total time, in place of that of
+    /// The limit on the total time, instead of that of
     /// [`HardCeilingLayer::timeout`](crate::HardCeilingLayer::timeout).
     pub timeout: Option<Duration>,
 }
@@ -53,7 +53,7 @@ impl Limits {
     pub(crate) fn or(self, other: Self) -> Self {
         Self {
             step: self.step.or(other.step),
-            // A `step` that is set here holds before the first content too, in place of the `first`
+            // A `step` that is set here holds before the first content too, instead of the `first`
             // of `other`.
             first: self.first.or(self.step).or(other.first),
             tool: self.tool.or(other.tool),

@@ -44,8 +44,8 @@ pub enum ResetOn {
     Step,
     /// The window also resets at a semantic delta of a stream.
     ///
-    /// A semantic delta carries part of the model's output. In an answer that is no event stream,
-    /// every byte resets the window.
+    /// A semantic delta carries part of the model's output. In an answer that is not an event
+    /// stream, every byte resets the window.
     #[default]
     Content,
     /// The window also resets at any byte, and at a heartbeat of the program.

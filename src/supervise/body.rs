@@ -165,7 +165,7 @@ where
         }
         let polled = polled.map_err(Into::into);
         let task = match supervised.observer() {
-            // A layer further out reads the frames, and knows which of them reset a window.
+            // An outer layer reads the frames, and knows which of them reset a window.
             None if role.is_inner() => TaskId::NONE,
             _ => role.task(),
         };

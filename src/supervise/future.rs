@@ -60,12 +60,12 @@ pin_project! {
 #[derive(Debug)]
 enum FutureState {
     Node(SupervisedCall),
-    /// The state of an inert layer, which returns the response unchanged.
+    /// An inert layer: it returns the response unchanged.
     Nothing,
     /// The state of a call that the layer refuses. The future returns this error, and makes no
     /// call.
     Refused(BoxError),
-    /// The state after the future has returned `Ready`.
+    /// The future has returned `Ready`.
     Done,
 }
 

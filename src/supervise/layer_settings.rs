@@ -14,7 +14,7 @@ pub(crate) struct LayerSettings {
     /// Whether the layer observes the response even if it does not settle the node. Set for a layer
     /// that needs to know which frames are progress, or whether the response is complete.
     pub(super) reads: bool,
-    /// Whether the layer counts the tokens of an answer that is no stream. If a layer further in
+    /// Whether the layer counts the tokens of an answer that is not a stream. If an inner layer
     /// counts them, this layer does not.
     pub(super) counts: bool,
     /// Whether the hooks get every frame, and not only the first one after a `Pending`.
@@ -100,7 +100,7 @@ impl LayerSettings {
         self
     }
 
-    /// Has the layer read the response, and count the tokens of an answer that is no stream.
+    /// Has the layer read the response, and count the tokens of an answer that is not a stream.
     pub(crate) const fn counting(mut self) -> Self {
         self.counts = true;
         self.reading()

@@ -47,8 +47,8 @@ pub(crate) fn operation_of<B>(request: &Request<B>) -> &'static GenAiOperation {
 pub(crate) struct Observer {
     mode: ObserverMode,
     passed: u64,
-    /// Whether a body that is no event stream has had nothing but white space so far, with which
-    /// some upstreams keep a connection open before their answer.
+    /// Whether a body that is not an event stream has had nothing but white space so far, with
+    /// which some upstreams keep a connection open before their answer.
     is_blank: bool,
     announced: AnnouncedLength,
     failed: Option<FailureClass>,
@@ -90,13 +90,13 @@ struct UndecidedForm {
     tokens: TokenCount,
 }
 
-/// The count of the tokens of an answer, if it is no event stream.
+/// The count of the tokens of an answer, if it is not an event stream.
 #[derive(Debug)]
 enum TokenCount {
     /// No layer counts.
     None,
     Own(Box<UnaryTokens>),
-    /// A layer further in counts.
+    /// An inner layer counts.
     Inner,
 }
 
@@ -105,12 +105,12 @@ enum TokenCount {
 enum FormSource {
     /// The innermost layer reads the first bytes.
     Own(Box<UndecidedBody>),
-    /// A layer further in reads them.
+    /// An inner layer reads them.
     Marks(ResponseMarks),
 }
 
 impl ObserverMode {
-    // The function is out of line, because most answers that a layer observes are no streams.
+    // The function is out of line, because most answers that a layer observes are not streams.
     #[inline(never)]
     fn of_events(
         facts: ResponseFacts,
@@ -132,7 +132,7 @@ impl ObserverMode {
 }
 
 impl ObserverMode {
-    /// The mode for a body whose head names no event stream.
+    /// For a body whose head names no event stream.
     #[inline]
     fn of_bytes<B>(facts: &ResponseFacts, answer: &mut Response<B>, run: &Run) -> Self {
         match run.attempts().asks_for_stream() && !facts.head {
@@ -141,7 +141,7 @@ impl ObserverMode {
         }
     }
 
-    /// The mode for a body that may be an event stream, although its head does not name one.
+    /// For a body that may be an event stream, although its head does not name one.
     #[cold]
     fn of_unknown<B>(dialect: Dialect, answer: &mut Response<B>, run: &Run) -> Self {
         if let Some(PossibleStream(marks)) = answer.extensions().get() {
@@ -175,7 +175,7 @@ impl ResponseFacts {
     }
 }
 
-/// Returns the failure class of a response, by its head; `None` if it is no failure.
+/// Returns the failure class of a response, by its head; `None` if it is not a failure.
 ///
 /// A [`Failure`] that an inner layer put into the response's extensions counts before the
 /// status: such a layer also finds an error under a good status.
@@ -189,7 +189,7 @@ impl Observer {
     /// Reads the head of the answer to `run`, and creates the observer of its body.
     ///
     /// The first layer that sees an event stream classifies its events, and adds the stream's
-    /// marks to the response's extensions. Layers further out follow these marks.
+    /// marks to the response's extensions. Outer layers follow these marks.
     #[inline]
     pub(crate) fn new<B: Body>(facts: ResponseFacts, answer: &mut Response<B>, run: &Run) -> Self {
         let announced = AnnouncedLength::of_response(facts.head, answer);
@@ -213,10 +213,10 @@ impl Observer {
         }
     }
 
-    /// Begins to count the tokens of an answer that is no event stream.
+    /// Begins to count the tokens of an answer that is not an event stream.
     ///
     /// The observer leaves out an answer that is failed, compressed or marked as [`NotCounted`]. It
-    /// also leaves out one with tokens that a layer further in counts, and counts nothing if no run
+    /// also leaves out one with tokens that an inner layer counts, and counts nothing if no run
     /// does.
     #[inline(never)]
     pub(super) fn count_answer<B>(&mut self, answer: &mut Response<B>, run: &Run) {
@@ -259,8 +259,8 @@ impl Observer {
         }
     }
 
-    /// Counts a frame of a body that is no event stream, or may be one, of which nothing but white
-    /// space has come: that is no part of an answer.
+    /// Counts a frame of a body that is not an event stream, or may be one, of which nothing but
+    /// white space has come: that is not a part of an answer.
     #[cold]
     #[inline(never)]
     fn first_frame(&mut self, data: &Bytes) {
@@ -360,7 +360,7 @@ impl Observer {
     /// [`wait`](Self::wait).
     ///
     /// In the layer that reads the events or bytes itself, only progress since the last `note`
-    /// counts. In a layer further out, which reads that layer's marks, only progress since the last
+    /// counts. In an outer layer, which reads that layer's marks, only progress since the last
     /// `wait` counts.
     pub(crate) fn has_progressed(&self) -> bool {
         match &self.mode {
@@ -383,14 +383,14 @@ impl Observer {
     }
 
     /// Whether the upstream sent progress or a sign of life since the last [`note`](Self::note), or
-    /// the answer is [about to end](Self::linger). Always false if a layer further in notes them.
+    /// the answer is [about to end](Self::linger). Always false if an inner layer notes them.
     pub(crate) const fn has_news(&self) -> bool {
         self.unnoted.is_some() || self.lingers()
     }
 
     /// Records at `now`, on the node and its ancestors, the signs of life since the last call.
     ///
-    /// The method does nothing if no frame has come since then, or if a layer further in notes the
+    /// The method does nothing if no frame has come since then, or if an inner layer notes the
     /// frames.
     #[inline]
     pub(crate) fn note(&mut self, run: &Run, now: Nanos) {
@@ -486,8 +486,8 @@ impl Observer {
         self.marks().and_then(ResponseMarks::stop_reason)
     }
 
-    /// Whether a content event was read; of a response that is no event stream, any byte but white
-    /// space.
+    /// Whether a content event was read; of a response that is not an event stream, any byte but
+    /// white space.
     pub(crate) fn has_content(&self) -> bool {
         self.marks()
             .map_or(!self.is_blank, |marks| marks.commit().is_some())

@@ -121,7 +121,7 @@ impl ResponseMarks {
         self.marks.form.store(form as u8, Ordering::Release);
     }
 
-    /// Records that a layer ends the answer, which is finished: the layers further in are dropped
+    /// Records that a layer ends the answer, which is finished: the inner layers are dropped
     /// with a whole answer, and not by a caller that leaves.
     pub(super) fn close(&self) {
         self.marks.is_closed.store(true, Ordering::Release);
@@ -199,7 +199,7 @@ impl ResponseMarks {
         self.boundary_at(received) == Some(received)
     }
 
-    /// The event that SDKs need in place of the upstream's `response.done`.
+    /// The event that SDKs need instead of the upstream's `response.done`.
     pub(crate) fn done(&self) -> Option<Bytes> {
         self.marks.done.lock().clone()
     }

@@ -1,4 +1,4 @@
-//! The tokens of an answer that is no event stream.
+//! The tokens of an answer that is not an event stream.
 
 use bytes::Bytes;
 use http::{Extensions, Response};
@@ -28,15 +28,15 @@ pub(super) struct UnaryTokens {
     meter: TokenMeter,
 }
 
-/// The mark of a response with tokens that a layer counts; layers further out do not count them.
+/// The mark of a response with tokens that a layer counts; outer layers do not count them.
 #[derive(Clone, Copy, Debug)]
 struct CountedAnswer;
 
 impl UnaryTokens {
-    /// Begins to count the tokens of an answer, unless a layer further in counts them.
+    /// Begins to count the tokens of an answer, unless an inner layer counts them.
     ///
     /// The outer result is `None` if no run counts tokens, or if the answer is compressed. The
-    /// inner result is `None` if a layer further in counts the tokens.
+    /// inner result is `None` if an inner layer counts the tokens.
     pub(super) fn of<B>(answer: &mut Response<B>, run: &Run) -> Option<Option<Box<Self>>> {
         let meter = run.tokens().meter()?;
         is_plain(answer.headers()).then(|| Self::begin(answer.extensions_mut(), meter))
@@ -45,7 +45,7 @@ impl UnaryTokens {
     #[cold]
     fn begin(extensions: &mut Extensions, meter: TokenMeter) -> Option<Box<Self>> {
         let is_counted = extensions.insert(CountedAnswer).is_some();
-        // A layer further in has made this answer from a stream with tokens that were counted.
+        // An inner layer has made this answer from a stream with tokens that were counted.
         let is_counted = is_counted || extensions.get::<ResponseMarks>().is_some();
         (!is_counted).then(|| {
             Box::new(Self {

@@ -19,7 +19,7 @@ pub(super) struct UndecidedBody {
 
 impl UndecidedBody {
     /// Begins to read the body of an answer to `run`, which asks for a stream. `None` if the answer
-    /// is no success, or its body cannot be read.
+    /// is not a success, or its body cannot be read.
     ///
     /// Some proxies send an event stream as plain text, as JSON, or without a content type.
     pub(super) fn of<B>(

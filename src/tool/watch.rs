@@ -164,7 +164,7 @@ impl<F> Watch<F> {
                 let watch = self.as_mut().project();
                 let own =
                     terminated.kind == NodeKind::Tool && terminated.is_end_of(watch.node.node());
-                // A tool that a closing refused at its birth never began, which is no failure.
+                // A tool that a closing refused at its birth never began, which is not a failure.
                 let is_refused = watch.node.node().refusal() == Some(&terminated.reason);
                 if own && !is_refused {
                     let reason = terminated.reason.as_str();

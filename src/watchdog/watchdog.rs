@@ -120,7 +120,7 @@ impl Watchdog {
     /// a run looks stuck, the watchdog asks unless the checker found that the run works, or the
     /// checker's verdict ended the run; the answer `Stop` ends the run as
     /// [`Stuck`](crate::TerminalReason::Stuck). The question is dropped when the run ends. An error
-    /// of the service is no answer, and ends nothing.
+    /// of the service is not an answer, and ends nothing.
     pub fn question<S>(mut self, question: S) -> Self
     where
         S: Service<Question, Response = Answer> + Clone + Send + 'static,

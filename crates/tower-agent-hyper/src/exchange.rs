@@ -22,7 +22,7 @@ const STEP_SILENCE: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct Exchange {
     pub(crate) began: Instant,
-    /// The request had no connection before this: what was read until then is no answer to it.
+    /// The request had no connection before this: what was read until then is not an answer to it.
     pub(crate) not_before: Instant,
     run: Option<Run>,
     pub(crate) lease: PoolLease,

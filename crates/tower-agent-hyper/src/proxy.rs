@@ -35,7 +35,7 @@ impl UpstreamProxy {
     /// An `https` upstream takes `HTTPS_PROXY`, an `http` upstream `HTTP_PROXY`, each else
     /// `ALL_PROXY`. `NO_PROXY` lists domains, addresses and networks that are connected to
     /// directly. A variable in upper case hides the one in lower case, even if it is empty; the
-    /// value counts as absent if it is no URL. A connection through a SOCKS proxy fails.
+    /// value counts as absent if it is not a URL. A connection through a SOCKS proxy fails.
     ///
     /// If `REQUEST_METHOD` is set, there is no proxy: the process counts as a CGI program, whose
     /// `HTTP_PROXY` may be a header of its request.

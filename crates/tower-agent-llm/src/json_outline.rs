@@ -4,7 +4,7 @@ use http::HeaderMap;
 
 use super::{is_plain, names_json};
 
-/// Whether a body with the content type JSON is no complete document, for example cut short.
+/// Whether a body with the content type JSON is not a complete document, for example cut short.
 ///
 /// A compressed body cannot be read, and counts as complete.
 #[must_use]

@@ -107,7 +107,7 @@ impl<'a> Scanner<'a> {
     /// Walks the next value as an object; `member` gets each decoded key, and must read
     /// its value.
     ///
-    /// The result is `false` if the value is no object.
+    /// The result is `false` if the value is not an object.
     #[inline]
     pub fn object(&mut self, mut member: impl FnMut(&mut Self, &[u8]) -> Scan<()>) -> Scan<bool> {
         if self.peek()? != b'{' {
@@ -141,7 +141,7 @@ impl<'a> Scanner<'a> {
 
     /// Reads the values of some keys of the object in `bytes`, as the document has them.
     ///
-    /// Of two equal keys the last counts. A document that is no object is malformed.
+    /// Of two equal keys the last counts. A document that is not an object is malformed.
     pub(crate) fn members<const N: usize>(
         bytes: &'a [u8],
         names: [&[u8]; N],
@@ -159,7 +159,7 @@ impl<'a> Scanner<'a> {
 
     /// Walks the next value as an array; `element` must read each value in it.
     ///
-    /// The result is `false` if the value is no array.
+    /// The result is `false` if the value is not an array.
     #[inline]
     pub fn array(&mut self, mut element: impl FnMut(&mut Self) -> Scan<()>) -> Scan<bool> {
         if self.peek()? != b'[' {
@@ -205,7 +205,7 @@ impl<'a> Scanner<'a> {
         Ok(&self.bytes[start..self.at])
     }
 
-    /// Reads the next value as a string; `None` if it is no string.
+    /// Reads the next value as a string; `None` if it is not a string.
     #[inline]
     pub(crate) fn text(&mut self) -> Scan<Option<Text<'a>>> {
         if self.peek()? != b'"' {
@@ -217,7 +217,7 @@ impl<'a> Scanner<'a> {
         Ok(Some(Text { raw, escaped }))
     }
 
-    /// Reads the next value as a `u64`; `None` if it is no unsigned integer that fits.
+    /// Reads the next value as a `u64`; `None` if it is not an unsigned integer that fits.
     #[inline]
     pub(crate) fn integer(&mut self) -> Scan<Option<u64>> {
         if !matches!(self.peek()?, b'-' | b'0'..=b'9') {
@@ -231,7 +231,7 @@ impl<'a> Scanner<'a> {
         }))
     }
 
-    /// Reads the next value as a count; `None` if it is no number, or a negative one.
+    /// Reads the next value as a count; `None` if it is not a number, or a negative one.
     ///
     /// Some upstreams write counts as floats, as `7000.0` or `7e3`. A fraction is rounded up, and a
     /// count of more than 64 bits is the largest one.
@@ -272,7 +272,7 @@ impl<'a> Scanner<'a> {
     /// Reads the value of an `error` key, and returns whether it is an error. An error is a string
     /// that is not empty, or an object that is empty or has a field that is not null.
     ///
-    /// An object that has fields, all of them null, is no error: batch jobs send such objects.
+    /// An object that has fields, all of them null, is not an error: batch jobs send such objects.
     pub(crate) fn is_error(&mut self) -> Scan<bool> {
         match self.peek()? {
             b'{' => {
@@ -452,7 +452,7 @@ pub struct Text<'a> {
 }
 
 impl<'a> Text<'a> {
-    /// Reads the value in `span` as a string; `None` if it is no string.
+    /// Reads the value in `span` as a string; `None` if it is not a string.
     pub(crate) fn of(span: &'a [u8]) -> Option<Self> {
         Scanner::new(span).text().ok()?
     }
@@ -510,7 +510,7 @@ fn decode(raw: &[u8]) -> Cow<'_, [u8]> {
         Err(_) => Cow::Borrowed(raw),
     }
 }
-/// The count that a number is which is no plain integer of 64 bits; `None` if it is negative.
+/// The count that a number is which is not a plain integer of 64 bits; `None` if it is negative.
 #[cold]
 fn float_count(number: &[u8]) -> Option<u64> {
     let value: f64 = std::str::from_utf8(number).ok()?.parse().ok()?;

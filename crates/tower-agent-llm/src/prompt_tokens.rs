@@ -9,7 +9,7 @@
 //!   nothing of them: a `data:` URL, or a string of [`MIN_BASE64`] bytes or more in base64. In
 //!   base64 are letters, digits, `+`, `/`, `-`, `_` and `=`, also with escaped slashes and line
 //!   breaks; the first [`MIN_BASE64`] bytes must have letters of both cases and digits.
-//! - A body that is no JSON object counts [`ATTACHMENT`] tokens.
+//! - A body that is not a JSON object counts [`ATTACHMENT`] tokens.
 
 use memchr::{memchr, memchr2};
 

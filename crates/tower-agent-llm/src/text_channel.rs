@@ -13,7 +13,7 @@ pub(crate) enum TextChannel {
 }
 
 impl TextChannel {
-    /// The channel of strings under this key; `None` if they are no text of the model.
+    /// The channel of strings under this key; `None` if they are not text of the model.
     pub(crate) fn of_key(key: &[u8]) -> Option<Self> {
         Some(match key {
             // `input` is that of a custom tool: a function's has the key `arguments`.

@@ -12,7 +12,7 @@ pub(super) const PREFIXES: [&str; 8] = [
     "req", "call", "chatcmpl", "msg", "toolu", "resp", "run", "thread",
 ];
 
-/// The minimum length of an id behind its prefix, so that `call_function` is no id.
+/// The minimum length of an id behind its prefix, so that `call_function` is not an id.
 pub(super) const ID: usize = 16;
 
 /// Units of time, which belong to the number before them, as in "5 minutes".
@@ -23,7 +23,7 @@ pub(super) const UNITS: [&str; 28] = [
     "minute", "minutes", "h", "hr", "hrs", "hour", "hours", "d", "day", "days",
 ];
 
-/// The treatment of a short number that has no unit and is no part of a time.
+/// The treatment of a short number that has no unit and is not a part of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ShortNumbers {
     /// The number is volatile: in an error it is mostly a part of an address or an id.

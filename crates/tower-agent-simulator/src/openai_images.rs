@@ -16,7 +16,7 @@ pub(super) fn whole(request: &Request) -> Value {
 
 /// Reads the model of a form, whose other fields have no effect.
 ///
-/// This is no parser of forms: it finds the field as common clients write it.
+/// This is not a parser of forms: it finds the field as common clients write it.
 pub(super) fn form(body: &[u8]) -> Option<Request> {
     let field = b"form-data; name=\"model\"\r\n\r\n";
     let at = body.windows(field.len()).position(|it| it == field)? + field.len();

@@ -367,7 +367,7 @@ pub enum IdleBreaker {
 #[derive(Clone, Copy, Debug)]
 pub struct NextAttempt<'a> {
     /// The node below which the layer opens the attempt. It is, for example, the call, or an
-    /// attempt of a layer further out.
+    /// attempt of an outer layer.
     pub run: &'a Run,
     /// The number of the attempt in the call, from 1. Attempts that failed before the service was
     /// called do not count. The hook is not called before a layer's first attempt.

@@ -136,8 +136,8 @@ impl Candidate {
     ///
     /// # Errors
     ///
-    /// If the text is no URL, or the URL is not absolute, is neither `http` nor `https`, names no
-    /// host or an invalid port, or has credentials or a query.
+    /// If the text is not a URL, or the URL is not absolute, is neither `http` nor `https`, names
+    /// no host or an invalid port, or has credentials or a query.
     pub fn base_url(mut self, url: impl TryInto<Uri>) -> Result<Self, InvalidCandidate> {
         let url = url.try_into().map_err(|_| InvalidCandidate::Url)?;
         self.base_url = Some(BaseUrl::new(&url)?);
@@ -151,7 +151,7 @@ impl Candidate {
         self
     }
 
-    /// A header of the candidate's requests, in place of the caller's or the layer's.
+    /// A header of the candidate's requests, instead of the caller's or the layer's.
     ///
     /// The header replaces an earlier one of that name. The value counts as a secret.
     /// `content-length`, `transfer-encoding` and `x-attempt` have no effect.
@@ -287,7 +287,7 @@ impl Candidate {
     ///
     /// # Errors
     ///
-    /// If the body is not a JSON object, or its `model` is no valid string or occurs twice.
+    /// If the body is not a JSON object, or its `model` is not a valid string or occurs twice.
     ///
     /// ```
     /// use bytes::Bytes;
@@ -415,7 +415,7 @@ impl Candidate {
 #[non_exhaustive]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InvalidCandidate {
-    /// The text of the base URL is no URL.
+    /// The text of the base URL is not a URL.
     Url,
     /// The base URL is not absolute, or neither `http` nor `https`.
     Scheme,

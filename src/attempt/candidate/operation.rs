@@ -75,7 +75,7 @@ pub(crate) fn without_last_operation(path: &str) -> Option<&str> {
 
 /// Whether the request is a turn of its run: a model generates output for it.
 ///
-/// Embeddings, images, counts of tokens, and a GET or HEAD of models are no turns. Any other
+/// Embeddings, images, counts of tokens, and a GET or HEAD of models are not turns. Any other
 /// request is one, also at an unknown path, and at a path in which another operation precedes the
 /// last one.
 pub(crate) fn generates<B>(request: &Request<B>) -> bool {

@@ -42,7 +42,7 @@ struct SilenceLimit {
 }
 
 /// The node that the announced limits end: the call or one-call run to which an attempt `found`
-/// belongs; `found` itself if it is no attempt, or belongs to no call.
+/// belongs; `found` itself if it is not an attempt, or belongs to no call.
 fn call_of(found: &Run) -> Run {
     let mut node = found.clone();
     while let (NodeKind::Attempt, Some(above)) = (node.kind(), node.parent()) {
@@ -154,7 +154,7 @@ impl LayerHooks for CallerDeadline {
     ) -> Option<Nanos> {
         self.follow_writes();
         if self.call.node().is_of_many() {
-            // A layer further in has turned the run of this one call into a run of many.
+            // An inner layer has turned the run of this one call into a run of many.
             self.withdraw();
             return None;
         }
@@ -201,7 +201,8 @@ impl SilenceLimit {
     }
 }
 
-/// The header that limits the time until the head, or until the end of an answer that is no stream.
+/// The header that limits the time until the head, or until the end of an answer that is not a
+/// stream.
 const ANSWER: HeaderName = HeaderName::from_static("x-stainless-timeout");
 
 /// The header that limits the time until the head, and then the time between two bytes.
@@ -256,8 +257,8 @@ impl CallerLimits {
         all.into_iter().flatten().min()
     }
 
-    /// The time limit on the end of the body, from the opening of the call; `silence` is no part of
-    /// it.
+    /// The time limit on the end of the body, from the opening of the call; `silence` is not a part
+    /// of it.
     pub(super) fn after_the_head(&self, streams: bool) -> Option<Duration> {
         let answer = self.answer.filter(|_| !streams);
         [self.total, answer].into_iter().flatten().min()

@@ -26,11 +26,11 @@
 //! that time costs tokens, and the client does not read it; a fallback that begins a second
 //! before is wasted. With [`caller_deadline(true)`](HardCeilingLayer::caller_deadline) the call
 //! ends with [`CallerDeadline`](crate::TerminalReason::CallerDeadline) when its caller would give
-//! up, and retry and fallback layers further in know how much time is left.
+//! up, and inner retry and fallback layers know how much time is left.
 //!
 //! | header | limits |
 //! |---|---|
-//! | `x-stainless-timeout`, seconds | the time until the head; for an answer that is no event stream, the time until its end |
+//! | `x-stainless-timeout`, seconds | the time until the head; for an answer that is not an event stream, the time until its end |
 //! | `x-stainless-read-timeout`, seconds | the time until the head; then the longest silence between any two bytes |
 //! | `grpc-timeout`, up to eight digits and one of `H`, `M`, `S`, `m`, `u`, `n` | the time until the end of the answer, stream or not |
 //!

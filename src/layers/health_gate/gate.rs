@@ -84,7 +84,7 @@ fn is_same(expected: &Authority, given: &Authority, scheme: Option<&Scheme>) -> 
     is_port && expected.host().eq_ignore_ascii_case(given.host())
 }
 
-/// A future of probes; it is boxed, so that the probe's type is no part of the call's.
+/// A future of probes; it is boxed, so that the probe's type is not a part of the call's.
 pub(super) type Probing<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 /// The gate of a service: the settings, the probe and the shared state.

@@ -301,7 +301,7 @@ impl<S, B> HeldState<S, B> {
         }
         self.last = None;
         if let Some(silence) = &mut self.silence {
-            // A wait at the gate is no silence of the upstream, so silence starts anew.
+            // A wait at the gate is not silence of the upstream, so silence starts anew.
             silence.reset();
         }
         let request = match self.applies {

@@ -136,7 +136,7 @@ impl<P> HealthGateLayer<P> {
     ///
     /// A call may wait if `classifier` classifies its answer as
     /// [`NotReady`](crate::llm::failure::FailureClass::NotReady). The rules run for an answer of
-    /// 4xx or 5xx that no layer further in has classified.
+    /// 4xx or 5xx that no inner layer has classified.
     #[must_use]
     pub fn classifier(mut self, classifier: Classifier) -> Self {
         self.settings.classifier = classifier;

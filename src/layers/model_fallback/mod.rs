@@ -49,7 +49,7 @@
 //! `api-key`, `x-goog-api-key`, `x-amz-security-token` and `cookie`, and no `key`, `api_key`,
 //! `api-key`, `apikey` and `access_token` of the query, unless it [forwards
 //! credentials](crate::Candidate::forward_credentials). Headers of unknown names and the rest of
-//! the query are sent, so a layer further out must remove a secret in one of them. Only trusted
+//! the query are sent, so an outer layer must remove a secret in one of them. Only trusted
 //! candidates get the run's id.
 //!
 //! Requests for embeddings and images follow the same rules as those for text.
@@ -68,7 +68,7 @@
 //! [trusted](crate::Candidate::trusted), the layer removes the headers that speak for the
 //! upstream's server: `x-terminal-reason`, `x-run-id`, `x-attempt`, `set-cookie`,
 //! `set-cookie2`, `alt-svc`, `strict-transport-security`, `clear-site-data`, `nel`, `report-to`,
-//! `reporting-endpoints`. Otherwise a server further out would take the first three for this
+//! `reporting-endpoints`. Otherwise an outer server would take the first three for this
 //! server's, and a browser would apply the others to the program's origin. No caller gets
 //! redirects of a candidate's own upstream, or incomplete JSON documents: see
 //! [attempt](crate::attempt#what-no-caller-is-handed). If no candidate serves, the caller mostly gets

@@ -324,7 +324,7 @@ impl AttemptPolicy for FallbackPolicy {
             return strip_hop(&mut answer.headers);
         };
         candidate.strip_answer(&mut answer.headers);
-        // A layer further in has chosen the candidate that served, so its headers stay.
+        // An inner layer has chosen the candidate that served, so its headers stay.
         if answer.extensions.insert(Served).is_some() {
             return;
         }

@@ -158,7 +158,7 @@ impl Future for PumpedCall {
 }
 
 impl PumpedBody {
-    /// Polls the call for its head, and stores the body in place of the call.
+    /// Polls the call for its head, and stores the body instead of the call.
     fn poll_head(&self, cx: &mut Context<'_>) -> Poll<Result<Parts, BoxError>> {
         let shared = &self.0;
         let mut state = shared.state.lock();

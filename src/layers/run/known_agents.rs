@@ -31,11 +31,11 @@ use crate::{
 ///
 /// The first row that fits counts. The words of the user are the texts in the user's messages. A
 /// text such as `<system-reminder>..</system-reminder>` is a note of the agent, and does not count;
-/// nor does a tool's result. A request with `x-run-id` names its run itself, so nothing is found. An
-/// `x-session-id` names the session of the run, in place of the session in the table. A
+/// nor does a tool's result. A request with `x-run-id` names its run itself, so nothing is found.
+/// An `x-session-id` names the session of the run, instead of the session in the table. A
 /// `prompt_cache_key` or an `x-session-affinity` of another form may be the same for all users of a
-/// program, so it is no session. With `x-session-affinity`, a request that offers the model no tools
-/// is no part of a turn: OpenCode asks so for a title, while the turn goes on.
+/// program, so it is not a session. With `x-session-affinity`, a request that offers the model no
+/// tools is not a part of a turn: OpenCode asks so for a title, while the turn goes on.
 ///
 /// In the id of the run a digest stands for the user's words, and another one for a session or turn
 /// that cannot be a part of an id. With a [`SharedSecret`](crate::registry::SharedSecret) all processes that

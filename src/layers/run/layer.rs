@@ -54,7 +54,7 @@ impl RunLayer {
         self
     }
 
-    /// Takes the run's id from the result of `read`, in place of a header.
+    /// Takes the run's id from the result of `read`, instead of a header.
     ///
     /// If `read` returns `None`, the request has no id, as without the header.
     #[must_use]
@@ -73,7 +73,7 @@ impl RunLayer {
         self
     }
 
-    /// Takes the run's session from the result of `read`, in place of a header.
+    /// Takes the run's session from the result of `read`, instead of a header.
     #[must_use]
     pub fn session_by(
         mut self,
@@ -83,7 +83,7 @@ impl RunLayer {
         self
     }
 
-    /// Takes the run's owner from the result of `read`, in place of the default.
+    /// Takes the run's owner from the result of `read`, instead of the default.
     ///
     /// By default the owner is that of the request's credential: [`Owner::of_headers`].
     #[must_use]
@@ -147,7 +147,7 @@ impl RunLayer {
     /// cost of its attempts. A second hook replaces the first.
     ///
     /// The hook also runs for a call that fails at once, because its run has ended. A request
-    /// that is refused for its id is no call.
+    /// that is refused for its id is not a call.
     ///
     /// The hook runs where the last part of the call is dropped, outside of any lock of the crate:
     /// for example on the server's task, or on a task that a [`PumpLayer`](crate::PumpLayer)

@@ -283,7 +283,7 @@ impl SupervisesCalls for RunLayer {
             return SupervisedFuture::refused(RunsFrozen.into());
         }
         let (call, settles) = match found {
-            // The program, or a layer further out, has opened this node below a run: open no call.
+            // The program, or an outer layer, has opened this node below a run: open no call.
             Some(call) if call.kind() != NodeKind::Run => {
                 let settles = call.node().settlement().claim();
                 if settles {

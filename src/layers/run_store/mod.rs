@@ -98,14 +98,14 @@ impl RunStoreLayer {
         }
     }
 
-    /// Asks for the turns that `turns`, a layer further in, caps.
+    /// Asks for the turns that `turns`, an inner layer, caps.
     #[must_use]
     pub fn turns(mut self, turns: &TurnCapLayer) -> Self {
         self.turns = Some(turns.clone());
         self
     }
 
-    /// Asks what other replicas have spent, if `tokens`, a layer further in, has caps.
+    /// Asks what other replicas have spent, if `tokens`, an inner layer, has caps.
     #[must_use]
     pub const fn tokens(mut self, tokens: &TokenCapLayer) -> Self {
         self.caps_tokens = tokens.is_capped();
@@ -120,7 +120,7 @@ impl RunStoreLayer {
         self
     }
 
-    /// Shares the cooldowns and the sticky sessions of `fallback`, a layer further in, with the other
+    /// Shares the cooldowns and the sticky sessions of `fallback`, an inner layer, with the other
     /// replicas.
     ///
     /// Call it with the layer as it is in the stack, and after
@@ -149,7 +149,7 @@ impl RunStoreLayer {
         self
     }
 
-    /// The layer with its settings, in a stack with these layers further in.
+    /// The layer with its settings, in a stack with these inner layers.
     pub(crate) fn within(
         self,
         runs: &RunLayer,
@@ -173,7 +173,7 @@ impl RunStoreLayer {
     }
 }
 
-/// Without the settings of the layers further in, which print them themselves.
+/// Without the settings of the inner layers, which print them themselves.
 impl fmt::Debug for RunStoreLayer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RunStoreLayer")

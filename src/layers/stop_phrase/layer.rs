@@ -34,9 +34,10 @@ pub struct StopPhraseLayer {
     registry: RunRegistry,
     phrases: Phrases,
     max_body: usize,
-    /// The caps of the layer inside, for which a request that is no stop phrase need not be read.
+    /// The caps of the layer inside, for which a request that is not a stop phrase need not be
+    /// read.
     caps: Option<OwnerCaps>,
-    /// Whether layers further out supervise each call that this layer gets.
+    /// Whether outer layers supervise each call that this layer gets.
     is_supervised: bool,
 }
 
@@ -67,7 +68,7 @@ impl StopPhraseLayer {
         self
     }
 
-    /// Tells the layer its place in an [`AgentStack`](crate::AgentStack): layers further out
+    /// Tells the layer its place in an [`AgentStack`](crate::AgentStack): outer layers
     /// supervise each call, and an [`OwnerCapLayer`](crate::OwnerCapLayer) further in has `caps`.
     ///
     /// The layer refuses a request over one of the caps before it reads the request, unless the

@@ -21,7 +21,7 @@
 //! [`Aborted`](crate::TerminalReason::Aborted). It answers with 200 and one assistant message, in
 //! the request's dialect, as a stream if the request asked for one. It makes no inner call, and
 //! does not abort the run of the request. With an [`OwnerCapLayer`](crate::OwnerCapLayer) further
-//! in, the stop phrase opens no run and is no turn.
+//! in, the stop phrase opens no run and is not a turn.
 //!
 //! # Order
 //!

@@ -46,7 +46,7 @@ pin_project! {
         events: Option<Box<CallerStream>>,
         // `None` if the layer does nothing for a caller that waits.
         keep_alive: Option<Box<KeepAlive>>,
-        // `None` of what is no stream, and once that is over.
+        // `None` of what is not a stream, and once that is over.
         gate: Option<GatedCall>,
     }
 }
@@ -61,7 +61,7 @@ pin_project! {
         // The caller has an early head, and the call has not answered yet. The `Lock` is never
         // locked: it only makes the body `Sync`.
         Calling { call: Lock<Pin<Box<F>>> },
-        // The answer that came after an early head is no event stream.
+        // The answer that came after an early head is not an event stream.
         Refused { #[pin] body: B, refused: Refused },
         Over,
     }
@@ -391,9 +391,9 @@ fn late<F, B>(
     Inner::Refused { body, refused }
 }
 
-/// An answer after an early head that is no event stream, which becomes an error.
+/// An answer after an early head that is not an event stream, which becomes an error.
 ///
-/// If the status is no 2xx, the layer reads the body for the message of that error.
+/// If the status is not a 2xx, the layer reads the body for the message of that error.
 #[derive(Debug)]
 struct Refused {
     status: StatusCode,

@@ -61,7 +61,7 @@ impl ErrorAnswer {
     /// not become ready for the call.
     pub(super) fn of(error: &BoxError, statuses: Statuses, is_unready: bool) -> Self {
         let run = chain(&**error).find_map(|error| error.downcast_ref::<CallFailed>());
-        // A `Terminated` of another run is no end of this run, but a failure of its call.
+        // A `Terminated` of another run is not an end of this run, but a failure of its call.
         let end = Terminated::find(&**error);
         let tries = FailedAttempts::find(&**error).cloned();
         if let Some(end) = end.filter(|end| run.is_none_or(|failed| failed.run == end.run)) {

@@ -106,12 +106,12 @@ impl TerminalResponseLayer {
     /// SDK does not repeat the request after a 503 by itself, and its headers, such as
     /// `x-served-model` and `retry-after`.
     ///
-    /// The `"stream"` flag of a JSON object in the body decides whether the request is for a stream.
-    /// The layer itself reads only a [`ReplayBody`](crate::ReplayBody); any other body it knows once
-    /// a layer further in has buffered it. If no layer does, or the body is no JSON object, a request
-    /// is for a stream if it accepts `text/event-stream` and no JSON, because clients that take
-    /// either accept both. Embeddings, images and counts of tokens are no streams. See
-    /// [`streams_by`](Self::streams_by). A request with the extension
+    /// The `"stream"` flag of a JSON object in the body decides whether the request is for a
+    /// stream. The layer itself reads only a [`ReplayBody`](crate::ReplayBody); any other body it
+    /// knows once an inner layer has buffered it. If no layer does, or the body is not a JSON
+    /// object, a request is for a stream if it accepts `text/event-stream` and no JSON, because
+    /// clients that take either accept both. Embeddings, images and counts of tokens are not
+    /// streams. See [`streams_by`](Self::streams_by). A request with the extension
     /// [`WithoutEarlyHead`](crate::layers::terminal_response::WithoutEarlyHead) gets none.
     #[must_use]
     pub const fn early_head(mut self, after: Duration) -> Self {

@@ -30,7 +30,7 @@
 //!   a message with a stop reason. `response.completed`, or `response.incomplete`, takes the place
 //!   of a `response.done`.
 //! - Nothing follows the terminator of a chat or message, and a byte order mark is removed.
-//! - A cut body that is no event stream ends with a body error, never cleanly.
+//! - A cut body that is not an event stream ends with a body error, never cleanly.
 //! - The layer removes a `transfer-encoding`, and a `Content-Length` that is beside it, is
 //!   unreadable, or is not equal to an exact size hint of the body. In an answer to HEAD and in a
 //!   304 the size is not compared, because their body is not sent. If a server sent more bytes than
@@ -57,7 +57,7 @@
 //! - [`early_head`](TerminalResponseLayer::early_head): a 200 of this layer, for proxies that
 //!   limit the wait for a head, if the call has not answered a request for a stream in time. The
 //!   body then drives the call, with its retries and fallbacks, and every later failure becomes an
-//!   error event in it: the end of a node, a transport error, and any answer that is no event
+//!   error event in it: the end of a node, a transport error, and any answer that is not an event
 //!   stream, with its status, code and message. The headers and extensions of the late answer are
 //!   lost. A HEAD request gets no early head, nor one with [`WithoutEarlyHead`]. Nor does an attempt, if this layer stands inside of
 //!   one that retries: that layer decides by the upstream's own head.
@@ -67,7 +67,7 @@
 //! comment is one line, and no blank line follows: some
 //! clients take one for the end of an event, and parse its data, which is empty. The layer inserts
 //! nothing while the upstream is silent within an event, or after a CR that a LF may complete.
-//! Comments and pings are no progress: they reset no step window. For the limits that a caller
+//! Comments and pings are not progress: they reset no step window. For the limits that a caller
 //! [announces](crate::layers::hard_ceiling#what-a-caller-announces) a comment counts as bytes, and
 //! an early head counts as a head.
 //!

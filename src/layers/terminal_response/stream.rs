@@ -46,9 +46,9 @@ pub(super) struct CallerStream {
 /// The source of the boundaries of events, and of the marks of the stream.
 #[derive(Debug)]
 enum EventSource {
-    /// The marks, and the boundaries, come from a layer further in, which observes the stream.
+    /// The marks, and the boundaries, come from an inner layer, which observes the stream.
     Marks(ResponseMarks),
-    /// The marks come from a layer further in, but this layer finds the boundaries itself: the two
+    /// The marks come from an inner layer, but this layer finds the boundaries itself: the two
     /// layers have read different numbers of bytes, or an event was too long to be held.
     Split(ResponseMarks, Box<Splitter>),
     /// This layer observes the stream itself.
@@ -221,7 +221,7 @@ impl CallerStream {
     /// Takes bytes among which the stream's last event may be. The result is false if it is not.
     ///
     /// An error event that the caller's SDK ignores is replaced by one that it raises, and a
-    /// `response.done` by the event in place of which it came. What follows
+    /// `response.done` by the event that it replaces. What follows
     /// the last event is dropped: some SDKs take it for an error.
     #[cold]
     fn push_last(&mut self, data: &[u8]) -> bool {
@@ -340,7 +340,7 @@ impl CallerStream {
                 }
                 reader.finish()
             }
-            // The layer further in turns the end of a truncated stream into an error itself.
+            // The inner layer turns the end of a truncated stream into an error itself.
             EventSource::Marks(_) | EventSource::Split(..) => Ok(()),
         };
         match finish {
@@ -431,7 +431,7 @@ impl CallerStream {
         self.add("upstream_failed", &message, None);
     }
 
-    /// Adds an error event in the caller's dialect, in place of the held bytes.
+    /// Adds an error event in the caller's dialect, instead of the held bytes.
     fn add(&mut self, code: &str, message: &str, run: Option<RunId>) {
         let marks = self.marks();
         let known = run.or_else(|| self.run.as_ref().map(Run::id));

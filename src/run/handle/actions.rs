@@ -159,7 +159,7 @@ impl<'a> RunActions<'a> {
         self.report_repetition(result);
     }
 
-    /// Counts a round of the agent's loop, which is no progress.
+    /// Counts a round of the agent's loop, which is not progress.
     pub(super) fn count_round(self) {
         self.report_repetition(self.repeat_detector().beat());
     }

@@ -173,7 +173,7 @@ impl Run {
 
     /// Records the start of a round of the agent's loop, as a sign of life.
     ///
-    /// A round is no progress, like [`heartbeat`](Self::heartbeat). Five rounds look stuck if no
+    /// A round is not progress, like [`heartbeat`](Self::heartbeat). Five rounds look stuck if no
     /// layer or tool reports actions of the agent between them, and the program no
     /// [`state_change`](Self::state_change). A smaller limit of
     /// [`end_when_stuck`](Self::end_when_stuck) lowers that number.

@@ -175,7 +175,7 @@ impl Run {
         PauseGuard::new(self.clone())
     }
 
-    /// Records a sign of life that is no progress. The sign resets the step windows with
+    /// Records a sign of life that is not progress. The sign resets the step windows with
     /// [`ResetOn::AnyByte`] of this node and of its ancestors.
     pub fn heartbeat(&self) {
         self.beat(1);
@@ -299,7 +299,7 @@ impl Run {
         self.run_state().set_step(step);
     }
 
-    /// Counts `count` signs of life on the nearest run that are no progress.
+    /// Counts `count` signs of life on the nearest run that are not progress.
     pub(crate) fn beat(&self, count: u64) {
         let heartbeats = &self.run_state().heartbeats;
         heartbeats.fetch_add(count, Ordering::AcqRel);

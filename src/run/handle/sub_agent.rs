@@ -121,7 +121,7 @@ impl Node<NodeState> {
         })
     }
 
-    /// The id of the nearest run's parent; `None` if the run is no sub-agent's.
+    /// The id of the nearest run's parent; `None` if the run is not a sub-agent's.
     pub(in crate::run) fn parent_id(&self) -> Option<RunId> {
         let run = self.nearest_run();
         if let Some(parent) = run.parent() {

@@ -35,7 +35,7 @@ impl TurnLimit {
     ///
     /// `asked` is the turn for which a store was asked; without it, the run has what the other
     /// replicas have left. `number` stores the turn's number if no call node can hold it. The run's last call is
-    /// admitted, and is no turn.
+    /// admitted, and is not a turn.
     ///
     /// # Errors
     ///
@@ -167,7 +167,7 @@ impl TurnLimit {
 }
 
 impl Run {
-    /// Gives the turn back that was counted for this request, which a layer further in refuses.
+    /// Gives the turn back that was counted for this request, which an inner layer refuses.
     /// `number` is the turn's number, if no call node holds it.
     pub(crate) fn give_turn_back(&self, number: u32) {
         let call = self.node().turn_of_call();

@@ -59,7 +59,7 @@ struct ErrorRows {
 }
 
 impl ErrorCounts {
-    /// Makes counts at zero. With a limit of n, failure n + 1 exceeds it; `None` is no limit.
+    /// Makes counts at zero. With a limit of n, failure n + 1 exceeds it; `None` sets no limit.
     #[must_use]
     pub fn new(per_key: Option<u32>, per_run: Option<u32>) -> Self {
         Self(Lock::new(ErrorRows {

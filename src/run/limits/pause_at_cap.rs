@@ -1,8 +1,8 @@
-//! Whether a cap pauses a run in place of its end, and for how long.
+//! Whether a cap pauses a run instead of its end, and for how long.
 
 use std::time::Duration;
 
-/// How a run waits at a cap for an operator, in place of its end: a setting of
+/// How a run waits at a cap for an operator, instead of its end: a setting of
 /// [`TurnCapLayer`](crate::TurnCapLayer::pause) and [`TokenCapLayer`](crate::TokenCapLayer::pause).
 ///
 /// ```

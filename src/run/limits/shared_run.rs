@@ -280,7 +280,7 @@ impl SharedRun {
     /// last. A request that `asked` has those that were granted, too.
     ///
     /// A request whose answer was late may have taken the turn that was granted to another one. That
-    /// one then takes what is left, in place of a refusal that would close the run before its cap.
+    /// one then takes what is left, instead of a refusal that would close the run before its cap.
     pub(in crate::run) fn most(&self, cap: u32, asked: bool) -> u32 {
         let counts = self.counts.lock();
         let left = cap.saturating_sub(counts.elsewhere);

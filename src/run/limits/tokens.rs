@@ -127,7 +127,7 @@ impl TokenCaps {
         self
     }
 
-    /// Sets the most tokens of prompts and answers together; `None` is no cap. Cached tokens of
+    /// Sets the most tokens of prompts and answers together; `None` sets no cap. Cached tokens of
     /// prompts count only [if set](Self::count_cached_input).
     ///
     /// # Panics
@@ -140,7 +140,7 @@ impl TokenCaps {
     }
 
     /// Sets the most that the tokens may cost, in the currency of the candidates'
-    /// [prices](crate::Candidate::price); `None` is no cap. Tokens of a candidate without a price
+    /// [prices](crate::Candidate::price); `None` sets no cap. Tokens of a candidate without a price
     /// cost nothing.
     ///
     /// # Panics

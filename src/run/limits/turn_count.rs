@@ -94,7 +94,7 @@ impl TurnCount {
 
     /// Counts a turn of the run, unless `number` shows that the turn was counted before.
     ///
-    /// Returns whether the turn's number is within the cap; else the request is no turn.
+    /// Returns whether the turn's number is within the cap; else the request is not a turn.
     pub(in crate::run) fn take(&mut self, cap: u32, number: &AtomicU32) -> bool {
         match number.load(Ordering::Acquire) {
             // Without a cap the count stops at the greatest number, and refuses nothing.

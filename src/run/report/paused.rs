@@ -54,9 +54,9 @@ pub struct RunPause {
 /// The error of a turn that was held for as long as a turn waits, while its run is paused.
 ///
 /// [`TerminalResponseLayer`](crate::TerminalResponseLayer) makes it a 503 with the code `run_paused`,
-/// `retry-after` and `x-should-retry: true`. It is no end: the run goes on once an operator
+/// `retry-after` and `x-should-retry: true`. It is not an end: the run goes on once an operator
 /// [extends](crate::Run::extend) or [resumes](crate::Run::resume) it. The refused turn counts nowhere:
-/// it is no turn of the run or of its owner, and no error.
+/// it is not a turn of the run or of its owner, and no error.
 #[non_exhaustive]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunPaused {

@@ -172,7 +172,7 @@ pub struct RunAction {
 #[non_exhaustive]
 #[derive(Clone, Debug, serde::Serialize)]
 pub struct RunProgress {
-    /// The number of signs of life that are no progress: comments and pings of streams, and
+    /// The number of signs of life that are not progress: comments and pings of streams, and
     /// [`Run::heartbeat`](crate::Run::heartbeat).
     pub heartbeats: u64,
     /// The number of signs of progress: steps and state changes.
@@ -309,7 +309,7 @@ impl Deadlines {
 }
 
 impl Node<NodeState> {
-    /// The newest call in flight below this run; `None` if there is none, or this is no run.
+    /// The newest call in flight below this run; `None` if there is none, or this is not a run.
     fn newest_call(&self) -> Option<Arc<Self>> {
         if self.kind() != NodeKind::Run {
             return None;
@@ -332,8 +332,8 @@ impl Node<NodeState> {
         let rare = self.run_state().rare_if_any();
         let interval = rare.map_or(HEARTBEAT, |rare| rare.heartbeat());
         let silent = now.saturating_sub(last);
-        // Work that has never shown a heartbeat is not expected to: its silence is no sign that the
-        // run hangs.
+        // Work that has never shown a heartbeat is not expected to: its silence is not a sign that
+        // the run hangs.
         silent < interval.saturating_mul(2)
             || self.has_leaf(|work| !work.pings.load(Ordering::Acquire))
     }

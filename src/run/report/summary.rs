@@ -43,14 +43,14 @@ pub struct CallSummary {
     /// The tokens of all the call's attempts, as far as the upstream reported them.
     ///
     /// For a stream that was cut, the tokens are those that it had reported by then. An answer that
-    /// is no stream is read by a layer that may retry, which holds it whole, up to 256 KiB, and by
-    /// the layers that count tokens against a cap; a compressed answer is never read. An answer
+    /// is not a stream is read by a layer that may retry, which holds it whole, up to 256 KiB, and
+    /// by the layers that count tokens against a cap; a compressed answer is never read. An answer
     /// with the mark [`NotCounted`](crate::run::NotCounted) is left out.
     pub usage: Option<Usage>,
     /// The reason for which the model stopped, in the upstream's own words.
     ///
-    /// An answer that is no stream is read for it only by a layer that may retry, as for its usage.
-    /// `None` if no answer that was read states a reason.
+    /// An answer that is not a stream is read for it only by a layer that may retry, as for its
+    /// usage. `None` if no answer that was read states a reason.
     pub stop_reason: Option<Arc<str>>,
     /// The streamed text of the call's answer, if the answer was cut and the text is
     /// [kept](crate::RunLayer::keep_partial).
@@ -189,7 +189,7 @@ pub(crate) struct ReportedUsage {
 /// layer stands.
 ///
 /// Without this mark, the usage of an answer that a layer of the program makes is counted: the
-/// layers further out cannot tell such an answer from one of the inner service.
+/// outer layers cannot tell such an answer from one of the inner service.
 ///
 /// ```
 /// use tower_agent::NotCounted;

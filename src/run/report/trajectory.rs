@@ -160,7 +160,7 @@ impl Node<NodeState> {
     }
 
     /// The action that writes the line of this run's end. `None` without a trajectory, if the run
-    /// ended with a node above it, or if its reason is no limit or clock.
+    /// ended with a node above it, or if its reason is not a limit or clock.
     pub(in crate::run) fn record_end(&self, end: &End) -> Option<Box<dyn FnOnce()>> {
         if end.origin != self.number() || !is_harness(&end.reason) {
             return None;

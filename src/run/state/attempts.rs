@@ -223,8 +223,8 @@ impl<'a> CallAttempts<'a> {
         attempt.is_some_and(|attempt| attempt.target.get().is_some())
     }
 
-    /// Marks this attempt as one for which a layer further in makes attempts. Does nothing if the
-    /// node is no attempt.
+    /// Marks this attempt as one for which an inner layer makes attempts. Does nothing if the
+    /// node is not an attempt.
     pub(crate) fn mark_outer(self) {
         if let Some(attempt) = self.0.payload.attempt() {
             attempt.is_outer.store(true, Ordering::Release);
@@ -232,14 +232,14 @@ impl<'a> CallAttempts<'a> {
     }
 
     /// Marks whether a layer holds this attempt's request back, so that no upstream has it. Does
-    /// nothing if the node is no attempt.
+    /// nothing if the node is not an attempt.
     pub(crate) fn hold_request(self, holds: bool) {
         if let Some(attempt) = self.0.payload.attempt() {
             attempt.is_held.store(holds, Ordering::Release);
         }
     }
 
-    /// Whether this attempt has handed its request to an upstream: no layer further in makes the
+    /// Whether this attempt has handed its request to an upstream: no inner layer makes the
     /// attempts, or holds the request back.
     pub(crate) fn has_sent_request(self) -> bool {
         let attempt = self.0.payload.attempt();

@@ -32,7 +32,7 @@ pub(crate) trait AttemptTarget: Any + Send + Sync + std::fmt::Debug {
 #[derive(Debug, Default)]
 pub(crate) struct CallState {
     rare: OnceLock<Box<RareCallState>>,
-    /// The number that the call has among the run's turns; 0 if it is no turn.
+    /// The number that the call has among the run's turns; 0 if it is not a turn.
     pub(in crate::run) turn: AtomicU32,
     /// Whether the call is counted as a turn of its run's owner.
     pub(in crate::run) is_owners_turn: AtomicBool,
@@ -87,9 +87,9 @@ pub(crate) struct TargetState {
     /// Whether a metric has counted this attempt, or one within it.
     #[cfg(feature = "metrics")]
     pub(in crate::run) is_counted: AtomicBool,
-    /// Whether a layer further in makes attempts for this one: they count the prompt.
+    /// Whether an inner layer makes attempts for this one: they count the prompt.
     pub(in crate::run) is_outer: AtomicBool,
-    /// Whether a layer further in holds the request back: no upstream has it.
+    /// Whether an inner layer holds the request back: no upstream has it.
     pub(in crate::run) is_held: AtomicBool,
     /// The place for the attempt's span, allocated if a subscriber wants it.
     pub(in crate::run) span: OnceLock<Box<SpanSlot>>,

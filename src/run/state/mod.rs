@@ -288,7 +288,7 @@ impl Node<NodeState> {
         self.end(reason, None, now).is_ok()
     }
 
-    /// The place of this very node in a registry; `None` if it is no run of one.
+    /// The place of this very node in a registry; `None` if it is not a run of one.
     #[inline]
     pub(crate) fn identity(&self) -> Option<&Identity> {
         self.payload.identity()
@@ -333,7 +333,7 @@ impl Node<NodeState> {
             .unwrap_or(self)
     }
 
-    /// This node and its ancestors, up to and including the nearest that is no attempt.
+    /// This node and its ancestors, up to and including the nearest that is not an attempt.
     pub(in crate::run) fn up_to_call(&self) -> impl Iterator<Item = &Self> {
         let mut nodes = self.path();
         let mut over = false;
@@ -344,7 +344,7 @@ impl Node<NodeState> {
         })
     }
 
-    /// The nearest node, at or above this one, that is no attempt: mostly the call.
+    /// The nearest node, at or above this one, that is not an attempt: mostly the call.
     pub(crate) fn call_node(&self) -> &Self {
         self.up_to_call().last().unwrap_or(self)
     }

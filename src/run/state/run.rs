@@ -158,7 +158,7 @@ impl RunState {
     }
 
     /// Records as progress that a child of the run is done. If the last step has the same kind as
-    /// `done`, the last step is stored in place of `done`, because it may report the same end.
+    /// `done`, the last step is stored instead of `done`, because it may report the same end.
     pub(crate) fn record_child_done(&self, done: Step) {
         let mut steps = self.steps.lock();
         let reported = steps.last.as_ref().filter(|it| it.kind() == done.kind());

@@ -25,7 +25,7 @@ pub(crate) struct End {
     pub(crate) kind: NodeKind,
     at: Nanos,
     lasted: Nanos,
-    /// The length of the limit that passed. `NEVER` if none passed, or if the limit is no time.
+    /// The length of the limit that passed. `NEVER` if none passed, or if the limit is not a time.
     limit: Nanos,
     pub(crate) limit_kind: LimitKind,
 }
@@ -71,7 +71,8 @@ impl End {
 
     /// The class of failure as which this end of an attempt counts.
     ///
-    /// `None` if the reason is no failure of an attempt, or if the node that ended is no attempt.
+    /// `None` if the reason is not a failure of an attempt, or if the node that ended is not an
+    /// attempt.
     pub(crate) fn attempt_failure(&self) -> Option<FailureClass> {
         match self.reason {
             // A node of another kind, above the attempt, ended: no failure of the attempt.
@@ -86,7 +87,7 @@ impl End {
         }
     }
 
-    /// The length of the limit that passed. `None` if none passed, or if the limit is no time.
+    /// The length of the limit that passed. `None` if none passed, or if the limit is not a time.
     pub(crate) fn limit(&self) -> Option<Duration> {
         duration(self.limit)
     }

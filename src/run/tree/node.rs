@@ -85,7 +85,7 @@ impl<P: EndHook> Node<P> {
     /// Opens a child of this node.
     ///
     /// The child is over from its birth if this node is over or refuses new work. Below the last
-    /// call of a closing run, a child that is no attempt is over from its birth, too.
+    /// call of a closing run, a child that is not an attempt is over from its birth, too.
     #[inline]
     pub(crate) fn child(
         self: &Arc<Self>,

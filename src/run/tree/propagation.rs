@@ -13,7 +13,7 @@ use crate::run::{limit_kind::LimitHit, reason::TerminalReason};
 const ALSO: usize = 8;
 
 impl<P: EndHook> Node<P> {
-    /// Makes this node end when `other` ends, though this node is no descendant of `other`. If
+    /// Makes this node end when `other` ends, though this node is not a descendant of `other`. If
     /// `other` is over or closing already, this node ends at once.
     pub(crate) fn follow(self: &Arc<Self>, other: &Arc<Self>) {
         let key = other.lock().children.insert(Arc::downgrade(self));

@@ -125,7 +125,7 @@ pub(super) fn auth(
     ConfigError::join(errors).map_or(Ok(auth), Err)
 }
 
-/// Whether a line of a file is no entry: it is empty, or begins with `#`.
+/// Whether a line of a file is not an entry: it is empty, or begins with `#`.
 fn is_comment(line: &str) -> bool {
     line.is_empty() || line.starts_with('#')
 }

@@ -5,7 +5,7 @@ use serde::{
     de::{Error, Visitor},
 };
 
-/// The units of a size; one without a `B` of its own is no unit.
+/// The units of a size; one without a `B` of its own is not a unit.
 const UNITS: [(&str, usize); 8] = [
     ("KiB", 1 << 10),
     ("MiB", 1 << 20),

@@ -133,7 +133,7 @@ pub fn config(upstream: SocketAddr) -> Result<Config, ConfigError> {
         .map_err(|error| error.in_toml(&text).in_file("the demo's configuration"))
 }
 
-/// The key of an agent. It is no secret: the demo serves this machine alone.
+/// The key of an agent. It is not a secret: the demo serves this machine alone.
 fn key(name: &str) -> String {
     format!("demo-{name}")
 }

@@ -64,7 +64,7 @@ impl OwnerNames {
         self.named(serde_json::to_value(run).unwrap_or_default())
     }
 
-    /// Puts the name in place of the printed owner of a row.
+    /// Puts the name instead of the printed owner of a row.
     pub(crate) fn named(&self, mut row: Value) -> Value {
         let printed = row.get("owner").and_then(Value::as_str);
         if let Some(name) = printed.and_then(|text| self.0.by_text.get(text)) {

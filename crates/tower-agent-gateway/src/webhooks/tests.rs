@@ -18,7 +18,7 @@ use tower_agent::{Owner, ReplayBody, TerminalReason};
 use super::*;
 use crate::config::Config;
 
-/// A receiver that answers with this status; 0 is no answer.
+/// A receiver that answers with this status; 0 is not an answer.
 #[derive(Clone)]
 struct Peer {
     status: Arc<AtomicU16>,

@@ -64,7 +64,7 @@ pub(super) struct Create {
     pub(super) input: Option<String>,
     /// The value of `model`, as JSON.
     pub(super) model: Option<String>,
-    /// Headers that hold for this response in place of those of the upgrade.
+    /// Headers that hold for this response instead of those of the upgrade.
     pub(super) headers: HeaderMap,
 }
 

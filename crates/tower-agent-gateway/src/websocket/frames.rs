@@ -16,7 +16,7 @@ const SHOULD_RETRY: &str = "x-should-retry";
 /// An `error` event in the shape that clients of the API map to a failed request.
 ///
 /// Codex reads `status`, `error.code`, `error.message` and `headers`; the SDKs read `error` and, in it,
-/// `headers`. Codex ignores the event if its status is no failure or its code no text.
+/// `headers`. Codex ignores the event if its status is not a failure or its code no text.
 ///
 /// Codex repeats the request for each status but 400, and for 429 with a `retry-after`; it does not read
 /// `x-should-retry`. So what must not be repeated is a 400 here, whatever it is over HTTP.

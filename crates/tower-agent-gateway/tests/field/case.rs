@@ -181,7 +181,7 @@ pub(crate) struct Answer {
     /// The version of the head.
     #[serde(default)]
     pub(crate) http: Http,
-    /// What comes in place of the end of the body.
+    /// What comes instead of the end of the body.
     #[serde(default)]
     pub(crate) close: Close,
 }

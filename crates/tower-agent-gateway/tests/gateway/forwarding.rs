@@ -267,7 +267,7 @@ fn what_only_looks_changes_no_byte() {
                 assert_eq!(upstream.calls().pop().unwrap().body, asks);
             }
         }
-        // What is no JSON is refused as without them.
+        // What is not JSON is refused as without them.
         let answer = gateway.post(CHAT, "").ask().await;
         assert_eq!(answer.status, 400);
         assert_eq!(upstream.count(), 6);

@@ -146,8 +146,8 @@ fn a_sub_agents_run_is_a_child_of_its_parents() {
     });
 }
 
-/// The title of a conversation is asked for while the first turn goes on: that call is no part of the
-/// turn, and no parent of the turn's sub-agents.
+/// The title of a conversation is asked for while the first turn goes on: that call is not a part
+/// of the turn, and no parent of the turn's sub-agents.
 #[test]
 fn opencodes_call_for_a_title_is_a_run_of_its_own_in_the_session() {
     run(async {

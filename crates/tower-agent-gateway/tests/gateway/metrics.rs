@@ -157,7 +157,7 @@ fn tries_are_counted_by_whom_they_went_to_and_what_came_of_them() {
     });
 }
 
-/// What callers make up is no label.
+/// What callers make up is not a label.
 /// covers: T103
 #[test]
 fn what_callers_send_makes_no_series() {

@@ -66,7 +66,7 @@ pub struct History<'a> {
     /// The number of the request's messages that the reader walked, without those before
     /// `from`.
     pub walked: usize,
-    /// The content, as written, of the last walked message that is no instruction, if the user
+    /// The content, as written, of the last walked message that is not an instruction, if the user
     /// sent it.
     said: Option<&'a [u8]>,
     /// The content, as written, of the last walked message of the user.
@@ -79,7 +79,7 @@ impl<'a> History<'a> {
     ///
     /// Only the key that `dialect` uses for the conversation is read, because an upstream
     /// ignores the other one. If `dialect` does not tell, either key may be read, or both. The
-    /// history is `None` if the body is no JSON object, or has no conversation.
+    /// history is `None` if the body is not a JSON object, or has no conversation.
     #[must_use]
     pub fn read(
         dialect: &Dialect,
@@ -262,7 +262,7 @@ impl<'a> History<'a> {
         String::from_utf8_lossy(&model).into_owned()
     }
 
-    /// Returns the text of the last walked message that is no instruction, if the user sent it.
+    /// Returns the text of the last walked message that is not an instruction, if the user sent it.
     ///
     /// The text is `None` if the message contains more than text, or is longer than 1 KiB, or
     /// than 8 KiB as written.

@@ -15,7 +15,7 @@ use crate::{
 
 /// The longest answer, other than a stream, that is read for tool calls, in bytes.
 ///
-/// If an answer that is no stream is longer, none of its calls is read.
+/// If an answer that is not a stream is longer, none of its calls is read.
 const WHOLE: usize = 1024 * 1024;
 
 /// Reads the tool calls of an answer while its bytes pass.

@@ -33,7 +33,7 @@ impl SenderIdentity {
         may_have_key(body, &[&CACHE_KEY, &USER_ID])
     }
 
-    /// Reads a request's body; `None` if it is no JSON object, or has no conversation.
+    /// Reads a request's body; `None` if it is not a JSON object, or has no conversation.
     ///
     /// The user's words are the texts in messages of the user. Results of tools are left out. A
     /// text that is one element, such as `<system-reminder>..</system-reminder>`, counts as a note
@@ -69,7 +69,7 @@ impl SenderIdentity {
 
 /// Reads the non-empty string fields `names` of the JSON object `document`.
 ///
-/// The result is `None` if the document is no object.
+/// The result is `None` if the document is not an object.
 #[must_use]
 pub fn texts<const N: usize>(document: &[u8], names: [&[u8]; N]) -> Option<[Option<String>; N]> {
     let values = Scanner::members(document, names).ok()?;

@@ -106,7 +106,7 @@ impl<'a> AnthropicMessage<'a> {
     #[inline]
     fn report(self, event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
         let kind = match &*self.kind.map_or(Cow::Borrowed(event.name), Text::decoded) {
-            // Empty deltas are no progress: an upstream may send them without end, like
+            // Empty deltas are not progress: an upstream may send them without end, like
             // pings.
             b"content_block_delta" if self.delta.empty => EventKind::Prelude,
             b"content_block_delta" => {
@@ -118,7 +118,7 @@ impl<'a> AnthropicMessage<'a> {
                 return self.block.map_or(EventKind::Progress.into(), judge_block);
             }
             b"message_start" => {
-                // A message that is no object has no tokens to report.
+                // A message that is not an object has no tokens to report.
                 let tokens = |message| Tokens::within(message, &[Tokens::INPUT]);
                 if let Some(Ok(tokens)) = self.message.map(tokens) {
                     stream.report_tokens(tokens);
@@ -191,7 +191,7 @@ impl<'a> Delta<'a> {
 
 /// Classifies a `content_block_start` event by its `block`.
 ///
-/// An empty text or thinking block is no content, but the start of a tool call is: its name is
+/// An empty text or thinking block is not content, but the start of a tool call is: its name is
 /// known.
 fn judge_block(block: &[u8]) -> EventVerdict {
     let Ok([kind, text, thinking]) = Scanner::members(block, [b"type", b"text", b"thinking"])

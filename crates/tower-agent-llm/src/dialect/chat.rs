@@ -162,7 +162,7 @@ impl<'a> Chunk<'a> {
 }
 
 impl Chunk<'_> {
-    /// Whether the event, which is no chunk of an answer, is a sign of life.
+    /// Whether the event, which is not a chunk of an answer, is a sign of life.
     #[cold]
     fn is_life(&self, event: &Event<'_>) -> bool {
         match self.kind {

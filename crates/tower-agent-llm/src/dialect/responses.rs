@@ -63,7 +63,7 @@ impl Grammar for OpenAiResponses {
             _ if verdict.kind == EventKind::Terminator => stream.end(),
             _ => {}
         }
-        // An event's response that is no object has nothing to report.
+        // An event's response that is not an object has nothing to report.
         let _ = match (verdict.kind, response) {
             (EventKind::Terminator | EventKind::Error, Some(response)) => {
                 report_response(response, stream)
@@ -94,10 +94,10 @@ pub(crate) fn report_sequence(event: &Event<'_>, stream: &mut StreamState) {
     }
 }
 
-/// Classifies an event with data that is no JSON object, or without data.
+/// Classifies an event with data that is not a JSON object, or without data.
 ///
-/// An oversized event has no data if that is no JSON object. It counts by its name, and as the next
-/// in the sequence.
+/// An oversized event has no data if that is not a JSON object. It counts by its name, and as the
+/// next in the sequence.
 fn unreadable(event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
     if event.oversized {
         stream.report_sequence(stream.next_sequence());
@@ -111,7 +111,7 @@ fn unreadable(event: &Event<'_>, stream: &mut StreamState) -> EventVerdict {
 #[inline]
 fn classify(kind: &[u8], is_error: bool, empty: bool) -> EventVerdict {
     let kind = match kind {
-        // Empty deltas are no progress: an upstream may send them without end, like
+        // Empty deltas are not progress: an upstream may send them without end, like
         // pings.
         _ if empty && kind.ends_with(b".delta") => EventKind::Prelude,
         _ if kind.ends_with(b".delta") => {
@@ -127,7 +127,7 @@ fn classify(kind: &[u8], is_error: bool, empty: bool) -> EventVerdict {
     kind.into()
 }
 
-/// Classifies a `response.done`, with which some upstreams end a stream in place of
+/// Classifies a `response.done`, with which some upstreams end a stream instead of
 /// `response.completed`, by the status of its response. The response of an answer is kept, as the
 /// event that SDKs wait for is made of it. Of one that is not whole, only the id and the usage are
 /// kept: what the model said has come before.

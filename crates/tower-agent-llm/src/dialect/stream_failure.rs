@@ -25,7 +25,7 @@ pub struct StreamFailure {
     /// The code of the failure, `error.code`; a number as its digits. Of an event without an error
     /// object, its own `code`.
     pub code: String,
-    /// The message of the failure, `error.message`, or a text in place of it, such as `details`. Of
+    /// The message of the failure, `error.message`, or a text instead of it, such as `details`. Of
     /// an event without an error object, its own message or text.
     pub message: String,
     /// The data of the failure event; empty if longer than 16 KiB.
@@ -49,7 +49,7 @@ pub struct Truncated {
 }
 
 impl StreamFailure {
-    /// The body of an error answer in place of the stream that reported this failure.
+    /// The body of an error answer instead of the stream that reported this failure.
     #[doc(hidden)]
     pub fn to_answer(&self, dialect: Dialect) -> Bytes {
         let event: Value = serde_json::from_slice(&self.body).unwrap_or_default();
@@ -185,7 +185,7 @@ pub(crate) fn error_in(event: &Value) -> &Value {
         .unwrap_or(&Value::Null)
 }
 
-/// Returns the event itself; for a list, its first element. Google sends a list in place of a
+/// Returns the event itself; for a list, its first element. Google sends a list instead of a
 /// stream.
 fn first(event: &Value) -> &Value {
     event.get(0).unwrap_or(event)
@@ -206,7 +206,7 @@ fn have_failed(choices: &Value) -> bool {
     choices.peek().is_some() && choices.all(has_failed)
 }
 
-/// Whether a code says that something failed: a word, or a number that is no success of HTTP.
+/// Whether a code says that something failed: a word, or a number that is not a success of HTTP.
 fn is_error_code(code: &Value) -> bool {
     match code {
         Value::String(text) => match text.parse::<u64>() {

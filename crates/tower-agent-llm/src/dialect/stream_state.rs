@@ -143,7 +143,7 @@ impl StreamState {
         self.done = None;
     }
 
-    /// Keeps the response of a `response.done` as the event in place of which it came.
+    /// Keeps the response of a `response.done` as the event that it replaces.
     pub(super) fn keep_done(&mut self, is_incomplete: bool, response: &[u8]) {
         if self.is_ended {
             return;

@@ -1,4 +1,4 @@
-//! What a whole answer says that is no event stream, from one walk of it.
+//! What a whole answer says that is not an event stream, from one walk of it.
 
 use std::sync::LazyLock;
 
@@ -13,7 +13,7 @@ use crate::{
 static USAGE: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"\"usage\""));
 static REASON: LazyLock<Finder<'static>> = LazyLock::new(|| Finder::new(b"reason\""));
 
-/// The usage and stop reason of a complete answer that is no event stream.
+/// The usage and stop reason of a complete answer that is not an event stream.
 ///
 /// The values stand under the keys of any dialect. Of several choices the last one counts.
 #[derive(Debug, Default)]

@@ -96,7 +96,7 @@ pub enum FailureClass {
 impl FailureClass {
     /// Classifies an answer by its status alone; `None` if the status is below 400.
     ///
-    /// A redirect is no failure by itself: whether it is [`Redirect`](Self::Redirect)
+    /// A redirect is not a failure by itself: whether it is [`Redirect`](Self::Redirect)
     /// depends on the candidate that sent it.
     ///
     /// [`Failure::of_answer`](crate::failure::Failure::of_answer) classifies an

@@ -233,7 +233,7 @@ impl Classifier {
             }
             _ => failure,
         };
-        // What was no error has no message.
+        // What was not an error has no message.
         let message = String::new();
         Failure { message, ..failure }
     }
@@ -356,7 +356,7 @@ impl Failure {
 
     /// Classifies an answer; the result is `None` for a healthy one, and for a 1xx or 3xx.
     ///
-    /// `body` is the whole body of an error, or of an answer that is no event stream: some
+    /// `body` is the whole body of an error, or of an answer that is not an event stream: some
     /// upstreams report an error, or a refusal of the model, under 200. Pass an empty slice for a
     /// body that was not read. Of a body longer than 64 KiB the classifier only sees whether it
     /// is an HTML page, or cut JSON; of a compressed body it sees nothing. `now` is the wall

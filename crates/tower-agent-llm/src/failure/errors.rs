@@ -23,7 +23,7 @@ pub struct Redirected {
     pub status: StatusCode,
 }
 
-/// The error of an answer under a good status that is no complete JSON document.
+/// The error of an answer under a good status that is not a complete JSON document.
 ///
 /// The answer is announced as JSON and was received to its end, but its body does not begin and
 /// end as JSON, or leaves a bracket or a string open.
@@ -68,7 +68,7 @@ impl Error for Redirected {}
 
 impl Error for IncompleteJson {}
 
-/// The error of an answer that is no event stream, although the caller has the head of one.
+/// The error of an answer that is not an event stream, although the caller has the head of one.
 ///
 /// A `TerminalResponseLayer` of `tower-agent` sent the head of an event stream
 /// early, before the upstream answered.

@@ -17,7 +17,7 @@
 //! 3. Names that say the whole cause, such as `insufficient_quota`, in this order: quota, rate limit,
 //!    overload, an upstream that is not ready, timeout, model fault, region, credential, model,
 //!    context, size, filter, session.
-//! 4. The fields and phrases that providers use in place of a name.
+//! 4. The fields and phrases that providers use instead of a name.
 //! 5. Names with several causes, such as `RESOURCE_EXHAUSTED` and `rate_limit_error`.
 //! 6. The status, and names such as `invalid_request_error` that only say which side is at fault.
 //!

@@ -54,7 +54,7 @@ pub(super) fn of_answer(body: &[u8]) -> Option<FailureClass> {
         return None;
     }
     let answer: Value = serde_json::from_slice(body).ok()?;
-    // Gemini sends a block reason, of any value, only in place of an answer.
+    // Gemini sends a block reason, of any value, only instead of an answer.
     if answer["promptFeedback"]["blockReason"].is_string() {
         return Some(FailureClass::ContentFilter);
     }

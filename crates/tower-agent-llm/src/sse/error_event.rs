@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use serde_json::Value;
 
-/// The error that a caller receives in place of an answer, or of the rest of one.
+/// The error that a caller receives instead of an answer, or of the rest of one.
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorInfo<'a> {
     /// The error's type and code: mostly the wire name of the terminal reason.

@@ -12,7 +12,7 @@ pub struct Event<'a> {
     /// The data of the event: the values of its `data` lines, joined with `\n`.
     ///
     /// If the event is `oversized`, these are its data without the bulk of its long texts and
-    /// lists, as valid JSON; empty if the data is no JSON object.
+    /// lists, as valid JSON; empty if the data is not a JSON object.
     pub data: &'a [u8],
     /// The offset in the stream directly behind the blank line that ended the event; of JSON without
     /// a field, behind the line on which it was whole.
@@ -62,7 +62,7 @@ impl<'a> Event<'a> {
         }
     }
 
-    /// The kind of an event with data that is no JSON object; `None` if its name decides.
+    /// The kind of an event with data that is not a JSON object; `None` if its name decides.
     ///
     /// Data that is not blank is progress. An event with neither data nor name is a sign of life,
     /// unless its data was dropped.
@@ -110,7 +110,7 @@ pub enum EventKind {
     /// The event comes before the answer, or has no part of it, such as an empty delta. It
     /// neither commits the attempt nor is progress.
     Prelude,
-    /// The event only shows that the connection is alive, such as a ping, which is no progress.
+    /// The event only shows that the connection is alive, such as a ping, which is not progress.
     Life,
     /// The event reports a failure of the upstream.
     Error,

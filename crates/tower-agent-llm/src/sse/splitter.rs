@@ -443,7 +443,7 @@ impl Pending {
         Field::Data
     }
 
-    /// Reads a line that is no comment and has neither data nor an event's name.
+    /// Reads a line that is not a comment and has neither data nor an event's name.
     #[cold]
     #[inline(never)]
     fn read_other<'a>(&mut self, line: &'a [u8], borrowed: &mut Borrowed<'a>) -> Field {
@@ -477,7 +477,7 @@ impl Pending {
         }
     }
 
-    /// Whether a line that is no field, comment or `other` continues or begins JSON without a
+    /// Whether a line that is not a field, comment or `other` continues or begins JSON without a
     /// field. `start` is the beginning of the line, which may be empty, and `next` follows it.
     fn takes_bare(&self, start: &[u8], next: u8) -> bool {
         let first = start.first().unwrap_or(&next);

@@ -29,11 +29,11 @@ pub const fn estimated_tokens(bytes: u64) -> u64 {
     bytes.div_ceil(BYTES_PER_TOKEN)
 }
 
-/// Reads a JSON object in pieces: an event, or an answer that is no stream.
+/// Reads a JSON object in pieces: an event, or an answer that is not a stream.
 ///
 /// The reader counts the bytes of JSON strings, escapes included, that a model generated, and keeps
-/// the top-level `usage`, or `timings`. For a document that is no object the count is 0, and there
-/// is no usage.
+/// the top-level `usage`, or `timings`. For a document that is not an object the count is 0, and
+/// there is no usage.
 #[derive(Debug, Default)]
 pub struct GeneratedText {
     levels: Vec<Level>,
@@ -65,7 +65,7 @@ struct Level {
     is_usage: bool,
     /// Whether the texts in the level are details of the model's reasoning.
     is_details: bool,
-    /// Whether the level's `type` says that its strings are no text of the model.
+    /// Whether the level's `type` says that its strings are not text of the model.
     is_without_text: bool,
     /// The number of bytes that the model generated before this object or array.
     before: GeneratedBytes,
@@ -109,7 +109,7 @@ pub(super) fn is_generated(key: &[u8]) -> bool {
     TextChannel::of_key(key).is_some()
 }
 
-/// Whether the strings in an object of this type are no text of the model.
+/// Whether the strings in an object of this type are not text of the model.
 ///
 /// Objects without text of the model are results of tools that the upstream ran, and audio.
 fn is_without_text(kind: &[u8]) -> bool {

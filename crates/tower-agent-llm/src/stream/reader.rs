@@ -170,7 +170,7 @@ impl StreamReader {
     }
 
     /// Whether the stream so far has no part of an answer: JSON without a field alone, or behind
-    /// pings nothing but a terminator. In chat, events without choices are no part of one.
+    /// pings nothing but a terminator. In chat, events without choices are not a part of one.
     #[doc(hidden)]
     pub fn says_nothing(&self) -> bool {
         let marks = &self.marks;
@@ -369,7 +369,7 @@ impl StreamMarks {
         }
     }
 
-    /// Marks an event that is no content.
+    /// Marks an event that is not content.
     #[inline(never)]
     fn mark_other(&mut self, event: &Event<'_>, kind: EventKind, seen: &mut ChunkSummary) {
         match kind {

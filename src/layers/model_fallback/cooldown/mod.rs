@@ -214,7 +214,7 @@ impl Cooldowns {
     }
 
     /// Sets a hook that is called with each cooldown that begins by a failure at this handle or a later
-    /// clone of it, in place of an earlier hook.
+    /// clone of it, instead of an earlier hook.
     ///
     /// A cooldown of a caller's own account does not count: the candidate serves others. Nor does one
     /// that another replica began. The hook is called in the task of the call that failed, outside of

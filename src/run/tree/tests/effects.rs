@@ -202,7 +202,7 @@ impl Model {
     }
 
     /// Those at and above what a node, or what is above it, follows: a call that
-    /// follows the node of a layer further out is polled by that layer's task.
+    /// follows the node of an outer layer is polled by that layer's task.
     fn drivers_of_followed(&self, node: usize) -> u64 {
         let mut reached: Vec<_> = self.path(node).collect();
         for _ in 0..self.follows.len() {

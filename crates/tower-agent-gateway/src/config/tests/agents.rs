@@ -21,7 +21,7 @@ fn an_agent_without_a_key_is_nobody() {
     assert_eq!(known.agent.agents().collect::<Vec<_>>(), ["coder"]);
 }
 
-/// It is the name of a table that means all agents, so it is no agent's.
+/// It is the name of a table that means all agents, so it is not an agent's.
 #[test]
 fn the_defaults_of_agents_need_no_key() {
     let config = with_candidate("[agents.defaults]\ntimeoutSeconds = 5").unwrap();

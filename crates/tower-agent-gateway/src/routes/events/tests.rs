@@ -37,7 +37,7 @@ fn open(registry: &RunRegistry, numbers: std::ops::Range<usize>) {
     }
 }
 
-/// The ids of the events that are ready; in place of an id, the data of a `lost` event.
+/// The ids of the events that are ready; instead of an id, the data of a `lost` event.
 async fn ids(answer: &mut Response) -> Vec<String> {
     let mut ids = Vec::new();
     while let Some(Some(event)) = unconstrained(chunk(answer)).now_or_never() {

@@ -107,7 +107,7 @@ impl Answerer {
         })
     }
 
-    /// The runs of this id, of all owners or of this one; `None` if it is no id.
+    /// The runs of this id, of all owners or of this one; `None` if it is not an id.
     fn find(&self, id: &str, owner: Option<OwnerDigest>) -> Option<Vec<Run>> {
         let id: RunId = id.parse().ok()?;
         Some(match owner {

@@ -60,7 +60,7 @@ struct InputItem {
 }
 
 impl<'a> CreateRequest<'a> {
-    /// Reads a body; `None` if it is no JSON object, or asks for no stream.
+    /// Reads a body; `None` if it is not a JSON object, or asks for no stream.
     pub(super) fn read(body: &'a [u8]) -> Option<Self> {
         let fields: BTreeMap<String, &RawValue> = serde_json::from_slice(body).ok()?;
         let is = |name: &str, value: &str| fields.get(name).is_some_and(|it| it.get() == value);

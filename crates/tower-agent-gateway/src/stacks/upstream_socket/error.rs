@@ -11,7 +11,7 @@ pub(super) enum SocketError {
     Broken(tungstenite::Error),
     /// A message was binary.
     Binary,
-    /// A message was no event.
+    /// A message was not an event.
     NoEvent(serde_json::Error),
 }
 

@@ -53,7 +53,7 @@ impl<'a> UpstreamEvent<'a> {
         }
     }
 
-    /// Whether the event belongs to no response, and is no error.
+    /// Whether the event belongs to no response, and is not an error.
     pub(super) fn is_aside(&self) -> bool {
         self.meaning() != Meaning::Error && !self.kind.starts_with("response.")
     }

@@ -119,7 +119,7 @@ fn a_refused_key_goes_on_to_another_account_only() {
     });
 }
 
-/// A ceiling is no silence: the same would take as long again.
+/// A ceiling is not silence: the same would take as long again.
 #[test]
 fn an_attempt_at_its_ceiling_is_not_repeated() {
     run(async {

@@ -1,4 +1,4 @@
-//! Half a JSON document under a good status is no answer.
+//! Half a JSON document under a good status is not an answer.
 //!
 //! covers: T69
 

@@ -62,7 +62,7 @@ impl Config {
         self
     }
 
-    /// Sets the address to listen on, in place of a free port of loopback.
+    /// Sets the address to listen on, instead of a free port of loopback.
     pub(crate) fn listen(mut self, address: &'static str) -> Self {
         self.listen = Some(address);
         self

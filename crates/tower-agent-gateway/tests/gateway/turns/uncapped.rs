@@ -181,7 +181,7 @@ fn a_request_without_an_id_is_a_run_of_one_turn() {
     });
 }
 
-/// The sub-agent's turn is no turn of its parent's, and its tokens are the parent's too.
+/// The sub-agent's turn is not a turn of its parent's, and its tokens are the parent's too.
 #[test]
 fn a_run_has_used_what_its_sub_agents_have() {
     run(async {

@@ -260,7 +260,8 @@ fn a_silent_response_sends_something_within_each_keep_alive() {
     });
 }
 
-/// `ding113/claude-code-hub#1435`: an event of several `data` lines became a message that is no JSON.
+/// `ding113/claude-code-hub#1435`: an event of several `data` lines became a message that is not
+/// JSON.
 #[test]
 fn an_event_of_several_lines_is_one_message() {
     run(async {

@@ -276,7 +276,7 @@ fn an_interrupt_releases_the_upstream_and_the_conversation_goes_on() {
         caller.completed().await;
         assert_eq!(input(&upstream.calls()[1]).len(), 2);
         assert_eq!(runs(&gateway).await, [("r-1".to_owned(), 2)]);
-        // An interrupt that comes too late is no error.
+        // An interrupt that comes too late is not an error.
         caller.send(&interrupt).await;
         tokio::time::sleep(Duration::from_millis(50)).await;
         caller.create("ok").await;

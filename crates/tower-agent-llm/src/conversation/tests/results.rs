@@ -76,7 +76,7 @@ fn any_other_number_is_another_result() {
         ("Exit code: 0\nWall time: 1", "Exit code: 0\nWall time: 2"),
     ];
     for (one, other) in pairs {
-        // A text alone is no JSON, which a history is.
+        // A text alone is not JSON, which a history is.
         let skipped = usize::from(!one.starts_with('{'));
         for (one, other) in forms(one).iter().zip(&forms(other)).skip(skipped) {
             assert!(!same(one, other), "{one}");
@@ -132,7 +132,7 @@ fn the_header_of_a_commands_output_does_not_count() {
 fn json_in_a_string_is_compared_as_json() {
     let [one, other] = [r#"{"a":1,"b":"x"}"#, r#"{ "b": "x", "a": 1 }"#];
     assert!(same(&json!(one).to_string(), &json!(other).to_string()));
-    // What is no JSON after all, or is in too many strings, is text.
+    // What is not JSON after all, or is in too many strings, is text.
     for text in [
         "[INFO] took 3",
         "{\"took\": 3",

@@ -99,7 +99,7 @@ pub(crate) static EXACT: &[Row<'static>] = &[
 /// The names of [`EXACT`] with which a server of these layers puts a request off.
 pub(crate) const PUT_OFF: [&str; 3] = ["run_paused", "frozen", "peers_lost"];
 
-/// Fields that some providers use in place of a name.
+/// Fields that some providers use instead of a name.
 pub(crate) static DETAILS: &[Row<'static>] = &[
     row(SignalPlace::Quota, "PerDay", Quota, "Gemini").renewed(),
     row(SignalPlace::Quota, "per_day", Quota, "Gemini").renewed(),

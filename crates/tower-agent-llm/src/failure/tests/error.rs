@@ -1,4 +1,4 @@
-//! Tests of errors that come in place of an answer.
+//! Tests of errors that come instead of an answer.
 
 use std::io;
 

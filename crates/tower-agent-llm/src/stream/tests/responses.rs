@@ -55,7 +55,7 @@ fn a_delta_that_says_nothing_is_no_content() {
         "response.reasoning_summary_text.delta",
         "response.output_audio.delta",
     ] {
-        // An `obfuscation` pads an event to hide its length, and is no part of the
+        // An `obfuscation` pads an event to hide its length, and is not a part of the
         // answer.
         for (delta, expected) in [
             (r#""""#, Prelude),

@@ -457,7 +457,7 @@ fn results_that_are_not_known_are_like_no_other() {
     );
 }
 
-/// A layer further in has smaller ones, and sees each request after the first has.
+/// An inner layer has smaller ones, and sees each request after the first has.
 #[test]
 fn other_limits_are_no_further_round() {
     let mut agent = Agent::with(off(0));
