@@ -87,7 +87,7 @@ fn candidate(
     // The beginnings of providers' keys: no error may show one.
     const KEYS: [&str; 5] = ["sk-", "xai-", "gsk_", "AIza", "hf_"];
     if KEYS.iter().any(|start| variable.starts_with(start)) {
-        let why = "is no name of an environment variable, such as OPENAI_API_KEY: a key does not \
+        let why = "is not the name of an environment variable, such as OPENAI_API_KEY: a key does not \
                    belong in the configuration";
         return Err(wrong("api_key_env", why.to_owned()));
     }

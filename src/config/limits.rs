@@ -253,7 +253,7 @@ pub(super) fn check_costs(
     agents: &BTreeMap<String, AgentLimits>,
     errors: &mut Mistakes,
 ) {
-    let message = "is of no use: no candidate has a price";
+    let message = "has no effect: no candidate has a price";
     let cap = |it: &AgentLimits| it.run.max_cost.and_then(Amount::limit);
     let of_all = cap(defaults);
     if of_all.is_some() {
@@ -323,17 +323,17 @@ fn check_run(table: &[&str], set: RunTable, whole: RunTable, errors: &mut Mistak
     let mut wrong = |key, message| errors.push(error(table, key, message));
     let times = [whole.step_timeout, whole.max_turn_time, whole.timeout];
     if set.observe == Some(true) && !limits_anything(&times) {
-        wrong("observe", "is of no use without a limit on time beside it");
+        wrong("observe", "has no effect without a limit on time beside it");
     }
     if set.ask_at.is_some_and(|it| it.0 > 0.0) && !caps_tokens_or_cost(&whole) {
-        wrong("ask_at", "is of no use without a cap on tokens or cost");
+        wrong("ask_at", "has no effect without a cap on tokens or cost");
     }
     for (key, needs_cap) in [
         ("near_at", set.near_at.is_some_and(|it| it.0 > 0.0)),
         ("at_cap", set.at_cap == Some(AtCap::Pause)),
     ] {
         if needs_cap && !caps_anything(&whole) {
-            wrong(key, "is of no use without a cap on turns, tokens or cost");
+            wrong(key, "has no effect without a cap on turns, tokens or cost");
         }
     }
     for (key, time) in [
@@ -341,14 +341,14 @@ fn check_run(table: &[&str], set: RunTable, whole: RunTable, errors: &mut Mistak
         ("pause_limit", set.pause_limit),
     ] {
         if time.is_some() && whole.at_cap != Some(AtCap::Pause) {
-            wrong(key, "is of no use without at_cap = \"pause\"");
+            wrong(key, "has no effect without at_cap = \"pause\"");
         }
     }
     if set.pause_limit.is_some_and(|limit| limit.limit().is_none()) {
         wrong("pause_limit", "must be longer than zero");
     }
     if set.count_cached_input == Some(true) && !is_on(whole.max_total_tokens) {
-        let message = "is of no use without max_total_tokens";
+        let message = "has no effect without max_total_tokens";
         wrong("count_cached_input", message);
     }
     if set.idle_fails_over == Some(true) && !is_on(whole.idle_breaker) {

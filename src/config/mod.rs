@@ -103,7 +103,7 @@ pub fn parse_toml(text: &str) -> Result<toml::Table, ConfigError> {
 pub fn read_table<T: DeserializeOwned>(table: toml::Table) -> Result<T, ConfigError> {
     match read_table_partly(table) {
         (Some(value), None) => Ok(value),
-        (_, error) => Err(error.unwrap_or_else(|| ConfigError::new([""; 0], "is no table"))),
+        (_, error) => Err(error.unwrap_or_else(|| ConfigError::new([""; 0], "is not a table"))),
     }
 }
 

@@ -74,7 +74,7 @@ impl AgentConfig {
             && file.disconnect.caller_deadline
             && (observes(&defaults) || agents.values().any(observes))
         {
-            let message = "is of no use beside observe of a run's limits";
+            let message = "has no effect beside observe of a run's limits";
             errors.push(ConfigError::new(["disconnect", "caller_deadline"], message));
         }
         check_candidates(&file.candidates, &mut errors);
@@ -142,14 +142,14 @@ fn attempt(
             ("first_token_timeout", table.first_token_timeout),
         ];
         for (key, _) in windows.iter().filter(|(_, window)| window.is_some()) {
-            wrong(key, "is of no use with profile = \"local\"");
+            wrong(key, "has no effect with profile = \"local\"");
         }
         if table.heartbeat.is_some_and(|every| every.limit().is_none()) {
             wrong("heartbeat", "must be longer than zero");
         }
         table.heartbeat = table.heartbeat.or(Some(HEARTBEAT));
     } else if table.heartbeat.is_some() {
-        wrong("heartbeat", "is of no use without profile = \"local\"");
+        wrong("heartbeat", "has no effect without profile = \"local\"");
     } else if recommended {
         let fitting = |preset: Time| Time(longest.map_or(preset.0, |most| most.min(preset.0)));
         table.step_timeout = table.step_timeout.or(Some(fitting(STEP_TIMEOUT)));
@@ -160,7 +160,7 @@ fn attempt(
     let others = [table.max_time, table.heartbeat];
     let has_floor = table.min_tokens_per_second.is_some();
     if table.observe && !has_floor && !limits_anything(&windows) && !limits_anything(&others) {
-        wrong("observe", "is of no use without a limit on time beside it");
+        wrong("observe", "has no effect without a limit on time beside it");
     }
     floor(&mut table, errors);
     table
@@ -171,7 +171,7 @@ fn floor(table: &mut AttemptTable, errors: &mut Mistakes) {
     let mut wrong = |key, message: &str| errors.push(error(&["attempt"], key, message));
     let Some(floor) = table.min_tokens_per_second else {
         if table.over.is_some() {
-            wrong("over", "is of no use without min_tokens_per_second");
+            wrong("over", "has no effect without min_tokens_per_second");
         }
         return;
     };
@@ -200,7 +200,7 @@ fn disconnect(mut table: DisconnectTable, errors: &mut Mistakes) -> DisconnectTa
     let drains = table.policy == DisconnectPolicy::Drain;
     let mut wrong = |message| errors.push(error(&["disconnect"], "drain_limit", message));
     match table.drain_limit {
-        Some(_) if !drains => wrong("is of no use without policy = \"drain\""),
+        Some(_) if !drains => wrong("has no effect without policy = \"drain\""),
         Some(limit) if limit.limit().is_none() => {
             wrong("is zero: to drain nothing, write policy = \"cancel\"");
         }
@@ -226,7 +226,7 @@ fn progress(
             .early_head
             .is_some_and(|after| after.limit().is_some())
     {
-        let message = "is of no use with keep_alive = \"0s\": after the head, a proxy would cut a \
+        let message = "has no effect with keep_alive = \"0s\": after the head, a proxy would cut a \
                        stream that is silent";
         errors.push(error(&["progress"], "early_head", message));
     }
@@ -308,12 +308,12 @@ fn check_signals(signals: &[SignalTable], errors: &mut Mistakes) {
         } else if place == SignalPlace::Header {
             let name = what.split_once(':').map_or(what, |(name, _)| name).trim();
             if name.parse::<HeaderName>().is_err() {
-                let why = "is no header: write its name, or \"name: a part of its value\"";
+                let why = "is not a header: write its name, or \"name: a part of its value\"";
                 wrong(key, why);
             }
         } else if place == SignalPlace::Field && !FIELDS.contains(&what) {
             let why = format!(
-                "is no field that is looked for: write one of {}",
+                "is not a field that is read: write one of {}",
                 FIELDS.join(", ")
             );
             wrong(key, &why);
@@ -322,7 +322,7 @@ fn check_signals(signals: &[SignalTable], errors: &mut Mistakes) {
             wrong("quoted", "counts for a `phrase` or a `start` alone");
         }
         if let Some(status) = signal.status.iter().find(|it| !(200..=599).contains(*it)) {
-            let why = format!("{status} is no status of an answer");
+            let why = format!("{status} is not a status of an answer");
             wrong("status", &why);
         }
         let is_same = |other: &&SignalTable| {

@@ -344,7 +344,7 @@ impl<'de> Deserialize<'de> for Class {
             let names: Vec<_> = FailureClass::ALL.iter().map(|it| it.as_str()).collect();
             let names = names.join(", ");
             D::Error::custom(format!(
-                "\"{name}\" is no class of failures: write one of {names}"
+                "\"{name}\" is not a class of failures: write one of {names}"
             ))
         })
     }

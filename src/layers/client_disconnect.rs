@@ -71,7 +71,7 @@
 //! # }
 //! ```
 //!
-//! Ends the whole run, for a run that is of no use without this caller:
+//! Ends the whole run, for a run that is useless without this caller:
 //!
 //! ```
 //! use tower_agent::{ClientDisconnectLayer, Scope};

@@ -239,7 +239,10 @@ fn any_format_of_serde_names_the_key() {
             r#"{"run": {"timeot": 1}}"#,
             "run.timeot: unknown key, expected one of",
         ),
-        (r#"{"run": {"observe": true}}"#, "run.observe: is of no use"),
+        (
+            r#"{"run": {"observe": true}}"#,
+            "run.observe: has no effect",
+        ),
     ] {
         let json: serde_json::Value = serde_json::from_str(text).unwrap();
         let error = serde_json::from_value::<AgentConfig>(json).unwrap_err();
@@ -257,7 +260,7 @@ fn a_key_in_place_of_a_variables_name_is_not_shown() {
         .unwrap_err()
         .to_string();
     assert!(
-        error.contains("is no name of an environment variable"),
+        error.contains("is not the name of an environment variable"),
         "{error}"
     );
     assert!(!error.contains("sk-proj"), "{error}");

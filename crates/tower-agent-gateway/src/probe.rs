@@ -104,7 +104,7 @@ async fn read(body: HyperBody) -> Result<Bytes, String> {
 fn models(body: &[u8], model: &str) -> ModelList {
     let list: Value = serde_json::from_slice(body).unwrap_or_default();
     let Some(entries) = list["data"].as_array() else {
-        return ModelList::Unknown("the answer is no list of models".to_owned());
+        return ModelList::Unknown("the answer is not a list of models".to_owned());
     };
     let is_it = |id: &str| id == model || id.strip_suffix(model).is_some_and(|it| it == "models/");
     match entries

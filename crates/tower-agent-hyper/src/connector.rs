@@ -173,7 +173,7 @@ fn connect_by(
     let (at, credential) = (proxy.uri().clone(), proxy.basic_auth().cloned());
     async move {
         if !matches!(at.scheme_str(), Some("http" | "https")) {
-            let text = "the proxy is no HTTP proxy";
+            let text = "the proxy is not an HTTP proxy";
             return Err(io::Error::new(io::ErrorKind::Unsupported, text).into());
         }
         if uri.scheme_str() == Some("http") {

@@ -85,7 +85,8 @@ impl FormFields {
             Some("model") if is_encoded(head) => Err("its field `model` is encoded"),
             Some("model") => {
                 let text = body.get(at.clone()).unwrap_or_default();
-                let text = std::str::from_utf8(text).map_err(|_| "its field `model` is no text")?;
+                let text =
+                    std::str::from_utf8(text).map_err(|_| "its field `model` is not a text")?;
                 self.model = Some((at, text.to_owned()));
                 Ok(())
             }

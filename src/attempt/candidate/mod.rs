@@ -432,7 +432,7 @@ pub enum InvalidCandidate {
 impl fmt::Display for InvalidCandidate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Url => "base URL is no URL",
+            Self::Url => "base URL is not a URL",
             Self::Scheme => "base URL is not an absolute http or https URL",
             Self::Host => "base URL names no host, or a port that is none",
             Self::UserInfo => "base URL holds credentials, which belong into the API key",

@@ -148,7 +148,7 @@ impl ModelFallbackLayer {
     #[must_use]
     pub fn operation(mut self, operation: &str) -> Self {
         let known = Operation::from_path(operation);
-        assert!(known.is_some(), "{operation:?} is no known operation");
+        assert!(known.is_some(), "{operation:?} is not a known operation");
         self.settings.operation = known;
         self
     }

@@ -292,7 +292,7 @@ async fn the_operation_of_another_path_can_be_set() {
 }
 
 #[test]
-#[should_panic = "\"chat\" is no known operation"]
+#[should_panic = "\"chat\" is not a known operation"]
 fn an_unknown_operation_cannot_be_set() {
     drop(models(["a"]).operation("chat"));
 }

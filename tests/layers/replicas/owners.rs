@@ -289,7 +289,7 @@ async fn a_replica_that_is_cut_off_goes_on_with_what_it_knows_and_tells_it_later
     for replica in [&one, &two] {
         assert_eq!(replica.unnamed().await.status, 422, "13 turns");
     }
-    // What was learned of the others is of no use after an hour.
+    // What was learned of the others no longer counts after an hour.
     two.store.cut();
     sleep(HOUR).await;
     let mut served = 0;

@@ -77,7 +77,7 @@ pub(super) fn auth(
     let time_zone = match table.timezone.as_deref().map(TimeZone::named) {
         None => TimeZone::default(),
         Some(Ok(_)) if !uses_calendar => {
-            let message = "is of no use: nothing is capped in a day, a week or a month";
+            let message = "has no effect: nothing is capped in a day, a week or a month";
             errors.push(ConfigError::new(["auth", "timezone"], message));
             TimeZone::default()
         }

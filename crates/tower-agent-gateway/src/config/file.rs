@@ -34,7 +34,7 @@ pub(super) fn read(path: &Path) -> Result<String, String> {
     if bytes.len() as u64 > LIMIT {
         return Err("is longer than 1 MiB".to_owned());
     }
-    String::from_utf8(bytes).map_err(|error| format!("is no UTF-8: {}", error.utf8_error()))
+    String::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {}", error.utf8_error()))
 }
 
 fn name(file_type: FileType) -> &'static str {

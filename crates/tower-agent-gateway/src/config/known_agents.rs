@@ -59,7 +59,7 @@ fn headers(table: &HeadersTable) -> Result<AgentHeaders, Vec<(&'static str, Stri
     let agent = name("agent", table.agent.as_deref());
     let parent = name("parent", table.parent.as_deref());
     if table.parent.is_some() && table.agent.is_none() {
-        errors.push(("parent", "is of no use without `agent`".to_owned()));
+        errors.push(("parent", "has no effect without `agent`".to_owned()));
     }
     let Some(session) = session.filter(|_| errors.is_empty()) else {
         return Err(errors);

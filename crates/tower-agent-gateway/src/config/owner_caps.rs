@@ -125,7 +125,7 @@ impl CapsTable {
         };
         for (_, caps) in self.windows() {
             if caps.cost.and_then(Amount::limit).is_some() && !has_prices {
-                wrong(caps.cost_key, "is of no use: no candidate has a price");
+                wrong(caps.cost_key, "has no effect: no candidate has a price");
             }
         }
         let caps = self.over(all);
@@ -135,7 +135,7 @@ impl CapsTable {
         if self.count_cached_input == Some(true) && !caps.windows().into_iter().any(has_total) {
             wrong(
                 "count_cached_input",
-                "is of no use without total_tokens_per_hour, or the same of a day, week or month",
+                "has no effect without total_tokens_per_hour, or the same of a day, week or month",
             );
         }
         let mut resolved = OwnerCaps::new();

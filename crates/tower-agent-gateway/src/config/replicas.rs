@@ -93,7 +93,7 @@ pub(super) fn replicas(
         let name = variable_of(&NAME, &variable, &env)?;
         let is_name = name.len() <= LONGEST_NAME && name.bytes().all(is_part_of_name);
         let unusable = || {
-            let why = format!("is no name of 1 to {LONGEST_NAME} letters, digits and ._-");
+            let why = format!("is not a name of 1 to {LONGEST_NAME} letters, digits and ._-");
             wrong(&NAME, &variable, &why)
         };
         is_name.then_some(name).ok_or_else(unusable)
@@ -197,7 +197,7 @@ impl Replicas {
     fn error_of(&self, error: &ConnectError) -> ConfigError {
         let [url, secret] = &self.variables;
         let of = |key: &[&str], variable: &str| {
-            let why = format!("is of no use: {error}");
+            let why = format!("cannot be used: {error}");
             wrong(key, variable, &why)
         };
         match error.kind() {

@@ -18,8 +18,9 @@ impl Default for TimeZone {
 impl TimeZone {
     pub(super) fn named(name: &str) -> Result<Self, String> {
         let zone = tz::TimeZone::get(name);
-        zone.map(Self)
-            .map_err(|_| format!("{name:?} is no time zone such as \"Europe/Berlin\" or \"UTC\""))
+        zone.map(Self).map_err(|_| {
+            format!("{name:?} is not a time zone such as \"Europe/Berlin\" or \"UTC\"")
+        })
     }
 
     fn zoned(&self, period: CalendarPeriod, at: SystemTime) -> Result<Range<Zoned>, jiff::Error> {
@@ -139,7 +140,7 @@ mod tests {
         let error = TimeZone::named("Mars/Olympus").unwrap_err();
         assert_eq!(
             error,
-            "\"Mars/Olympus\" is no time zone such as \"Europe/Berlin\" or \"UTC\""
+            "\"Mars/Olympus\" is not a time zone such as \"Europe/Berlin\" or \"UTC\""
         );
     }
 }

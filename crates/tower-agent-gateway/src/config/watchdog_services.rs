@@ -103,5 +103,5 @@ fn useless<'a, T>(key: impl IntoIterator<Item = &'a str>, need: &str) -> Result<
 }
 
 fn without<'a>(key: impl IntoIterator<Item = &'a str>, need: &str) -> ConfigError {
-    ConfigError::new(key, format!("is of no use without {need}"))
+    ConfigError::new(key, format!("has no effect without {need}"))
 }

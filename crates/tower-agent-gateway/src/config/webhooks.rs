@@ -138,7 +138,7 @@ impl WebhookTable {
             return Vec::new();
         };
         if !on.contains(&WebhookKind::Ended) {
-            let message = "is of no use: `on` has no \"ended\"";
+            let message = "has no effect: `on` has no \"ended\"";
             return vec![wrong(index, &[key], message)];
         }
         if reasons.is_empty() {
@@ -148,7 +148,7 @@ impl WebhookTable {
         let unknown = reasons.iter().enumerate().filter(|(_, it)| !is_reason(it));
         let error = |(at, name): (usize, &String)| {
             let message = format!(
-                "{name:?} is no reason of an end: docs/gateway.md, \"Answers\", lists them"
+                "{name:?} is not a reason of an end: docs/gateway.md, \"Answers\", lists them"
             );
             wrong(index, &[key.clone(), KeyPart::Index(at)], message)
         };

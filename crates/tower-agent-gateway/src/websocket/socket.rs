@@ -285,7 +285,7 @@ impl CallerSocket {
                 if self.closing.is_some() {
                     return;
                 }
-                let message = "A binary message is no event: send text.";
+                let message = "A binary message is not an event: send text.";
                 self.tell(ErrorFrame::refusal("invalid_message", message));
             }
             // These may stand between the parts of a message.

@@ -185,7 +185,7 @@ fn all_mistakes_of_a_file_are_told_at_once() {
             ":23:11: health.timeout: must be longer than zero",
             ":25:11: known_agents.headers[0].session: \"a b\" is not the name of a header",
             ":26:8: known_agents.headers[0].turn: \"c d\" is not the name of a header",
-            ":29:10: known_agents.headers[1].parent: is of no use without `agent`",
+            ":29:10: known_agents.headers[1].parent: has no effect without `agent`",
             ":30:9: agents.nobody: is nobody: without [auth] no caller has a name",
         ];
         assert_eq!(told.len(), places.len(), "{told:#?}");

@@ -155,7 +155,7 @@ fn why_a_form_cannot_be_read_is_said() {
     let at = body.len() - 3;
     body[at] = 0xff;
     body.extend_from_slice(b"--b--");
-    assert_eq!(read(KIND, &body), Err("its field `model` is no text"));
+    assert_eq!(read(KIND, &body), Err("its field `model` is not a text"));
 }
 
 /// No cut and no changed byte may panic.

@@ -309,7 +309,7 @@ fn a_cap_that_cannot_be_meant_is_an_error_at_its_key() {
         ),
         (
             "[agents.a]\ncost_per_week = 1\n",
-            "gateway.toml:4:17: agents.a.cost_per_week: is of no use: no candidate has a price",
+            "gateway.toml:4:17: agents.a.cost_per_week: has no effect: no candidate has a price",
         ),
         (
             "[agents.a]\nturns_per_day = \"many\"\n",
@@ -317,11 +317,11 @@ fn a_cap_that_cannot_be_meant_is_an_error_at_its_key() {
         ),
         (
             "turns_per_day = 1\ntimezone = \"Mars/Olympus\"\n",
-            "gateway.toml:4:12: auth.timezone: \"Mars/Olympus\" is no time zone",
+            "gateway.toml:4:12: auth.timezone: \"Mars/Olympus\" is not a time zone",
         ),
         (
             "turns_per_hour = 1\ntimezone = \"UTC\"\n",
-            "gateway.toml:4:12: auth.timezone: is of no use: nothing is capped in a day",
+            "gateway.toml:4:12: auth.timezone: has no effect: nothing is capped in a day",
         ),
         (
             "[agents.a]\nturns_per_year = 1\n",

@@ -27,7 +27,7 @@ fn what_is_no_header_is_named() {
         ),
         (
             "session = \"a\"\nparent = \"b\"",
-            "headers[0].parent: is of no use without `agent`",
+            "headers[0].parent: has no effect without `agent`",
         ),
         (
             "session = \"a\"\ntrun = \"b\"",

@@ -43,7 +43,7 @@ fn every_mistake_is_named_with_its_key_and_its_variable() {
         (url, "is empty", with("", SECRET, "")),
         (
             url,
-            "is of no use: the URL of the store of runs cannot be used",
+            "cannot be used: the URL of the store of runs cannot be used",
             with("http://h", SECRET, ""),
         ),
         (secret, "is empty", with("redis://h", "", "")),
@@ -54,12 +54,12 @@ fn every_mistake_is_named_with_its_key_and_its_variable() {
         ),
         (
             "gateway.toml:4:12: replicas.name_env: the environment variable NO_NAME",
-            "is no name of 1 to 64 letters, digits and ._-",
+            "is not a name of 1 to 64 letters, digits and ._-",
             with("redis://h", SECRET, "name_env = \"NO_NAME\""),
         ),
         (
             "gateway.toml:4:12: replicas.name_env: the environment variable LONG_NAME",
-            "is no name",
+            "is not a name",
             with("redis://h", SECRET, "name_env = \"LONG_NAME\""),
         ),
         (

@@ -37,22 +37,22 @@ fn a_mistake_is_named_with_its_place() {
         (
             "",
             "2:2",
-            "watchdog: is of no use without `checker` or `question`",
+            "watchdog: has no effect without `checker` or `question`",
         ),
         (
             "question = \"http://h/q\"\nends = true",
             "4:8",
-            "watchdog.ends: is of no use without watchdog.checker",
+            "watchdog.ends: has no effect without watchdog.checker",
         ),
         (
             "question = \"http://h/q\"\ncheck_within = \"1s\"",
             "4:16",
-            "watchdog.check_within: is of no use without watchdog.checker",
+            "watchdog.check_within: has no effect without watchdog.checker",
         ),
         (
             "checker = \"http://h/q\"\nanswer_within = \"1s\"",
             "4:17",
-            "watchdog.answer_within: is of no use without watchdog.question",
+            "watchdog.answer_within: has no effect without watchdog.question",
         ),
         ("checker = \"h\"", "3:11", "watchdog.checker: \"h\""),
         (
@@ -67,7 +67,7 @@ fn a_mistake_is_named_with_its_place() {
         assert!(message.starts_with(&start), "{message}");
     }
     let message = message(with_candidate(&format!("[watchdog]\n{CHECKER}")));
-    let says = "gateway.toml:1:2: watchdog: is of no use without [loops]";
+    let says = "gateway.toml:1:2: watchdog: has no effect without [loops]";
     assert_eq!(message, says);
 }
 
@@ -77,15 +77,15 @@ fn a_question_before_a_cap_is_asked_by_a_watchdog() {
     for (text, says) in [
         (
             "",
-            "3:10: run.ask_at: is of no use without watchdog.question",
+            "3:10: run.ask_at: has no effect without watchdog.question",
         ),
         (
             "[loops]\n[watchdog]\nchecker = \"http://h/q\"",
-            "3:10: run.ask_at: is of no use without watchdog.question",
+            "3:10: run.ask_at: has no effect without watchdog.question",
         ),
         (
             "[watchdog]\nquestion = \"http://h/q\"\nchecker = \"http://h/q\"",
-            "6:11: watchdog.checker: is of no use without [loops]",
+            "6:11: watchdog.checker: has no effect without [loops]",
         ),
     ] {
         let message = message(with_candidate(&format!("{asking}{text}")));
@@ -94,7 +94,7 @@ fn a_question_before_a_cap_is_asked_by_a_watchdog() {
     let agents = "[auth]\nkeys_env = \"KEYS\"\n[agents.coder]\nmax_output_tokens = 9\nask_at = 0.5";
     let message = message(with_candidate(agents));
     assert!(
-        message.contains("agents.coder.ask_at: is of no use"),
+        message.contains("agents.coder.ask_at: has no effect"),
         "{message}"
     );
     let asked = format!("{asking}[watchdog]\nquestion = \"http://h/q\"");

@@ -86,11 +86,11 @@ fn every_mistake_is_named_with_its_place() {
         ),
         (
             reasons("\"stuck\", \"stuk\""),
-            "4:21: webhooks[0].reasons[1]: \"stuk\" is no reason of an end",
+            "4:21: webhooks[0].reasons[1]: \"stuk\" is not a reason of an end",
         ),
         (
             format!("{}\nreasons = [\"stuck\"]", on("\"frozen\"")),
-            "5:11: webhooks[0].reasons: is of no use: `on` has no \"ended\"",
+            "5:11: webhooks[0].reasons: has no effect: `on` has no \"ended\"",
         ),
         (
             "url = \"https://h\"\nsecret_env = \"NOT_SET\"".to_owned(),

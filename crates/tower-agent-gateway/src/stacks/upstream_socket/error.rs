@@ -25,7 +25,7 @@ impl fmt::Display for SocketError {
             Self::Broken(_) => f.write_str("the upstream's socket failed"),
             Self::Binary => f.write_str("the upstream's socket sent a binary message"),
             Self::NoEvent(_) => {
-                f.write_str("the upstream's socket sent a message that is no event")
+                f.write_str("the upstream's socket sent a message that is not an event")
             }
         }
     }

@@ -29,14 +29,14 @@ fn a_gateway_without_a_usable_store_does_not_start() {
         let store = cluster.store.url();
 
         let other = refused(&store, "another secret, as long").await;
-        let says = "replicas.secret_env: the environment variable STORE_SECRET is of no use: ";
+        let says = "replicas.secret_env: the environment variable STORE_SECRET cannot be used: ";
         assert!(other.contains(says), "{other}");
         assert!(
             other.contains("the replicas have another secret"),
             "{other}"
         );
         let away = refused("redis://:pa55word@127.0.0.1:9", SECRET).await;
-        let says = "replicas.url_env: the environment variable STORE_URL is of no use: ";
+        let says = "replicas.url_env: the environment variable STORE_URL cannot be used: ";
         assert!(away.contains(says), "{away}");
         assert!(away.contains("cannot be reached"), "{away}");
         for told in [other, away] {
