@@ -11,7 +11,7 @@ use super::{
     error::{Mistakes, error},
     presets::{FLOOR, RATIO, absent},
     tables::{AgentTable, AtCap, AttemptTable, File, Profile, RetryTable, RunTable},
-    values::{Amount, BoundedCount, BoundedNumber, Time, limits_anything},
+    values::{Amount, BoundedCount, BoundedNumber, Span, limits_anything},
 };
 use crate::registry::RunRegistry;
 
@@ -26,7 +26,7 @@ pub(super) struct AgentLimits {
     ///
     /// An agent's `None` means the time in `agents.defaults`, and if that is `None` too, the time
     /// in `[progress]`. With none of the three the configuration turns no notices on.
-    pub(super) notify_after: Option<Time>,
+    pub(super) notify_after: Option<Span>,
 }
 
 impl AgentLimits {
@@ -52,7 +52,7 @@ impl AgentLimits {
 
     /// The idle limit and the shortest limit on a run's time, if the idle limit is not shorter.
     pub(super) fn long_idle(&self) -> Option<(Duration, Duration)> {
-        let idle = self.run.idle.and_then(Time::limit)?;
+        let idle = self.run.idle.and_then(Span::limit)?;
         let ceiling = ceiling(self.run).filter(|ceiling| idle >= *ceiling)?;
         Some((idle, ceiling))
     }
@@ -126,7 +126,7 @@ impl WindowLimit {
         let path = path.iter().copied();
         Some(Self {
             key: key.map(|(key, _)| path.chain([key]).map(str::to_owned).collect()),
-            window: whole.step_timeout.and_then(Time::limit)?,
+            window: whole.step_timeout.and_then(Span::limit)?,
         })
     }
 
@@ -291,14 +291,14 @@ fn below_defaults(
 }
 
 /// The idle limit of runs with these limits, where the configuration sets none.
-fn usual_idle(run: RunTable) -> Time {
-    Time(ceiling(run).map_or(RunRegistry::IDLE, RunRegistry::idle_below))
+fn usual_idle(run: RunTable) -> Span {
+    Span(ceiling(run).map_or(RunRegistry::IDLE, RunRegistry::idle_below))
 }
 
 /// The age at which a run with these limits ends, if they end it.
 fn ceiling(run: RunTable) -> Option<Duration> {
     let limits = [run.max_turn_time, run.timeout].into_iter().flatten();
-    let ceiling = limits.filter_map(Time::limit).min();
+    let ceiling = limits.filter_map(Span::limit).min();
     ceiling.filter(|_| run.observe != Some(true))
 }
 
@@ -313,7 +313,7 @@ fn complete(table: RetryTable, absent: RetryTable) -> RetryTable {
         whole.shared_floor = whole.shared_floor.or(Some(FLOOR));
     }
     if let (None, Some(base), Some(max)) = (table.base_delay, whole.base_delay, whole.max_delay) {
-        whole.base_delay = Some(Time(base.0.min(max.0)));
+        whole.base_delay = Some(Span(base.0.min(max.0)));
     }
     whole
 }
@@ -383,7 +383,7 @@ impl WindowLimits {
             let message = format!("{limit:?} is longer than run.step_timeout ({window:?}): {WHY}");
             error(&["attempt"], key, message)
         };
-        let limit = |window: Option<Time>| window.and_then(Time::limit);
+        let limit = |window: Option<Span>| window.and_then(Span::limit);
         let before = errors.len();
         if let Some(limit) = limit(attempt.step_timeout) {
             let name = "step_timeout";

@@ -7,7 +7,7 @@
 //! `preset = "recommended"` the limits of that preset replace absent ones.
 //!
 //! A server that adds tables [parses](parse_toml) the document, removes its tables, and reads each
-//! with [`read_table`] into types with [`Time`], [`BoundedCount`], [`Amount`] and [`Url`]. The rest of the
+//! with [`read_table`] into types with [`Span`], [`BoundedCount`], [`Amount`] and [`Url`]. The rest of the
 //! document goes to [`AgentConfig::from_table`].
 //!
 //! ```
@@ -63,7 +63,7 @@ pub use self::{
     error::ConfigError,
     key::KeyPart,
     tables::CandidateTable,
-    values::{Amount, BoundedCount, BoundedNumber, Time, Url},
+    values::{Amount, BoundedCount, BoundedNumber, Span, Url},
 };
 
 /// A checked configuration: see the [module](self).

@@ -4,28 +4,28 @@ use std::time::Duration;
 
 use super::{
     tables::{RetryTable, RunTable},
-    values::{BoundedCount, BoundedNumber, Time},
+    values::{BoundedCount, BoundedNumber, Span},
 };
 
-pub(super) const HEARTBEAT: Time = secs(10);
-pub(super) const DRAIN_LIMIT: Time = secs(30);
-pub(super) const NOTIFY_AFTER: Time = secs(30);
-pub(super) const KEEP_ALIVE: Time = secs(15);
-pub(super) const EARLY_HEAD: Time = secs(20);
+pub(super) const HEARTBEAT: Span = secs(10);
+pub(super) const DRAIN_LIMIT: Span = secs(30);
+pub(super) const NOTIFY_AFTER: Span = secs(30);
+pub(super) const KEEP_ALIVE: Span = secs(15);
+pub(super) const EARLY_HEAD: Span = secs(20);
 /// The windows of an attempt, with the preset.
-pub(super) const STEP_TIMEOUT: Time = secs(120);
-pub(super) const FIRST_TOKEN_TIMEOUT: Time = secs(240);
+pub(super) const STEP_TIMEOUT: Span = secs(120);
+pub(super) const FIRST_TOKEN_TIMEOUT: Span = secs(240);
 /// The time over which the speed of a stream with a floor is measured.
-pub(super) const OVER: Time = secs(30);
+pub(super) const OVER: Span = secs(30);
 pub(super) const RATIO: BoundedNumber<10> = BoundedNumber(0.2);
 pub(super) const FLOOR: BoundedCount<0, 1_000_000> = BoundedCount(10);
 
-const fn millis(millis: u64) -> Time {
-    Time(Duration::from_millis(millis))
+const fn millis(millis: u64) -> Span {
+    Span(Duration::from_millis(millis))
 }
 
-const fn secs(seconds: u64) -> Time {
-    Time(Duration::from_secs(seconds))
+const fn secs(seconds: u64) -> Span {
+    Span(Duration::from_secs(seconds))
 }
 
 /// The limits where the configuration sets none. Without a table of repeats and a preset, nothing is

@@ -17,7 +17,7 @@ use super::{
         AttemptTable, CandidateTable, DisconnectPolicy, DisconnectTable, FallbackTable, File,
         LoopsTable, Profile, ProgressTable, SignalTable, StopTable,
     },
-    values::{BoundedCount, Time, limits_anything},
+    values::{BoundedCount, Span, limits_anything},
 };
 use crate::{
     llm::{FIELDS, failure::SignalPlace},
@@ -151,7 +151,7 @@ fn attempt(
     } else if table.heartbeat.is_some() {
         wrong("heartbeat", "has no effect without profile = \"local\"");
     } else if recommended {
-        let fitting = |preset: Time| Time(longest.map_or(preset.0, |most| most.min(preset.0)));
+        let fitting = |preset: Span| Span(longest.map_or(preset.0, |most| most.min(preset.0)));
         table.step_timeout = table.step_timeout.or(Some(fitting(STEP_TIMEOUT)));
         let first = table.first_token_timeout;
         table.first_token_timeout = first.or(Some(fitting(FIRST_TOKEN_TIMEOUT)));
@@ -186,7 +186,7 @@ fn floor(table: &mut AttemptTable, errors: &mut Mistakes) {
         wrong("over", "must be longer than zero");
         return;
     }
-    let hold = table.hold.and_then(Time::limit);
+    let hold = table.hold.and_then(Span::limit);
     if hold.is_some_and(|hold| hold <= over.get()) && !table.observe {
         let message = format!(
             "is not longer than over ({:?}): the answer would be committed before it can be too slow",
@@ -218,7 +218,7 @@ fn progress(
     recommended: bool,
     errors: &mut Mistakes,
 ) -> Option<ProgressTable> {
-    let notify_after = table.map_or(Time(Duration::ZERO), |_| NOTIFY_AFTER);
+    let notify_after = table.map_or(Span(Duration::ZERO), |_| NOTIFY_AFTER);
     let table = table.or_else(|| recommended.then(ProgressTable::default))?;
     let keeps_alive = table.keep_alive.is_none_or(|every| every.limit().is_some());
     if !keeps_alive

@@ -7,7 +7,7 @@ use super::{
     candidates::with,
     limits::AgentLimits,
     tables::{AtCap, AttemptTable, LoopsTable, Profile, RetryTable, RunTable},
-    values::{Amount, BoundedCount, BoundedNumber, Time},
+    values::{Amount, BoundedCount, BoundedNumber, Span},
 };
 use crate::{
     attempt::{Candidate, IdleBreaker, RetryBudget},
@@ -133,7 +133,7 @@ impl AgentConfig {
     fn notices(
         &self,
         layer: TerminalResponseLayer,
-        notify_after: Option<Time>,
+        notify_after: Option<Span>,
     ) -> TerminalResponseLayer {
         let progress = self.progress.unwrap_or_default();
         let layer = layer.keep_alive(limit(progress.keep_alive));
@@ -263,14 +263,14 @@ impl TryFrom<&AgentConfig> for AgentStack<Server> {
     }
 }
 
-fn limit(time: Option<Time>) -> Option<Duration> {
-    time.and_then(Time::limit)
+fn limit(time: Option<Span>) -> Option<Duration> {
+    time.and_then(Span::limit)
 }
 
 fn pause_at_cap(run: &RunTable) -> Option<PauseAtCap> {
     let pauses = run.at_cap == Some(AtCap::Pause);
     let pause = pauses.then(PauseAtCap::new)?;
-    let pause = with(pause, run.pause_wait.map(Time::get), PauseAtCap::wait);
+    let pause = with(pause, run.pause_wait.map(Span::get), PauseAtCap::wait);
     Some(with(pause, limit(run.pause_limit), PauseAtCap::limit))
 }
 
@@ -355,7 +355,7 @@ fn budget(
     table: &RetryTable,
     idle: Option<(u32, IdleBreaker)>,
 ) -> RetryBudget {
-    let wait = |time: Option<Time>| time.map_or(Duration::ZERO, Time::get);
+    let wait = |time: Option<Span>| time.map_or(Duration::ZERO, Span::get);
     let attempts = table.max_attempts_per_candidate;
     shared
         .max_attempts_per_candidate(attempts.map_or(1, BoundedCount::get))

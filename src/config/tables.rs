@@ -6,7 +6,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 
 use super::{
     key::KeyPart,
-    values::{Amount, BoundedCount, BoundedNumber, Time, Url},
+    values::{Amount, BoundedCount, BoundedNumber, Span, Url},
 };
 use crate::{
     attempt::CandidateDialect,
@@ -87,7 +87,7 @@ macro_rules! limits {
             $($(#[$of_run])* $run: Option<$run_type>,)*
             $($retry: Option<$retry_type>,)*
             #[serde(alias = "progressNotifyAfterSeconds")]
-            pub(super) notify_after: Option<Time>,
+            pub(super) notify_after: Option<Span>,
             #[serde(rename = "retryBudget")]
             pub(super) retry_budget: Option<RetryBudgetTable>,
         }
@@ -123,11 +123,11 @@ macro_rules! limits {
 limits! {
     run {
         #[serde(alias = "stepTimeoutSeconds")]
-        step_timeout: Time,
+        step_timeout: Span,
         #[serde(alias = "maxTurnTimeSeconds")]
-        max_turn_time: Time,
+        max_turn_time: Span,
         #[serde(alias = "timeoutSeconds")]
-        timeout: Time,
+        timeout: Span,
         #[serde(alias = "maxTurnsPerRun")]
         max_turns: Number,
         max_output_tokens: TokenCount,
@@ -137,9 +137,9 @@ limits! {
         ask_at: BoundedNumber<1>,
         near_at: BoundedNumber<1>,
         at_cap: AtCap,
-        pause_wait: Time,
-        pause_limit: Time,
-        idle: Time,
+        pause_wait: Span,
+        pause_limit: Span,
+        idle: Span,
         idle_breaker: BoundedCount<0, 1000>,
         idle_fails_over: bool,
         observe: bool,
@@ -152,9 +152,9 @@ limits! {
         consecutive_errors: Number,
         shared_ratio: BoundedNumber<10>,
         shared_floor: Number,
-        base_delay: Time,
-        max_delay: Time,
-        max_retry_after: Time,
+        base_delay: Span,
+        max_delay: Span,
+        max_retry_after: Span,
     }
 }
 
@@ -180,14 +180,14 @@ pub(super) struct RetryBudgetTable {
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct AttemptTable {
     pub(super) profile: Profile,
-    pub(super) heartbeat: Option<Time>,
+    pub(super) heartbeat: Option<Span>,
     pub(super) observe: bool,
-    pub(super) step_timeout: Option<Time>,
-    pub(super) first_token_timeout: Option<Time>,
-    pub(super) max_time: Option<Time>,
+    pub(super) step_timeout: Option<Span>,
+    pub(super) first_token_timeout: Option<Span>,
+    pub(super) max_time: Option<Span>,
     pub(super) min_tokens_per_second: Option<Speed>,
-    pub(super) over: Option<Time>,
-    pub(super) hold: Option<Time>,
+    pub(super) over: Option<Span>,
+    pub(super) hold: Option<Span>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
@@ -212,7 +212,7 @@ pub(super) struct FallbackTable {
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct DisconnectTable {
     pub(super) policy: DisconnectPolicy,
-    pub(super) drain_limit: Option<Time>,
+    pub(super) drain_limit: Option<Span>,
     pub(super) caller_deadline: bool,
 }
 
@@ -245,9 +245,9 @@ pub(super) struct LoopsTable {
 #[derive(Clone, Copy, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct ProgressTable {
-    pub(super) notify_after: Option<Time>,
-    pub(super) keep_alive: Option<Time>,
-    pub(super) early_head: Option<Time>,
+    pub(super) notify_after: Option<Span>,
+    pub(super) keep_alive: Option<Span>,
+    pub(super) early_head: Option<Span>,
     pub(super) comments: bool,
 }
 

@@ -11,11 +11,11 @@ use crate::run::Price;
 /// The time to which longer ones are cut: far beyond any run, and safe to add to an instant.
 pub(super) const LONGEST: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
-/// A time: a text such as `"1500ms"` or `"5m"`, or a number of seconds.
+/// A span of time: a text such as `"1500ms"` or `"5m"`, or a number of seconds.
 ///
 /// Times beyond 30 days are cut to 30 days.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Time(pub(super) Duration);
+pub struct Span(pub(super) Duration);
 
 /// A whole number from `LEAST` to `MOST`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -42,7 +42,7 @@ enum Raw {
     Text(String),
 }
 
-impl Time {
+impl Span {
     /// The time as a limit; `None` if it is zero.
     #[must_use]
     pub const fn limit(self) -> Option<Duration> {
@@ -154,7 +154,7 @@ fn read<'de, D: Deserializer<'de>, T>(
     check(&raw).map_err(|why| D::Error::custom(format!("{raw} {why}")))
 }
 
-impl<'de> Deserialize<'de> for Time {
+impl<'de> Deserialize<'de> for Span {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         read(deserializer, Self::read).map(Self)
     }
@@ -206,7 +206,7 @@ impl<'de> Deserialize<'de> for Url {
     }
 }
 
-impl Serialize for Time {
+impl Serialize for Span {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         serializer.collect_str(&humantime::format_duration(self.0))
     }
@@ -230,6 +230,6 @@ impl fmt::Display for Raw {
 }
 
 /// Whether one of these times limits anything: zero disables a limit.
-pub(super) fn limits_anything(times: &[Option<Time>]) -> bool {
+pub(super) fn limits_anything(times: &[Option<Span>]) -> bool {
     times.iter().flatten().any(|time| time.limit().is_some())
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::Uri;
 use serde::Deserialize;
-use tower_agent::config::{CandidateTable, ConfigError, Time, Url};
+use tower_agent::config::{CandidateTable, ConfigError, Span, Url};
 
 /// The settings of `[health]`. An `every` or a `timeout` of `None` is the library's default.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -25,10 +25,10 @@ pub(crate) struct Health {
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct HealthTable {
     url: Url,
-    every: Option<Time>,
-    timeout: Option<Time>,
-    patience: Option<Time>,
-    watch_silence: Option<Time>,
+    every: Option<Span>,
+    timeout: Option<Span>,
+    patience: Option<Span>,
+    watch_silence: Option<Span>,
 }
 
 /// Resolves the table. Its URL must have a candidate's host and port: else no call would ever wait.
@@ -66,17 +66,17 @@ pub(super) fn health(
         url: url.clone(),
         every,
         timeout,
-        patience: table.patience.and_then(Time::limit),
-        watch_silence: table.watch_silence.and_then(Time::limit),
+        patience: table.patience.and_then(Span::limit),
+        watch_silence: table.watch_silence.and_then(Span::limit),
     })
 }
 
 /// Converts the time of the key `key` to a duration; zero is an error.
 pub(super) fn above_zero(
     key: [&str; 2],
-    time: Option<Time>,
+    time: Option<Span>,
 ) -> Result<Option<Duration>, ConfigError> {
-    match time.map(Time::get) {
+    match time.map(Span::get) {
         Some(Duration::ZERO) => Err(ConfigError::new(key, "must be longer than zero")),
         time => Ok(time),
     }

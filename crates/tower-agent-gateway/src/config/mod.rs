@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::Path, time::Duration};
 use serde::Deserialize;
 use tower_agent::{
     Candidate,
-    config::{AgentConfig, ConfigError, Time, parse_toml, read_table_partly},
+    config::{AgentConfig, ConfigError, Span, parse_toml, read_table_partly},
     layers::run::KnownAgents,
 };
 use tower_agent_hyper::UpstreamProxy;
@@ -121,7 +121,7 @@ const WEBHOOKS: &str = "webhooks";
 struct ControlTable {
     token_env: Option<String>,
     token_file: Option<String>,
-    drain: Option<Time>,
+    drain: Option<Span>,
 }
 
 impl Config {
@@ -287,7 +287,7 @@ impl Config {
             webhooks,
             server: own.server.into(),
             proxy: proxy.unwrap_or_default(),
-            shutdown_drain: own.control.drain.and_then(Time::limit),
+            shutdown_drain: own.control.drain.and_then(Span::limit),
             control_token,
             auth,
             candidates,

@@ -4,7 +4,7 @@ use std::{fmt, fs, sync::Arc, time::Duration};
 
 use serde::Deserialize;
 use tower_agent::{
-    config::{ConfigError, Time},
+    config::{ConfigError, Span},
     layers::run_store::RunStoreLayer,
     registry::SharedSecret,
 };
@@ -63,7 +63,7 @@ pub(super) struct ReplicasTable {
     prefix: Option<String>,
     #[serde(default)]
     on_loss: OnLoss,
-    timeout: Option<Time>,
+    timeout: Option<Span>,
 }
 
 /// Resolves the table, and reads the URL and the secret from their variables. Nothing connects.

@@ -4,7 +4,7 @@
 use std::{num::NonZero, thread, time::Duration};
 
 use serde::Deserialize;
-use tower_agent::config::{BoundedCount, ConfigError, Time};
+use tower_agent::config::{BoundedCount, ConfigError, Span};
 use tower_agent_hyper::UpstreamProxy;
 
 use super::{byte_size::ByteSize, memory};
@@ -60,13 +60,13 @@ impl ServerLimits {
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct ServerTable {
-    head_timeout: Option<Time>,
-    upload_idle: Option<Time>,
+    head_timeout: Option<Span>,
+    upload_idle: Option<Span>,
     max_connections: Option<BoundedCount<0, 1_000_000>>,
-    keep_alive: Option<Time>,
+    keep_alive: Option<Span>,
     max_buffered: Option<ByteSize<LEAST_BUFFERED>>,
     websocket: Option<bool>,
-    websocket_age: Option<Time>,
+    websocket_age: Option<Span>,
     threads: Option<BoundedCount<0, MOST_THREADS>>,
     proxy: Option<String>,
 }
@@ -106,7 +106,7 @@ impl Default for ServerLimits {
 
 impl From<ServerTable> for ServerLimits {
     fn from(table: ServerTable) -> Self {
-        let time = |time: Option<Time>, absent| match time {
+        let time = |time: Option<Span>, absent| match time {
             Some(time) => time.limit(),
             None => Some(Duration::from_secs(absent)),
         };

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use http::Uri;
 use serde::Deserialize;
-use tower_agent::config::{AgentConfig, BoundedCount, ConfigError, Time, Url};
+use tower_agent::config::{AgentConfig, BoundedCount, ConfigError, Span, Url};
 
 use super::health_gate::above_zero;
 
@@ -31,9 +31,9 @@ pub(crate) struct WatchdogServices {
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct WatchdogTable {
     checker: Option<Url>,
-    check_within: Option<Time>,
+    check_within: Option<Span>,
     question: Option<Url>,
-    answer_within: Option<Time>,
+    answer_within: Option<Span>,
     ends: Option<bool>,
     observe: bool,
     /// The library keeps at most 1,024 bytes of each text.
@@ -91,7 +91,7 @@ pub(super) fn watchdog(
         checker: table.checker.map(|url| url.get().clone()),
         check_within,
         question: table.question.map(|url| url.get().clone()),
-        answer_within: table.answer_within.and_then(Time::limit),
+        answer_within: table.answer_within.and_then(Span::limit),
         ends: table.ends == Some(true),
         observe: table.observe,
         excerpts: table.excerpts.map_or(0, BoundedCount::get),
