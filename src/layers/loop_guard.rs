@@ -155,7 +155,7 @@ use crate::{
     llm::{AnswerReader, History, is_plain, names_events, names_json},
     run::{LoopLimits, Run},
     supervise::{
-        Claim, LayerHooks, LayerSettings, Observer, ReadRequest, RequestReader, SupervisedBody,
+        BufferedCall, Claim, LayerHooks, LayerSettings, Observer, RequestReader, SupervisedBody,
         SupervisedFuture, dialect_of,
     },
 };
@@ -309,7 +309,7 @@ pub struct LoopGuard<S> {
 }
 
 /// The response future of [`LoopGuard`].
-pub type LoopGuardFuture<S, Q> = SupervisedFuture<ReadRequest<S, Q, HistoryReader>>;
+pub type LoopGuardFuture<S, Q> = SupervisedFuture<BufferedCall<S, Q, HistoryReader>>;
 
 /// The response body of [`LoopGuard`].
 pub type LoopGuardBody<B> = SupervisedBody<B>;
@@ -354,7 +354,7 @@ where
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         SupervisedFuture::new(entry, settings, request, |request| {
-            ReadRequest::new(service, reader, request, max_body)
+            BufferedCall::new(service, reader, request, max_body)
         })
     }
 }
@@ -416,7 +416,7 @@ impl<A> RequestReader<A> for HistoryReader {
         &self.run
     }
 
-    /// Records the calls and results, and may so end the run; `ReadRequest` then checks for that
+    /// Records the calls and results, and may so end the run; `BufferedCall` then checks for that
     /// end.
     fn read(&self, request: &Request<ReplayBody>) -> Option<A> {
         if !self.counts {

@@ -31,13 +31,13 @@
 //! ```
 
 mod body;
+mod buffered_call;
 mod claim;
 mod future;
 mod held;
 mod layer_hooks;
 mod layer_settings;
 mod observer;
-mod read_request;
 mod service;
 mod speed_floor;
 mod step_window;
@@ -59,12 +59,12 @@ pub use self::{
 };
 
 pub(crate) use self::{
+    buffered_call::{BufferedCall, RequestReader, Upload},
     claim::Claim,
     held::{AdmitsHeld, HoldsCalls},
     layer_hooks::LayerHooks,
     layer_settings::LayerSettings,
     observer::{Observer, dialect_of, operation_of},
-    read_request::{ReadRequest, RequestReader, Upload},
     service::SupervisesCalls,
     speed_floor::{FlooredWindow, SpeedFloor},
     step_window::StepWindow,

@@ -22,7 +22,7 @@ use crate::{
     error::BoxError,
     registry::{AdmittedUnread, AskedOwner, OwnerCaps, RunRegistry, Uncounted},
     run::Run,
-    supervise::{Claim, LayerSettings, ReadRequest, SupervisedBody, SupervisedFuture},
+    supervise::{BufferedCall, Claim, LayerSettings, SupervisedBody, SupervisedFuture},
 };
 
 /// Ends the other live runs of a session when its user sends a stop phrase.
@@ -125,7 +125,7 @@ pub struct StopPhrase<S> {
 }
 
 /// The response future of [`StopPhrase`].
-pub type StopPhraseFuture<S, Q> = SupervisedFuture<ReadRequest<S, Q, StopPhraseReader>>;
+pub type StopPhraseFuture<S, Q> = SupervisedFuture<BufferedCall<S, Q, StopPhraseReader>>;
 
 /// The response body of [`StopPhrase`].
 pub type StopPhraseBody<B> = SupervisedBody<Either<B, Full<Bytes>>>;
@@ -175,7 +175,7 @@ where
         let next = self.inner.clone();
         let service = mem::replace(&mut self.inner, next);
         let max_body = self.layer.max_body;
-        let read = |request| ReadRequest::new(service, reader, request, max_body);
+        let read = |request| BufferedCall::new(service, reader, request, max_body);
         match entry {
             Some(entry) => SupervisedFuture::new(entry, LayerSettings::passive(), request, read),
             None => SupervisedFuture::inert(read(request)),

@@ -41,21 +41,21 @@ pin_project! {
     /// The future makes no call if the upload fails, if the node has ended or is closing after the
     /// upload, or if the layer answers the request itself.
     #[derive(Debug)]
-    pub struct ReadRequest<S, Q, R>
+    pub struct BufferedCall<S, Q, R>
     where
         S: Service<Request<ReplayBody>>,
     {
         #[pin]
-        stage: ReadStage<S::Future, Q>,
+        stage: BufferedStage<S::Future, Q>,
         service: S,
         reader: R,
     }
 }
 
 pin_project! {
-    #[project = ReadStageProj]
+    #[project = BufferedStageProj]
     #[derive(Debug)]
-    enum ReadStage<F, Q> {
+    enum BufferedStage<F, Q> {
         Upload {
             #[pin]
             upload: Upload<Q>,
@@ -67,7 +67,7 @@ pin_project! {
     }
 }
 
-impl<S, Q, R> ReadRequest<S, Q, R>
+impl<S, Q, R> BufferedCall<S, Q, R>
 where
     S: Service<Request<ReplayBody>>,
     Q: Body + 'static,
@@ -77,14 +77,14 @@ where
     pub(crate) fn new(service: S, reader: R, request: Request<Q>, max_body: usize) -> Self {
         let upload = Upload::new(request, max_body);
         Self {
-            stage: ReadStage::Upload { upload },
+            stage: BufferedStage::Upload { upload },
             service,
             reader,
         }
     }
 }
 
-impl<S, Q, R> Future for ReadRequest<S, Q, R>
+impl<S, Q, R> Future for BufferedCall<S, Q, R>
 where
     S: Service<Request<ReplayBody>>,
     S::Error: Into<BoxError>,
@@ -98,7 +98,7 @@ where
         let mut this = self.project();
         loop {
             match this.stage.as_mut().project() {
-                ReadStageProj::Upload { upload } => {
+                BufferedStageProj::Upload { upload } => {
                     let request = ready!(upload.poll(this.reader.run(), cx))?;
                     // A deadline may have passed during the upload, and `read` below
                     // may end the run.
@@ -112,9 +112,9 @@ where
                         return Poll::Ready(Err(ended.into()));
                     }
                     let future = this.service.call(request);
-                    this.stage.set(ReadStage::Calling { future });
+                    this.stage.set(BufferedStage::Calling { future });
                 }
-                ReadStageProj::Calling { future } => {
+                BufferedStageProj::Calling { future } => {
                     let answer = ready!(future.poll(cx)).map_err(Into::into);
                     return Poll::Ready(answer.map(R::pass));
                 }
