@@ -299,7 +299,7 @@ where
                 }
                 Poll::Ready(driver.start(permit.take()))
             }
-            StateProj::Over => panic!("a response future was polled after it was ready"),
+            StateProj::Over => panic!("polled after completion"),
         }
     }
 }

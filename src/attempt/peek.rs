@@ -133,7 +133,7 @@ where
             return Poll::Pending;
         };
         let Some(answer) = slot else {
-            panic!("a try was polled after it was over");
+            panic!("polled after completion");
         };
         let progress = ready!(answer.poll(cx));
         let answer = slot.take();

@@ -352,7 +352,7 @@ fn check_run(table: &[&str], set: RunTable, whole: RunTable, errors: &mut Mistak
         wrong("count_cached_input", message);
     }
     if set.idle_fails_over == Some(true) && !is_on(whole.idle_breaker) {
-        wrong("idle_fails_over", "does nothing without idle_breaker");
+        wrong("idle_fails_over", "has no effect without idle_breaker");
     }
 }
 

@@ -202,7 +202,7 @@ impl FutureState {
             Self::Node(mut supervised) => supervised.over(),
             Self::Refused(error) => error,
             Self::Nothing | Self::Done => {
-                panic!("a response future was polled after it was ready")
+                panic!("polled after completion")
             }
         }
     }

@@ -160,7 +160,7 @@ where
             return Poll::Ready(Err(error.into()));
         }
         let Some(request) = self.request.take() else {
-            panic!("a response future was polled after it was ready")
+            panic!("polled after completion")
         };
         Poll::Ready(Ok(self.service.call(request)))
     }

@@ -144,7 +144,7 @@ impl Future for HyperFuture {
         let answer = match &mut self.state {
             State::Sent(sent) => ready!(sent.poll(cx)),
             State::Unsupported => Err(UnsupportedUri.into()),
-            State::Done => panic!("a response future was polled after it was ready"),
+            State::Done => panic!("polled after completion"),
         };
         let State::Sent(sent) = std::mem::replace(&mut self.state, State::Done) else {
             return Poll::Ready(Err(UnsupportedUri.into()));

@@ -120,7 +120,7 @@ pub(crate) fn decode_owner(reply: &Value, periods: &[OwnerPeriod]) -> RedisResul
     let damaged = || {
         RedisError::from((
             ErrorKind::UnexpectedReturnType,
-            "what was spent is no count",
+            "what was spent is not a count",
         ))
     };
     let mut elsewhere = OwnerElsewhere::default();

@@ -225,7 +225,7 @@ impl Future for ReqwestFuture {
             StateProj::Executing { execute } => ready!(execute.poll(cx)),
             StateProj::Unbuilt { error } => match error.take() {
                 Some(error) => Err(error),
-                None => panic!("a response future was polled after it was ready"),
+                None => panic!("polled after completion"),
             },
         };
         let answer = answer.map_err(broken);

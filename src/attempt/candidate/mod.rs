@@ -434,7 +434,7 @@ impl fmt::Display for InvalidCandidate {
         f.write_str(match self {
             Self::Url => "base URL is not a URL",
             Self::Scheme => "base URL is not an absolute http or https URL",
-            Self::Host => "base URL names no host, or a port that is none",
+            Self::Host => "base URL names no host, or an invalid port",
             Self::UserInfo => "base URL holds credentials, which belong into the API key",
             Self::Query => "base URL has a query",
             Self::ApiKey => "API key holds bytes that no header can hold",

@@ -237,7 +237,7 @@ where
                         None => state.waited(ready!(ended), since.elapsed()),
                     }
                 }
-                HeldStageProj::Over => panic!("a response future was polled after it was ready"),
+                HeldStageProj::Over => panic!("polled after completion"),
             };
             match step {
                 GateStep::Call => match state.call() {
@@ -257,7 +257,7 @@ where
                     tracing::debug!(
                         target: "tower_agent",
                         run = %state.run.id(),
-                        "the upstream is down"
+                        "waiting for the upstream"
                     );
                     this.stage.set(HeldStage::Waiting {
                         pause: state.run.pause(),

@@ -149,7 +149,7 @@ impl Future for PumpedCall {
     /// Panics if the future is polled again after it returned a response.
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Some(reader) = &self.0 else {
-            panic!("a response future was polled after it was ready")
+            panic!("polled after completion")
         };
         let parts = ready!(reader.poll_head(cx))?;
         let body = self.0.take().map(|body| Response::from_parts(parts, body));

@@ -177,7 +177,7 @@ where
                 StageProj::Asking { answer, call } => {
                     let answer = ready!(answer.poll(cx)).unwrap_or(Err(StoreLost));
                     let Some(call) = call.take() else {
-                        panic!("a response future was polled after it was ready")
+                        panic!("polled after completion")
                     };
                     let future = match call.make(answer) {
                         Ok(future) => future,

@@ -292,7 +292,7 @@ where
             }
             CallingProj::Unready { error } => {
                 let Some(error) = error.take() else {
-                    panic!("a response future was polled after it was ready");
+                    panic!("polled after completion");
                 };
                 let answer = ErrorAnswer::of(&error, statuses, true);
                 let answer = error_answer::build(caller, answer);
