@@ -317,7 +317,7 @@ async fn an_answer_that_is_cut_ends_in_an_error() {
             peer.message(Message::text(garbage)).await;
             peer.closed().await;
         });
-        assert!(error.await.contains("no event"), "{garbage}");
+        assert!(error.await.contains("not an event"), "{garbage}");
     }
     let large = cut(async |mut peer| {
         let text = format!(r#"{{"type":"{}"}}"#, "x".repeat(MOST_RECEIVED));
