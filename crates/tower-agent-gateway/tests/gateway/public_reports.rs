@@ -2,6 +2,9 @@
 //!
 //! Each test names the report, says what it is about, and holds what its reporter had expected.
 
+mod load;
+mod setup;
+
 use std::time::{Duration, Instant};
 
 use reqwest::RequestBuilder;

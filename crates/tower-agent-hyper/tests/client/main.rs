@@ -7,6 +7,7 @@
 )]
 
 mod answers;
+mod flow_control;
 mod http2;
 mod proxy;
 mod reused;

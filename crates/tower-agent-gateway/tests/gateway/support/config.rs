@@ -75,8 +75,13 @@ impl Config {
 
     /// Starts a gateway with this much address space, in KiB.
     pub(crate) async fn start_within(self, kib: u32) -> Gateway {
+        self.start_limited(&format!("ulimit -v {kib}")).await
+    }
+
+    /// Starts a gateway in a shell that has run this command before.
+    pub(crate) async fn start_limited(self, limit: &str) -> Gateway {
         let file = self.write();
-        Gateway::listening_within(kib, &["--config", file.path()], &self.env).await
+        Gateway::listening_limited(limit, &["--config", file.path()], &self.env).await
     }
 
     /// Starts a gateway, and keeps its file for a reload.

@@ -85,14 +85,14 @@ impl Gateway {
         Self::started(&mut command(&args, env)).await
     }
 
-    /// Starts one with this much address space, in KiB, and waits until it listens.
-    pub(super) async fn listening_within(
-        kib: u32,
+    /// Starts one in a shell that has run this command before, and waits until it listens.
+    pub(super) async fn listening_limited(
+        limit: &str,
         args: &[&str],
         env: &[(String, String)],
     ) -> Self {
         let mut shell = Command::new("sh");
-        let limited = format!("ulimit -v {kib}; exec \"$0\" \"$@\"");
+        let limited = format!("{limit}; exec \"$0\" \"$@\"");
         shell.args(["-c", &limited, env!("CARGO_BIN_EXE_tower-agent-gateway")]);
         shell.args(["--listen", "127.0.0.1:0"]);
         let env = env.iter().map(|(name, value)| (name, value));
