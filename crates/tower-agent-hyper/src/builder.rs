@@ -9,6 +9,12 @@ use rustls_platform_verifier::BuilderVerifierExt;
 
 use crate::{clients::Clients, connector::Connector, proxy::UpstreamProxy, service::HyperService};
 
+/// The most bytes of one answer that are held until they are read, over HTTP/2.
+const STREAM_WINDOW: u32 = 1024 * 1024;
+
+/// The most bytes of the head of an answer, over HTTP/2.
+const MAX_HEAD: u32 = 64 * 1024;
+
 /// The settings of a [`HyperService`].
 ///
 /// The setters return the builder.
@@ -133,7 +139,8 @@ impl HyperServiceBuilder {
     /// Set no more than the `SETTINGS_MAX_CONCURRENT_STREAMS` of the upstream: a request beyond it
     /// waits, unsent, for the end of another. A request is under way from its call to the end or
     /// drop of its answer's body, and those to all origins count together. The service makes 16
-    /// connections to an origin at most; further requests share them.
+    /// connections to an origin at most; further requests share them. A connection holds up to 1 MiB for
+    /// each of so many requests, of answers that came and are not read.
     pub fn max_streams_per_connection(mut self, streams: usize) -> Self {
         self.max_streams_per_connection = streams.max(1);
         self
@@ -183,6 +190,11 @@ impl HyperServiceBuilder {
             .http2_keep_alive_interval(self.http2_keep_alive_interval)
             .http2_keep_alive_timeout(self.http2_keep_alive_timeout)
             .http2_keep_alive_while_idle(true)
+            .http2_initial_stream_window_size(STREAM_WINDOW)
+            .http2_initial_connection_window_size(connection_window(
+                self.max_streams_per_connection,
+            ))
+            .http2_max_header_list_size(MAX_HEAD)
             // Only what was never written, on a connection that turned out to be closed.
             .retry_canceled_requests(true);
         Ok(HyperService::from_clients(Clients::new(
@@ -193,6 +205,16 @@ impl HyperServiceBuilder {
             self.resends,
         )))
     }
+}
+
+/// The window of a connection, of which each stream may fill its own.
+///
+/// With a smaller one a few answers that are not read would stall all others of the connection.
+fn connection_window(streams: usize) -> u32 {
+    /// The most that HTTP/2 allows.
+    const MOST: u32 = i32::MAX as u32;
+    let streams = u32::try_from(streams).unwrap_or(u32::MAX);
+    STREAM_WINDOW.saturating_mul(streams).min(MOST)
 }
 
 fn platform_tls() -> Result<ClientConfig, rustls::Error> {
@@ -207,6 +229,13 @@ fn platform_tls() -> Result<ClientConfig, rustls::Error> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_window_of_a_connection_has_room_for_that_of_each_stream() {
+        assert_eq!(connection_window(1), STREAM_WINDOW);
+        assert_eq!(connection_window(100), 100 * STREAM_WINDOW);
+        assert_eq!(connection_window(usize::MAX), i32::MAX as u32);
+    }
 
     #[test]
     fn an_interval_of_zero_sends_no_ping() {

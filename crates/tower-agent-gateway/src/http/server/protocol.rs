@@ -29,6 +29,9 @@ use tokio::{io::ReadBuf, net::TcpStream};
 use super::activity::ObservedIo;
 use crate::config::ServerLimits;
 
+/// The most bytes of the head of a request over HTTP/2; over HTTP/1 hyper takes some 400 KiB.
+const MAX_HEAD: u32 = 64 * 1024;
+
 /// The first bytes of a client that speaks HTTP/2 without an upgrade.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
@@ -60,6 +63,7 @@ impl Protocols {
         let mut http2 = http2::Builder::new(TokioExecutor::new());
         http2
             .timer(TokioTimer::new())
+            .max_header_list_size(MAX_HEAD)
             .keep_alive_interval(interval)
             .keep_alive_timeout(timeout);
         let mut either = auto::Builder::new(TokioExecutor::new());
@@ -70,6 +74,7 @@ impl Protocols {
         either
             .http2()
             .timer(TokioTimer::new())
+            .max_header_list_size(MAX_HEAD)
             .keep_alive_interval(interval)
             .keep_alive_timeout(timeout);
         Self {
