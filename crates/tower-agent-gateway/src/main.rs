@@ -10,6 +10,7 @@
 //! ```
 
 mod args;
+mod open_files;
 mod service_manager;
 
 use std::{
@@ -150,6 +151,7 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
             (config, Some(upstream))
         }
     };
+    open_files::raise();
     let telemetry = Telemetry::new(&config)?;
     subscriber(log, telemetry.as_ref()).init();
     check_reach(args.listen, &config)?;

@@ -7,6 +7,7 @@
 mod activity;
 mod connection;
 mod frame_cursor;
+mod open_files;
 mod protocol;
 mod threads;
 
@@ -57,7 +58,8 @@ enum ServerEvent {
 ///
 /// At the cap, further connections wait in the kernel's queue, which costs this process
 /// nothing. If they were accepted and closed, their clients would reconnect at once. An idle
-/// connection frees its place within the limits for heads and for idleness.
+/// connection frees its place within the limits for heads and for idleness. A limit of open files that
+/// has no room for as many connections as the cap lowers it.
 pub(crate) async fn serve<S>(
     listener: TcpListener,
     app: S,
@@ -76,6 +78,7 @@ pub(crate) async fn serve<S>(
     let mut open = JoinSet::new();
     let mut stop = pin!(stop);
     let mut last_warned: Option<Instant> = None;
+    let most_connections = most_connections(limits);
     loop {
         let is_warned = last_warned.is_some_and(|at| at.elapsed() < WARN_EVERY);
         let event = poll_fn(|cx| {
@@ -84,7 +87,7 @@ pub(crate) async fn serve<S>(
             }
             // Wakes this task when a connection ends.
             while let Poll::Ready(Some(_)) = open.poll_join_next(cx) {}
-            let most = limits.max_connections.and_then(|most| most.try_into().ok());
+            let most = most_connections.and_then(|most| most.try_into().ok());
             if most.is_some_and(|most: usize| open.len() >= most) {
                 return match is_warned {
                     true => Poll::Pending,
@@ -116,7 +119,7 @@ pub(crate) async fn serve<S>(
             ServerEvent::Full => {
                 last_warned = Some(Instant::now());
                 tracing::warn!(
-                    max_connections = limits.max_connections,
+                    max_connections = most_connections,
                     "connections wait to be accepted"
                 );
             }
@@ -126,6 +129,22 @@ pub(crate) async fn serve<S>(
     drop(listener);
     stopping.send_replace(true);
     while open.join_next().await.is_some() {}
+}
+
+/// The cap on connections that `max_connections` and the limit of open files leave; `None` if the file
+/// switches it off.
+fn most_connections(limits: ServerLimits) -> Option<u32> {
+    let wanted = limits.max_connections?;
+    let room = open_files::most_connections(limits.threads.unwrap_or(0));
+    if let Some(room) = room.filter(|room| *room < wanted) {
+        tracing::warn!(
+            max_connections = wanted,
+            room,
+            "the limit of open files has no room for max_connections, which each need two: fewer are accepted"
+        );
+        return Some(room);
+    }
+    Some(wanted)
 }
 
 /// Serves a connection on its thread, whose runtime must have the socket.
