@@ -10,7 +10,10 @@ use std::{
 /// The most bytes of a configuration.
 const LIMIT: u64 = 1 << 20;
 
-/// Reads a regular file of at most 1 MiB.
+/// The byte order mark with which editors of Windows begin a file.
+const MARK: char = '\u{feff}';
+
+/// Reads a regular file of at most 1 MiB, without the byte order mark at its start.
 ///
 /// To open a FIFO waits for its writer, and a device may have no end.
 ///
@@ -34,7 +37,16 @@ pub(super) fn read(path: &Path) -> Result<String, String> {
     if bytes.len() as u64 > LIMIT {
         return Err("is longer than 1 MiB".to_owned());
     }
-    String::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {}", error.utf8_error()))
+    if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
+        return Err("is in UTF-16: save it as UTF-8".to_owned());
+    }
+    let mut text =
+        String::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {}", error.utf8_error()))?;
+    // The mark would be a part of a key, and a column of the first line.
+    if text.starts_with(MARK) {
+        text.remove(0);
+    }
+    Ok(text)
 }
 
 fn name(file_type: FileType) -> &'static str {
