@@ -84,23 +84,32 @@ fn candidate(
     let Some(variable) = &table.api_key_env else {
         return Ok(candidate);
     };
-    // The beginnings of providers' keys: no error may show one.
-    const KEYS: [&str; 5] = ["sk-", "xai-", "gsk_", "AIza", "hf_"];
-    if KEYS.iter().any(|start| variable.starts_with(start)) {
-        let why = "is not the name of an environment variable, such as OPENAI_API_KEY: a key does not \
-                   belong in the configuration";
-        return Err(wrong("api_key_env", why.to_owned()));
-    }
-    let of_variable = |why: &str| {
-        let message = format!("the environment variable {variable} {why}");
-        wrong("api_key_env", message)
-    };
+    let of_variable =
+        |why: &str| ConfigError::of_variable(table.path("api_key_env"), variable, why);
     let key = env(variable).ok_or_else(|| of_variable("is not set"))?;
     if key.is_empty() {
         return Err(of_variable("is empty"));
     }
     let forbidden = "holds characters that no header may carry, such as a line break";
-    candidate.api_key(&key).map_err(|_| of_variable(forbidden))
+    let candidate = candidate
+        .api_key(&key)
+        .map_err(|_| of_variable(forbidden))?;
+    if key.trim() != key {
+        return Err(of_variable("begins or ends with a space"));
+    }
+    if is_quoted(&key) {
+        return Err(of_variable(
+            "stands in quotes, which are a part of it, as `docker --env-file` leaves them",
+        ));
+    }
+    Ok(candidate)
+}
+
+/// Whether a text begins and ends with the same quote.
+fn is_quoted(text: &str) -> bool {
+    let is_within =
+        |quote: char| text.len() > 1 && text.starts_with(quote) && text.ends_with(quote);
+    is_within('"') || is_within('\'')
 }
 
 impl From<ConcernName> for Concern {

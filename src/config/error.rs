@@ -5,7 +5,11 @@ use std::{error::Error, fmt};
 use serde_path_to_error::{Path, Segment};
 use toml::de::DeTable;
 
-use super::{key::KeyPart, place};
+use super::{
+    key::KeyPart,
+    place,
+    variable_name::{self, VariableName},
+};
 
 /// The beginning of the message about an unknown key.
 pub(super) const UNKNOWN: &str = "unknown key";
@@ -48,6 +52,30 @@ impl ConfigError {
             },
             others: Vec::new(),
         }
+    }
+
+    /// Makes an error about the environment variable that the key at this path names.
+    ///
+    /// The message is the variable's name and `why`, such as `is not set`. A text that may be a secret, which
+    /// was written in the place of the name, is left out.
+    #[must_use]
+    pub fn of_variable<P: Into<KeyPart>>(
+        key: impl IntoIterator<Item = P>,
+        variable: &str,
+        why: impl fmt::Display,
+    ) -> Self {
+        let message = match variable_name::of(variable) {
+            VariableName::Shown => format!("the environment variable {variable} {why}"),
+            VariableName::Hidden => {
+                format!("the environment variable of this name, which may be a secret, {why}")
+            }
+            VariableName::Invalid => {
+                "is no name of an environment variable, such as OPENAI_API_KEY: a \
+                                      secret does not belong in the configuration"
+                    .to_owned()
+            }
+        };
+        Self::new(key, message)
     }
 
     /// Joins the mistakes of all `errors`, in their order; `None` if there is no error.

@@ -45,6 +45,7 @@ mod resolve;
 mod stack;
 mod tables;
 mod values;
+mod variable_name;
 
 use std::{collections::BTreeMap, time::Duration};
 

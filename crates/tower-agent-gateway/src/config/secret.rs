@@ -124,8 +124,7 @@ pub(super) fn variable_of(
 }
 
 pub(super) fn wrong(key: &[&str], variable: &str, why: &str) -> ConfigError {
-    let message = format!("the environment variable {variable} {why}");
-    ConfigError::new(key.iter().copied(), message)
+    ConfigError::of_variable(key.iter().copied(), variable, why)
 }
 
 impl Secret {
