@@ -86,7 +86,7 @@ pub(super) async fn serve<S>(
                 match Protocol::poll_peek(&stream, cx) {
                     Poll::Ready(protocol) => {
                         let io = ObservedIo::new(stream, Arc::clone(&activity));
-                        let serving = HttpConnection::new(&protocols, protocol, io, service);
+                        let serving = HttpConnection::new(&protocols, protocol, peer, io, service);
                         connection.set(Some(serving));
                     }
                     Poll::Pending => waiting = Some((stream, service)),

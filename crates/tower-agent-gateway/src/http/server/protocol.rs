@@ -7,7 +7,9 @@
 use std::{
     convert::Infallible,
     future::Future,
+    net::SocketAddr,
     pin::Pin,
+    sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, ready},
 };
 
@@ -24,7 +26,7 @@ use hyper_util::{
     server::conn::auto,
 };
 use pin_project_lite::pin_project;
-use tokio::{io::ReadBuf, net::TcpStream};
+use tokio::{io::ReadBuf, net::TcpStream, time::Instant};
 
 use super::activity::ObservedIo;
 use crate::config::ServerLimits;
@@ -35,9 +37,14 @@ const MAX_HEAD: u32 = 64 * 1024;
 /// The first bytes of a client that speaks HTTP/2 without an upgrade.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
+/// The first byte of a client that speaks TLS: the type of a handshake's record. No method of HTTP has it.
+const TLS_HANDSHAKE: u8 = 0x16;
+
 /// The settings of connections, by protocol.
 #[derive(Clone, Debug)]
 pub(super) struct Protocols {
+    /// When the log last said that a client speaks TLS.
+    warned_of_tls: Arc<Mutex<Option<Instant>>>,
     http1: http1::Builder,
     http2: http2::Builder<TokioExecutor>,
     either: auto::Builder<TokioExecutor>,
@@ -50,6 +57,8 @@ pub(super) enum Protocol {
     Http2,
     /// A part of the preface: what follows decides.
     Either,
+    /// TLS, of which this port has none: HTTP/1 refuses it.
+    Tls,
 }
 
 impl Protocols {
@@ -78,9 +87,24 @@ impl Protocols {
             .keep_alive_interval(interval)
             .keep_alive_timeout(timeout);
         Self {
+            warned_of_tls: Arc::default(),
             http1,
             http2,
             either,
+        }
+    }
+
+    /// Logs, once in a while, that a client speaks TLS: all that the client sees is a failed handshake.
+    fn warn_of_tls(&self, peer: SocketAddr) {
+        let last = self.warned_of_tls.lock();
+        let mut last = last.unwrap_or_else(PoisonError::into_inner);
+        if last.is_none_or(|at| at.elapsed() >= super::WARN_EVERY) {
+            *last = Some(Instant::now());
+            tracing::warn!(
+                %peer,
+                "a caller uses https, and this port has no TLS: its URL must begin with http://, or a proxy in \
+                 front must bring TLS"
+            );
         }
     }
 }
@@ -104,6 +128,7 @@ impl Protocol {
             PREFACE => Self::Http2,
             // What has ended sends no preface.
             [] => Self::Http1,
+            [TLS_HANDSHAKE, ..] => Self::Tls,
             part if PREFACE.starts_with(part) => Self::Either,
             _ => Self::Http1,
         }
@@ -139,6 +164,7 @@ where
     pub(super) fn new(
         protocols: &Protocols,
         protocol: Protocol,
+        peer: SocketAddr,
         io: ObservedIo<TcpStream>,
         service: S,
     ) -> Self {
@@ -146,10 +172,14 @@ where
             http1,
             http2,
             either,
+            ..
         } = protocols;
+        if protocol == Protocol::Tls {
+            protocols.warn_of_tls(peer);
+        }
         let io = TokioIo::new(io);
         match protocol {
-            Protocol::Http1 => Self::Http1 {
+            Protocol::Http1 | Protocol::Tls => Self::Http1 {
                 connection: http1.serve_connection(io, service).with_upgrades(),
             },
             Protocol::Http2 => Self::Http2 {
@@ -199,9 +229,11 @@ mod tests {
             &b""[..],
             b"POST / HTTP/1.1\r\nhost: h",
             b"PRI / HTTP/1.1\r\n",
-            b"\x16\x03\x01",
         ] {
             assert_eq!(Protocol::of(head), Protocol::Http1);
+        }
+        for hello in [&b"\x16"[..], b"\x16\x03\x01"] {
+            assert_eq!(Protocol::of(hello), Protocol::Tls);
         }
     }
 }
