@@ -21,7 +21,7 @@ use tower_agent::{BoxError, ReplayBody, Watchdog};
 use crate::{
     background::{BackgroundTask, spawn_background},
     config::{Config, ServerLimits},
-    http_client::http_client,
+    http_client::{Roots, http_client},
     routes::{self, OwnerNames, RoutedAnswer, Routes, Watched},
     runs::Runs,
     stacks::{Gateway, Stacks, watchdog_client},
@@ -297,7 +297,8 @@ fn webhooks_client(config: &Config) -> Result<Option<WebhookClient>, BoxError> {
     if config.webhooks.is_empty() {
         return Ok(None);
     }
-    let client = http_client(&config.proxy)?;
+    let urls = config.webhooks.iter().map(|webhook| &webhook.url);
+    let client = http_client(&config.proxy, Roots::of(urls))?;
     let client = service_fn(move |request: http::Request<ReplayBody>| {
         let answer = client.clone().oneshot(request);
         async { Ok::<_, BoxError>(answer.await?.map(Body::new)) }

@@ -13,7 +13,7 @@ use tower_agent_hyper::{HyperBody, HyperService};
 
 use crate::{
     config::Config,
-    http_client::{causes, http_client, read_at_most},
+    http_client::{Roots, causes, http_client, read_at_most},
 };
 
 /// The longest that one candidate is waited for.
@@ -53,7 +53,9 @@ enum ModelList {
 ///
 /// If the HTTP client cannot be built.
 pub async fn probe(config: &Config) -> Result<Vec<Probe>, BoxError> {
-    let client = http_client(&config.proxy)?;
+    let urls = config.agent.candidate_tables().iter();
+    let roots = Roots::of(urls.map(|candidate| candidate.base_url.get()));
+    let client = http_client(&config.proxy, roots)?;
     let asked = config
         .candidates
         .iter()

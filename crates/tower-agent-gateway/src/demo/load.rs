@@ -15,7 +15,7 @@ use tower_agent_hyper::{HyperService, UpstreamProxy};
 use crate::{
     background::spawn_background,
     config::Config,
-    http_client::{http_client, read_at_most},
+    http_client::{Roots, http_client, read_at_most},
 };
 
 /// The variable that the configuration names; the keys are here, and not in the environment.
@@ -144,7 +144,7 @@ fn key(name: &str) -> String {
 ///
 /// If the HTTP client cannot be made.
 pub fn spawn(address: SocketAddr) -> Result<(), BoxError> {
-    let client = http_client(&UpstreamProxy::default())?;
+    let client = http_client(&UpstreamProxy::default(), Roots::IfAny)?;
     let on_call = OnCall {
         client: client.clone(),
         base: format!("http://{address}"),

@@ -9,7 +9,7 @@ use tower::ServiceExt;
 use tower_agent::{BoxError, ReplayBody};
 use tower_agent_hyper::{HyperService, UpstreamProxy};
 
-use crate::http_client::{causes, http_client, read_at_most};
+use crate::http_client::{Roots, causes, http_client, read_at_most};
 
 /// The longest that the gateway is waited for.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -37,8 +37,11 @@ impl OperatorClient {
             value.set_sensitive(true);
             Ok::<_, BoxError>(value)
         });
+        // A text that is no URL fails at its first request.
+        let parsed = url.parse().ok();
+        let roots = Roots::of(&parsed);
         Ok(Self {
-            client: http_client(&UpstreamProxy::default())?,
+            client: http_client(&UpstreamProxy::default(), roots)?,
             url: url.trim_end_matches('/').to_owned(),
             token: token.transpose()?,
         })

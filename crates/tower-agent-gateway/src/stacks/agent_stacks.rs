@@ -25,7 +25,7 @@ use super::{
 use crate::{
     config::{Config, Health, Replicas},
     http::{Caller, owner_of, stall_status},
-    http_client::{http_client, upgrade_client},
+    http_client::{Roots, http_client, upgrade_client},
     journal::Journal,
     telemetry::{TraceParent, name_attempt},
 };
@@ -63,7 +63,9 @@ impl Stacks {
         journal: &Journal,
         is_traced: bool,
     ) -> Result<Self, BoxError> {
-        let client = http_client(&config.proxy)?;
+        let urls = config.agent.candidate_tables().iter();
+        let roots = Roots::of(urls.map(|candidate| candidate.base_url.get()));
+        let client = http_client(&config.proxy, roots)?;
         let threads = config.server.threads.unwrap_or(0);
         let clients = (0..=threads).map(|_| client.with_own_connections());
         let attempt = move |request: Request<ReplayBody>| match is_traced {
@@ -72,11 +74,14 @@ impl Stacks {
         };
         let mut candidates = config.candidates.iter();
         let has_sockets = candidates.any(Candidate::speaks_websocket);
-        let upgrades = has_sockets.then(|| upgrade_client(&config.proxy));
+        let upgrades = has_sockets.then(|| upgrade_client(&config.proxy, roots));
         let sockets = UpstreamSockets::new(clients.collect(), upgrades.transpose()?);
         let upstream = MissingPath::new(sockets).map_request(attempt);
         // A probe does not wait behind the streams of calls.
-        let gate = |health| http_client(&config.proxy).map(|client| health_gate(health, client));
+        let gate = |health: &Health| {
+            let client = http_client(&config.proxy, Roots::of([&health.url]))?;
+            Ok::<_, BoxError>(health_gate(health, client))
+        };
         let gate = config.health.as_ref().map(gate).transpose()?;
         let service = |stack: &AgentStack<Server>| match &gate {
             Some(gate) => boxed(stack.service(gate.layer(upstream.clone())), is_traced),

@@ -8,7 +8,7 @@ use tower_agent_hyper::HyperService;
 
 use crate::{
     config::Config,
-    http_client::{http_client, read_at_most},
+    http_client::{Roots, http_client, read_at_most},
 };
 
 /// The most bytes of an answer that are read; a longer answer is an error.
@@ -27,7 +27,8 @@ pub(crate) fn watchdog(
     let Some(config) = &config.watchdog else {
         return Ok(None);
     };
-    let client = http_client(proxy)?;
+    let urls = [&config.checker, &config.question].into_iter().flatten();
+    let client = http_client(proxy, Roots::of(urls))?;
     let mut watchdog = Watchdog::new(registry).ends(config.ends);
     if let Some(url) = &config.checker {
         watchdog = watchdog.checker(asked(&client, url));

@@ -11,13 +11,14 @@ use std::{
     time::Duration,
 };
 
+use http::Uri;
 use opentelemetry_http::{Bytes, HttpClient, HttpError, Request, Response};
 use tokio::{runtime::Handle, time::timeout};
 use tower::ServiceExt;
 use tower_agent::{BoxError, ReplayBody};
 use tower_agent_hyper::{HyperService, UpstreamProxy};
 
-use crate::http_client::{causes, http_client, read_at_most};
+use crate::http_client::{Roots, causes, http_client, read_at_most};
 
 /// The longest time that the receiver has for a batch.
 const LIMIT: Duration = Duration::from_secs(10);
@@ -38,9 +39,9 @@ pub(super) struct OtlpHttpClient {
 }
 
 impl OtlpHttpClient {
-    pub(super) fn new(proxy: &UpstreamProxy) -> Result<Self, BoxError> {
+    pub(super) fn new(proxy: &UpstreamProxy, receiver: &Uri) -> Result<Self, BoxError> {
         Ok(Self {
-            client: http_client(proxy)?,
+            client: http_client(proxy, Roots::of([receiver]))?,
             runtime: Handle::current(),
             is_failing: AtomicBool::new(false),
         })

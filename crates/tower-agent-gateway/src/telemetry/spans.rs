@@ -59,7 +59,7 @@ impl Telemetry {
         };
         let exporter = SpanExporter::builder()
             .with_http()
-            .with_http_client(OtlpHttpClient::new(&config.proxy)?)
+            .with_http_client(OtlpHttpClient::new(&config.proxy, &settings.traces)?)
             .with_endpoint(settings.traces.to_string())
             .with_protocol(Protocol::HttpBinary)
             .build()?;
