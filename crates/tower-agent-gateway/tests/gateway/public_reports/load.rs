@@ -260,7 +260,7 @@ fn reloads_beside_an_open_stream_leave_nothing_behind() {
 fn a_session_of_1200_messages_takes_a_moment_and_holds_nobody_up() {
     run(async {
         let settings = "preset = \"recommended\"\n[server]\nthreads = 1\n\
-                        [loops]\nstop = 2000\nany_tool = 2000\nunknown_tool = 2000\n\
+                        [loops]\nstop = 1000\nany_tool = 1000\nunknown_tool = 1000\n\
                         [stop]\nphrases = [\"/stop\"]";
         let (_upstream, gateway) = Config::new(settings).start_with_model(&["m"]).await;
         let mut messages = vec![json!({"role": "user", "content": "audit all of it"})];
