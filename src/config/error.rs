@@ -17,6 +17,10 @@ pub(super) const UNKNOWN: &str = "unknown key";
 /// The beginning of the message about a missing key.
 pub(super) const MISSING: &str = "missing key";
 
+/// The message about a text that no variable can have for a name.
+const NO_NAME: &str = "is no name of an environment variable, such as OPENAI_API_KEY: a secret does not belong \
+                       in the configuration";
+
 /// The mistakes for which a configuration cannot be used.
 ///
 /// The error prints a line for each mistake, in the order of the text:
@@ -69,11 +73,7 @@ impl ConfigError {
             VariableName::Hidden => {
                 format!("the environment variable of this name, which may be a secret, {why}")
             }
-            VariableName::Invalid => {
-                "is no name of an environment variable, such as OPENAI_API_KEY: a \
-                                      secret does not belong in the configuration"
-                    .to_owned()
-            }
+            VariableName::Invalid => NO_NAME.to_owned(),
         };
         Self::new(key, message)
     }
