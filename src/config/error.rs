@@ -18,7 +18,7 @@ pub(super) const UNKNOWN: &str = "unknown key";
 pub(super) const MISSING: &str = "missing key";
 
 /// The message about a text that no variable can have for a name.
-const NO_NAME: &str = "is no name of an environment variable, such as OPENAI_API_KEY: a secret does not belong \
+const NO_NAME: &str = "is not the name of an environment variable, such as OPENAI_API_KEY: a secret does not belong \
                        in the configuration";
 
 /// The mistakes for which a configuration cannot be used.

@@ -40,8 +40,8 @@ pub(super) fn read(path: &Path) -> Result<String, String> {
     if bytes.starts_with(b"\xff\xfe") || bytes.starts_with(b"\xfe\xff") {
         return Err("is in UTF-16: save it as UTF-8".to_owned());
     }
-    let mut text =
-        String::from_utf8(bytes).map_err(|error| format!("is not UTF-8: {}", error.utf8_error()))?;
+    let mut text = String::from_utf8(bytes)
+        .map_err(|error| format!("is not UTF-8: {}", error.utf8_error()))?;
     // The mark would be a part of a key, and a column of the first line.
     if text.starts_with(MARK) {
         text.remove(0);
