@@ -193,8 +193,8 @@
 //! # Features
 //!
 //! All layers are in the default build. The feature `axum` adds an extractor for [`Run`] in
-//! [`adapter`], `config` adds `AgentConfig`, a configuration in TOML or JSON, and `metrics` records
-//! metrics with the facade of that name.
+//! [`adapter`], `config` adds `AgentConfig`, a configuration in TOML or JSON, `schema` adds JSON
+//! Schemas of that, and `metrics` records metrics with the facade of that name.
 //!
 //! Clients are crates of their own: `tower-agent-reqwest` and `tower-agent-hyper`. What LLM APIs
 //! send is read by `tower-agent-llm`, which is [`llm`] here.

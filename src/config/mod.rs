@@ -42,6 +42,8 @@ mod limits;
 mod place;
 mod presets;
 mod resolve;
+#[cfg(feature = "schema")]
+mod schema;
 mod stack;
 mod tables;
 mod values;

@@ -46,6 +46,9 @@ pub(crate) struct Args {
     /// Checks a configuration, and prints it with each value in force; serves nothing.
     #[arg(long, value_name = "FILE", conflicts_with = "check")]
     pub(crate) print_config: Option<PathBuf>,
+    /// Prints the JSON Schema of the configuration, for editors.
+    #[arg(long, exclusive = true)]
+    pub(crate) schema: bool,
     /// Prints the completions of a shell for this program.
     #[arg(long, value_name = "SHELL", exclusive = true)]
     pub(crate) completions: Option<Shell>,

@@ -129,6 +129,10 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     if args.man {
         return Ok(args::write_manual_page(&mut io::stdout())?);
     }
+    if args.schema {
+        io::stdout().write_all(Config::schema().as_bytes())?;
+        return Ok(());
+    }
     if let Some(path) = &args.check {
         return check(path, args.probe).await;
     }

@@ -1,5 +1,6 @@
-use std::fmt;
+use std::{borrow::Cow, fmt};
 
+use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::{
     Deserialize, Deserializer,
     de::{Error, Visitor},
@@ -81,6 +82,21 @@ impl<const LEAST: usize> Visitor<'_> for SizeVisitor<LEAST> {
 impl<'de, const LEAST: usize> Deserialize<'de> for ByteSize<LEAST> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         deserializer.deserialize_any(SizeVisitor)
+    }
+}
+
+impl<const LEAST: usize> JsonSchema for ByteSize<LEAST> {
+    fn schema_name() -> Cow<'static, str> {
+        format!("ByteSizeFrom{LEAST}").into()
+    }
+
+    fn json_schema(_: &mut SchemaGenerator) -> Schema {
+        let units = UNITS.map(|(unit, _)| unit).join("|");
+        json_schema!({
+            "type": ["string", "integer"],
+            "pattern": format!("^\\s*[0-9]+\\s*({units})\\s*$"),
+            "minimum": LEAST << 20,
+        })
     }
 }
 

@@ -1,6 +1,7 @@
 //! `[cors]`: the other origins from which pages may call.
 
 use http::{HeaderValue, Uri};
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tower_agent::config::{ConfigError, KeyPart};
 
@@ -13,9 +14,11 @@ pub(crate) enum Cors {
     Of(Vec<HeaderValue>),
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct CorsTable {
+    /// The origins of pages that may call `/v1`: scheme, host and port; "*" only with `[auth]`.
+    #[schemars(length(min = 1))]
     origins: Vec<String>,
 }
 

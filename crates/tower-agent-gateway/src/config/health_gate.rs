@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::Uri;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tower_agent::config::{CandidateTable, ConfigError, Span, Url};
 
@@ -21,13 +22,18 @@ pub(crate) struct Health {
     pub(crate) watch_silence: Option<Duration>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct HealthTable {
+    /// The URL that is probed, at the host and port of a candidate; 2xx is ready.
     url: Url,
+    /// The interval of the probes; above zero. "5s" by default.
     every: Option<Span>,
+    /// The longest that a probe may take; above zero. "5s" by default.
     timeout: Option<Span>,
+    /// The longest that one call waits. Off by default.
     patience: Option<Span>,
+    /// The silence of a call after which the upstream is probed, too. Off by default.
     watch_silence: Option<Span>,
 }
 

@@ -1,25 +1,33 @@
 //! `[known_agents]`: how requests without `x-run-id` get their runs.
 
 use http::HeaderName;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tower_agent::{
     config::{ConfigError, KeyPart},
     layers::run::{AgentHeaders, KnownAgents},
 };
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct KnownAgentsTable {
+    /// Whether the agents that the gateway knows get runs. True by default.
     built_in: Option<bool>,
+    /// Further agents, which come first.
     headers: Vec<HeadersTable>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 struct HeadersTable {
+    /// The header with the session.
     session: String,
+    /// The header with the user's turn; without it the words of the user tell turns apart.
     turn: Option<String>,
+    /// The header with the sub-agent, which the main agent does not send.
     agent: Option<String>,
+    /// The header with the sub-agent's parent; the main agent is the parent without it. Only with
+    /// `agent`.
     parent: Option<String>,
 }
 

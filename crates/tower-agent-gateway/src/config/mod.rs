@@ -4,6 +4,7 @@
 
 use std::{collections::BTreeMap, path::Path, time::Duration};
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tower_agent::{
     Candidate,
@@ -21,6 +22,7 @@ mod known_agents;
 mod memory;
 mod owner_caps;
 mod replicas;
+mod schema;
 mod secret;
 mod server;
 mod telemetry;
@@ -82,20 +84,31 @@ pub struct Config {
 }
 
 /// The tables that the gateway has beside those of the stack.
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 struct OwnTables {
+    /// The limits of connections and of uploads, and the proxy of the gateway's own requests.
     server: server::ServerTable,
+    /// The operator's token, and the drain at a shutdown.
     control: ControlTable,
+    /// The callers' keys, and the caps of each owner.
     auth: Option<owner_caps::AuthTable>,
     /// The caps of the owners with tables of their own; all else in these is the stack's.
+    #[schemars(skip)]
     agents: BTreeMap<String, owner_caps::CapsTable>,
+    /// The other origins from which pages may call.
     cors: Option<cors::CorsTable>,
+    /// The probes of an upstream that restarts; calls wait meanwhile.
     health: Option<health_gate::HealthTable>,
+    /// The services that examine runs that look stuck.
     watchdog: Option<watchdog_services::WatchdogTable>,
+    /// How requests without `x-run-id` get their runs.
     known_agents: known_agents::KnownAgentsTable,
+    /// The receiver of spans.
     telemetry: Option<telemetry::TelemetryTable>,
+    /// The store by which several gateways share their runs.
     replicas: Option<replicas::ReplicasTable>,
+    /// The receivers of what ended and of what needs a person.
     webhooks: Vec<webhooks::WebhookTable>,
 }
 
@@ -116,11 +129,15 @@ const OWN: [&str; 10] = [
 /// The one of these that is a list of tables.
 const WEBHOOKS: &str = "webhooks";
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 struct ControlTable {
+    /// The environment variable that holds the operator's token.
     token_env: Option<String>,
+    /// The absolute path of a file that holds the token, in place of `token_env`.
+    #[schemars(regex(pattern = "^/"))]
     token_file: Option<String>,
+    /// How long work may go on at a shutdown. Off by default.
     drain: Option<Span>,
 }
 
@@ -160,6 +177,15 @@ impl Config {
         document.extend(own);
         toml::to_string(&document)
             .map_err(|error| in_file(ConfigError::new([""; 0], error.to_string())))
+    }
+
+    /// The JSON Schema of a configuration, draft 7, as the text of a JSON document.
+    ///
+    /// It refuses unknown keys, values of a wrong type or outside of their range, and a document without
+    /// candidates. What one key says about another, [`parse`](Self::parse) alone checks.
+    #[must_use]
+    pub fn schema() -> String {
+        schema::of_document()
     }
 
     /// Whether a caller must show a key; without `[auth]` every caller is served.

@@ -1,5 +1,6 @@
 //! The caps of owners: the keys of `[auth]` that cap each owner, and those of `[agents.NAME]` that cap one.
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tower_agent::{
     OwnerCaps, TokenCaps,
@@ -12,7 +13,7 @@ type Tokens = Option<BoundedCount<0, { u32::MAX }>>;
 
 /// Makes the tables that have the keys of the caps, and `CAP_KEYS` with their names.
 macro_rules! caps_table {
-    ($($of:ident: $turns:ident $output:ident $total:ident $cost:ident,)*) => {
+    ($($of:ident $in_a:literal: $turns:ident $output:ident $total:ident $cost:ident,)*) => {
         /// The caps of one owner, as they are written.
         #[derive(Clone, Debug, Default, Deserialize)]
         #[serde(deny_unknown_fields, default, expecting = "a table")]
@@ -23,14 +24,31 @@ macro_rules! caps_table {
         }
 
         /// `[auth]`, as it is written.
-        #[derive(Debug, Deserialize)]
+        #[derive(Debug, Deserialize, JsonSchema)]
         #[serde(deny_unknown_fields, expecting = "a table")]
         pub(super) struct AuthTable {
+            /// The environment variable that holds the keys: `NAME:KEY,NAME:KEY`.
             pub(super) keys_env: Option<String>,
+            /// The absolute path of a file that holds the keys, in place of `keys_env`.
+            #[schemars(regex(pattern = "^/"))]
             pub(super) keys_file: Option<String>,
+            /// The place whose days, weeks and months these are, such as "Europe/Berlin". "UTC" by
+            /// default.
             pub(super) timezone: Option<String>,
+            /// The most open runs of one owner. Off by default.
             max_open_runs: RunCount,
-            $($turns: Turns, $output: Tokens, $total: Tokens, $cost: Option<Amount>,)*
+            $(
+                #[doc = concat!("The most turns in ", $in_a, ", over all runs. Off by default.")]
+                $turns: Turns,
+                #[doc = concat!("The most tokens of answers in ", $in_a, ". Off by default.")]
+                $output: Tokens,
+                #[doc = concat!("The most tokens of prompts and answers in ", $in_a, ". Off by default.")]
+                $total: Tokens,
+                #[doc = concat!("The most that the tokens cost in ", $in_a, ". Off by default.")]
+                $cost: Option<Amount>,
+            )*
+            /// Whether the caps on total tokens count the cached tokens of prompts, too. False by
+            /// default.
             count_cached_input: Option<bool>,
         }
 
@@ -86,10 +104,10 @@ macro_rules! caps_table {
 }
 
 caps_table! {
-    Hour: turns_per_hour output_tokens_per_hour total_tokens_per_hour cost_per_hour,
-    Day: turns_per_day output_tokens_per_day total_tokens_per_day cost_per_day,
-    Week: turns_per_week output_tokens_per_week total_tokens_per_week cost_per_week,
-    Month: turns_per_month output_tokens_per_month total_tokens_per_month cost_per_month,
+    Hour "an hour": turns_per_hour output_tokens_per_hour total_tokens_per_hour cost_per_hour,
+    Day "a day": turns_per_day output_tokens_per_day total_tokens_per_day cost_per_day,
+    Week "a week": turns_per_week output_tokens_per_week total_tokens_per_week cost_per_week,
+    Month "a month": turns_per_month output_tokens_per_month total_tokens_per_month cost_per_month,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

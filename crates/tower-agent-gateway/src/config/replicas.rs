@@ -2,6 +2,7 @@
 
 use std::{fmt, fs, sync::Arc, time::Duration};
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tower_agent::{
     config::{ConfigError, Span},
@@ -44,7 +45,7 @@ pub(crate) struct Replicas {
 }
 
 /// What becomes of a new run under a cap while the store is lost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "lowercase")]
 enum OnLoss {
     /// The caps hold for this gateway alone.
@@ -54,15 +55,21 @@ enum OnLoss {
     Refuse,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct ReplicasTable {
+    /// The environment variable that holds where the store is.
     url_env: String,
+    /// The environment variable that holds the secret of all gateways.
     secret_env: String,
+    /// The environment variable that holds the name of this gateway. HOST-PORT without it.
     name_env: Option<String>,
+    /// The beginning of all keys in the store. "ta1" by default.
     prefix: Option<String>,
+    /// What becomes of a new run under a cap while the store is lost. "local" by default.
     #[serde(default)]
     on_loss: OnLoss,
+    /// The longest that a request waits for the store; above zero. "50ms" by default.
     timeout: Option<Span>,
 }
 

@@ -3,6 +3,7 @@
 
 use std::{num::NonZero, thread, time::Duration};
 
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tower_agent::config::{BoundedCount, ConfigError, Span};
 use tower_agent_hyper::UpstreamProxy;
@@ -57,17 +58,29 @@ impl ServerLimits {
     }
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct ServerTable {
+    /// The longest that the head of a request may take. "30s" by default; "0s" is off.
     head_timeout: Option<Span>,
+    /// The longest silence of an upload. "30s" by default; "0s" is off.
     upload_idle: Option<Span>,
+    /// The most open connections; more wait to be accepted. 10000 by default; 0 is no limit.
     max_connections: Option<BoundedCount<0, 1_000_000>>,
+    /// The interval of probes, and how long a connection may be idle. "60s" by default; "0s" is
+    /// off.
     keep_alive: Option<Span>,
+    /// The most bytes of request bodies that are held at a time: "256 MiB", or a number. A quarter
+    /// of the memory by default.
     max_buffered: Option<ByteSize<LEAST_BUFFERED>>,
+    /// Whether the Responses API is served over WebSocket. True by default.
     websocket: Option<bool>,
+    /// How long a socket takes responses. "60m" by default; "0s" is no limit.
     websocket_age: Option<Span>,
+    /// The threads that serve connections; with 0 one runtime serves all. One a core by default.
     threads: Option<BoundedCount<0, MOST_THREADS>>,
+    /// The proxy of the gateway's own requests: "none", "environment", or a URL. "none" by default.
+    #[schemars(regex(pattern = r"^(none|environment|[Hh][Tt][Tt][Pp][Ss]?://.+)$"))]
     proxy: Option<String>,
 }
 

@@ -1,6 +1,7 @@
 //! `[telemetry]`: the receiver of the gateway's spans.
 
 use http::Uri;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tower_agent::config::{ConfigError, Url};
 
@@ -16,10 +17,14 @@ pub(crate) struct TelemetrySettings {
     pub(crate) service_name: Option<String>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct TelemetryTable {
+    /// The URL of a receiver of OTLP over HTTP.
     otlp: Url,
+    /// The name of the gateway in its spans. `OTEL_SERVICE_NAME` by default, or else
+    /// "tower-agent-gateway".
+    #[schemars(length(min = 1))]
     service_name: Option<String>,
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use http::Uri;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tower_agent::config::{AgentConfig, BoundedCount, ConfigError, Span, Url};
 
@@ -27,16 +28,24 @@ pub(crate) struct WatchdogServices {
     pub(crate) excerpts: u32,
 }
 
-#[derive(Debug, Default, Deserialize)]
+#[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default, expecting = "a table")]
 pub(super) struct WatchdogTable {
+    /// The URL that gets a run and answers with its status.
     checker: Option<Url>,
+    /// The longest that a check may take; above zero. "5s" by default; only with `checker`.
     check_within: Option<Span>,
+    /// The URL that asks a person whether a run shall go on.
     question: Option<Url>,
+    /// How long an answer is waited for. Off by default; only with `question`.
     answer_within: Option<Span>,
+    /// Whether a run that the checker finds stuck or looping ends. False by default; only with
+    /// `checker`.
     ends: Option<bool>,
+    /// Whether no person is asked, nothing ends, and only observers are told.
     observe: bool,
-    /// The library keeps at most 1,024 bytes of each text.
+    /// The most bytes of an action's arguments, and of the user's message, that the services see. 0
+    /// by default.
     excerpts: Option<BoundedCount<0, 1024>>,
 }
 

@@ -5,6 +5,7 @@ use std::{collections::HashMap, fmt};
 use base64::{Engine, engine::general_purpose::STANDARD};
 use http::Uri;
 use ring::hmac;
+use schemars::JsonSchema;
 use serde::Deserialize;
 use tower_agent::{
     TerminalReason,
@@ -35,7 +36,7 @@ pub(crate) struct Webhook {
 }
 
 /// What a webhook is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum WebhookKind {
     /// A run ended.
@@ -56,12 +57,19 @@ pub(crate) enum WebhookKind {
 #[derive(Clone)]
 pub(crate) struct SigningKey(hmac::Key);
 
-#[derive(Debug, Deserialize)]
+#[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, expecting = "a table")]
 pub(super) struct WebhookTable {
+    /// The http or https URL of the receiver, without credentials and fragment.
+    #[schemars(regex(pattern = r"^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\s]+([/?][^#\s]*)?$"))]
     url: String,
+    /// The environment variable that holds the secret: `whsec_` and base64.
     secret_env: String,
+    /// The events that the receiver gets. All by default.
+    #[schemars(length(min = 1))]
     on: Option<Vec<WebhookKind>>,
+    /// The reasons of the ends that the receiver gets. All by default; only with "ended".
+    #[schemars(length(min = 1))]
     reasons: Option<Vec<String>>,
 }
 

@@ -61,6 +61,7 @@ fn the_help_has_every_flag_and_its_variable() {
             "--check <FILE>",
             "--probe",
             "--print-config <FILE>",
+            "--schema",
             "Lists runs",
             "Ends a run",
         ] {
@@ -101,6 +102,20 @@ fn the_configuration_is_printed_with_each_value_in_force() {
         let (status, [said, told]) = Gateway::printed(&["--print-config", wrong.path()], &[]).await;
         assert_eq!((status, &*said), (Some(1), ""));
         assert!(told.contains(":2:13: run.max_turns: "), "{told}");
+    });
+}
+
+/// `--schema > docs/gateway.schema.json` writes the copy in the manual anew.
+#[test]
+fn the_schema_in_the_manual_is_the_one_that_is_printed() {
+    run(async {
+        let (status, [said, told]) = Gateway::printed(&["--schema"], &[]).await;
+        assert_eq!((status, &*told), (Some(0), ""));
+        let copy = include_str!("../../../../docs/gateway.schema.json");
+        assert!(
+            said == copy,
+            "docs/gateway.schema.json is not what --schema prints"
+        );
     });
 }
 

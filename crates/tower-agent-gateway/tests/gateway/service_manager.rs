@@ -73,7 +73,14 @@ fn completions_and_the_manual_page_know_every_flag() {
             assert_eq!((status, &*told), (Some(0), ""), "{args:?}");
             // The page escapes each hyphen.
             let said = said.replace('\\', "");
-            for flag in ["config", "listen", "demo-load", "print-config", "probe"] {
+            for flag in [
+                "config",
+                "listen",
+                "demo-load",
+                "print-config",
+                "probe",
+                "schema",
+            ] {
                 assert!(said.contains(flag), "{args:?} lacks {flag}: {said}");
             }
             assert!(said.contains("tower-agent-gateway"), "{args:?}: {said}");

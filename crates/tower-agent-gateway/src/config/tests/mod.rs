@@ -4,6 +4,7 @@ mod cors;
 mod health;
 mod known_agents;
 mod replicas;
+mod schema;
 mod secrets;
 mod server;
 mod telemetry;
@@ -36,6 +37,9 @@ fn parse(text: &str) -> Result<Config, ConfigError> {
 /// Resolves `text` as the program resolves a file, with the variables of `env`.
 fn resolve(text: &str, env: impl Fn(&str) -> Option<String>) -> Result<Config, ConfigError> {
     let config = Config::resolve(text, env);
+    if config.is_ok() {
+        schema::accepts(text);
+    }
     config.map_err(|error| error.in_toml(text).in_file("gateway.toml"))
 }
 
