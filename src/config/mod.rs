@@ -174,7 +174,7 @@ impl AgentConfig {
     /// The configuration as a document with the values in force, under this crate's names.
     ///
     /// The document leaves out an absent key if its default is off, unknown, or another key's
-    /// value. An agent's table leaves out `observe`, `ask_at`, `near_at`,
+    /// value, and each table without a key. An agent's table leaves out `observe`, `ask_at`, `near_at`,
     /// `count_cached_input` and `idle_fails_over` if they equal the inherited ones. The document reads as the same
     /// configuration.
     ///
@@ -215,7 +215,7 @@ impl AgentConfig {
         });
         let agents = self.agents.iter();
         let agents = agents.map(|(name, own)| (&**name, own.without_inherited(&self.defaults)));
-        toml::Table::try_from(Document {
+        let document = toml::Table::try_from(Document {
             run: self.defaults.run,
             attempt: self.attempt,
             retry: self.defaults.retry,
@@ -227,8 +227,15 @@ impl AgentConfig {
             candidates: &self.candidates,
             signals: &self.signals,
             agents: agents.chain(of_all.map(|it| (DEFAULTS, it))).collect(),
-        })
-        .map_err(|error| ConfigError::new([""; 0], error.to_string()))
+        });
+        let mut document =
+            document.map_err(|error| ConfigError::new([""; 0], error.to_string()))?;
+        document.retain(|_, value| match value {
+            toml::Value::Table(table) => !table.is_empty(),
+            toml::Value::Array(list) => !list.is_empty(),
+            _ => true,
+        });
+        Ok(document)
     }
 
     /// The entries of `[[candidates]]`, as they are written.

@@ -51,7 +51,14 @@ fn documents_that_mean_the_same_are_one_configuration() {
         let mut read = documents.split("---\n").map(|text| match read(text) {
             Ok(config) => {
                 let means = stacks(&registry, &config);
-                let printed = toml::to_string(&config.to_toml().unwrap()).unwrap();
+                let printed = config.to_toml().unwrap();
+                let is_full = |value: &toml::Value| match value {
+                    toml::Value::Table(table) => !table.is_empty(),
+                    toml::Value::Array(list) => !list.is_empty(),
+                    _ => true,
+                };
+                assert!(printed.values().all(is_full), "{name}: {printed}");
+                let printed = toml::to_string(&printed).unwrap();
                 let again = AgentConfig::from_toml(&printed);
                 let again = again.unwrap_or_else(|error| panic!("{name}: {error}\n{printed}"));
                 assert_eq!(stacks(&registry, &again), means, "{name}: {printed}");

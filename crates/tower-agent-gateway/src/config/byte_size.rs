@@ -40,6 +40,14 @@ fn parse(text: &str) -> Option<usize> {
     number.checked_mul(*unit)
 }
 
+/// Writes a number of bytes in the largest unit of which it is a whole number.
+pub(super) fn text(bytes: usize) -> String {
+    let mut units = [("GiB", 30), ("MiB", 20), ("KiB", 10)].into_iter();
+    let unit = units.find(|(_, shift)| bytes > 0 && bytes.trailing_zeros() >= *shift);
+    let (unit, shift) = unit.unwrap_or(("B", 0));
+    format!("{} {unit}", bytes >> shift)
+}
+
 struct SizeVisitor<const LEAST: usize>;
 
 impl<const LEAST: usize> SizeVisitor<LEAST> {
@@ -123,6 +131,21 @@ mod tests {
             ("", None),
         ] {
             assert_eq!(parse(text), bytes, "{text}");
+        }
+    }
+
+    #[test]
+    fn a_size_is_written_in_its_largest_unit() {
+        for (bytes, expected) in [
+            (0, "0 B"),
+            (1_000, "1000 B"),
+            (65_536, "64 KiB"),
+            (33_554_432, "32 MiB"),
+            (3 << 30, "3 GiB"),
+            ((3 << 30) + 1_024, "3145729 KiB"),
+        ] {
+            assert_eq!(text(bytes), expected);
+            assert_eq!(parse(expected), Some(bytes));
         }
     }
 }

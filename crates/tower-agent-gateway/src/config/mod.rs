@@ -158,9 +158,9 @@ impl Config {
 
     /// The file at `path` as a TOML document with the values in force.
     ///
-    /// The values are those of the stack: see [`AgentConfig::to_toml`]. The gateway's own tables
-    /// are as they are written. Secrets stay in the environment, and the credential in a proxy's URL is
-    /// hidden.
+    /// The values are those of the stack, see [`AgentConfig::to_toml`], and those of `[server]`. The
+    /// gateway's other tables are as they are written. No table is empty. Secrets stay in the
+    /// environment, and the credential in a proxy's URL is hidden.
     ///
     /// # Errors
     ///
@@ -174,7 +174,12 @@ impl Config {
         if let Some(toml::Value::Table(caps)) = own.remove("agents") {
             merge(&mut document, "agents", caps);
         }
+        let written = own.remove("server");
+        let proxy = written.as_ref().and_then(|server| server.get("proxy"));
+        let proxy = proxy.and_then(toml::Value::as_str);
+        own.insert("server".to_owned(), config.server.to_toml(proxy).into());
         document.extend(own);
+        document.retain(|_, table| !is_empty(table));
         toml::to_string(&document)
             .map_err(|error| in_file(ConfigError::new([""; 0], error.to_string())))
     }
@@ -395,6 +400,15 @@ fn take_caps(tables: &mut toml::Table, mistakes: &mut Mistakes) -> toml::Table {
     match taken.is_empty() {
         true => taken,
         false => toml::Table::from_iter([("agents".to_owned(), taken.into())]),
+    }
+}
+
+/// Whether a value is a table or a list without anything in it.
+fn is_empty(value: &toml::Value) -> bool {
+    match value {
+        toml::Value::Table(table) => table.is_empty(),
+        toml::Value::Array(list) => list.is_empty(),
+        _ => false,
     }
 }
 

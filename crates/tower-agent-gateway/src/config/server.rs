@@ -8,13 +8,19 @@ use serde::Deserialize;
 use tower_agent::config::{BoundedCount, ConfigError, Span};
 use tower_agent_hyper::UpstreamProxy;
 
-use super::{byte_size::ByteSize, memory};
+use super::{
+    byte_size::{self, ByteSize},
+    memory,
+};
 
 /// The longest body that the stack takes, in bytes.
 pub(crate) const MAX_BODY: usize = 32 * 1024 * 1024;
 
 /// The least of `max_buffered`, in MiB: one request.
 const LEAST_BUFFERED: usize = MAX_BODY >> 20;
+
+/// The `proxy` that is none.
+const NO_PROXY: &str = "none";
 
 /// The most of `threads`.
 const MOST_THREADS: u32 = 1024;
@@ -56,6 +62,30 @@ impl ServerLimits {
         self.max_buffered
             .unwrap_or_else(|| memory::default_buffer(MAX_BODY))
     }
+
+    /// `[server]` with the values in force, which reads as the same limits; `proxy` is as it is written.
+    pub(super) fn to_toml(self, proxy: Option<&str>) -> toml::Table {
+        let time = |limit: Option<Duration>| {
+            let time = humantime::format_duration(limit.unwrap_or_default());
+            toml::Value::from(time.to_string())
+        };
+        let count = |limit: Option<u32>| toml::Value::from(limit.unwrap_or(0));
+        let max_buffered = byte_size::text(self.max_buffered());
+        let mut table = toml::Table::from_iter([
+            ("head_timeout".to_owned(), time(self.head_timeout)),
+            ("upload_idle".to_owned(), time(self.upload_idle)),
+            ("max_connections".to_owned(), count(self.max_connections)),
+            ("keep_alive".to_owned(), time(self.keep_alive)),
+            ("max_buffered".to_owned(), max_buffered.into()),
+            ("websocket".to_owned(), self.websocket.is_some().into()),
+            ("threads".to_owned(), count(self.threads)),
+            ("proxy".to_owned(), proxy.unwrap_or(NO_PROXY).into()),
+        ]);
+        if let Some(websocket) = self.websocket {
+            table.insert("websocket_age".to_owned(), time(websocket.max_age));
+        }
+        table
+    }
 }
 
 #[derive(Debug, Default, Deserialize, JsonSchema)]
@@ -87,7 +117,7 @@ pub(super) struct ServerTable {
 /// The proxy of the gateway's own requests: none, that of the environment, or one by its URL.
 pub(super) fn proxy(table: &ServerTable) -> Result<UpstreamProxy, ConfigError> {
     match table.proxy.as_deref() {
-        None | Some("none") => Ok(UpstreamProxy::none()),
+        None | Some(NO_PROXY) => Ok(UpstreamProxy::none()),
         Some("environment") => Ok(UpstreamProxy::from_env()),
         Some(url) => UpstreamProxy::all(url).map_err(|_| {
             // The text may hold a password.

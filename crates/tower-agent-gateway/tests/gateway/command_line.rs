@@ -105,6 +105,67 @@ fn the_configuration_is_printed_with_each_value_in_force() {
     });
 }
 
+/// A table of the gateway's own is printed with the values that hold without it, too.
+#[test]
+fn the_limits_of_connections_are_printed_and_no_empty_table() {
+    run(async {
+        let print = async |settings: &str| {
+            let config = Config::new(settings).candidate("m", "127.0.0.1:9".parse().unwrap());
+            let file = config.write();
+            let (status, [said, told]) =
+                Gateway::printed(&["--print-config", file.path()], &[]).await;
+            assert_eq!(status, Some(0), "{told}");
+            said
+        };
+        let said = print("[control]\n[known_agents]\n").await;
+        let printed: toml::Table = said.parse().unwrap();
+        let server = printed["server"].as_table().unwrap();
+        for (key, value) in [
+            ("head_timeout", "30s".into()),
+            ("upload_idle", "30s".into()),
+            ("max_connections", toml::Value::from(10_000)),
+            ("keep_alive", "1m".into()),
+            ("websocket", true.into()),
+            ("websocket_age", "1h".into()),
+            ("proxy", "none".into()),
+        ] {
+            assert_eq!(server[key], value, "{key}");
+        }
+        assert!(server["threads"].as_integer().unwrap() > 0, "{said}");
+        let buffered = server["max_buffered"].as_str().unwrap();
+        assert!(buffered.ends_with('B'), "{buffered}");
+        assert_eq!(server.len(), 9, "{said}");
+        for (name, table) in &printed {
+            let is_empty = match table {
+                toml::Value::Table(table) => table.is_empty(),
+                toml::Value::Array(list) => list.is_empty(),
+                _ => false,
+            };
+            assert!(!is_empty, "{name}: {said}");
+        }
+        for name in ["control", "known_agents", "signals", "agents"] {
+            assert!(!printed.contains_key(name), "{name}: {said}");
+        }
+
+        let off = "[server]\nhead_timeout = 0\nmax_connections = 0\nthreads = 0\n\
+                   max_buffered = \"1 GB\"\nwebsocket = false\n";
+        let said = print(off).await;
+        for line in [
+            "head_timeout = \"0s\"",
+            "max_connections = 0",
+            "threads = 0",
+            "max_buffered = \"1000000000 B\"",
+            "websocket = false",
+        ] {
+            assert!(said.contains(line), "{line}: {said}");
+        }
+        // The candidate stands in it already.
+        let again = Config::new(&said).write();
+        let printed = Gateway::printed(&["--print-config", again.path()], &[]).await;
+        assert_eq!(printed.1[0], said);
+    });
+}
+
 /// `--schema > docs/gateway.schema.json` writes the copy in the manual anew.
 #[test]
 fn the_schema_in_the_manual_is_the_one_that_is_printed() {
