@@ -58,13 +58,13 @@ pub(crate) struct Args {
 }
 
 /// Writes the script by which a shell completes the flags and commands of the program.
-pub(crate) fn write_completions(shell: Shell, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn write_completions(shell: Shell, out: &mut dyn Write) -> io::Result<()> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), PROGRAM, &mut script);
     out.write_all(&script)
 }
 
 /// Writes the manual page of the program, in the format of `man`.
-pub(crate) fn write_manual_page(out: &mut impl Write) -> io::Result<()> {
-    clap_mangen::Man::new(Args::command().name(PROGRAM)).render(out)
+pub(crate) fn write_manual_page(mut out: &mut dyn Write) -> io::Result<()> {
+    clap_mangen::Man::new(Args::command().name(PROGRAM)).render(&mut out)
 }

@@ -58,6 +58,7 @@ mod http;
 mod http_client;
 mod journal;
 mod operate;
+mod printing;
 mod probe;
 mod routes;
 mod runs;
@@ -71,6 +72,7 @@ pub use self::{
     app::{App, AppFuture, AppService, app},
     config::Config,
     operate::OperatorCommand,
+    printing::{complain, print},
     probe::{Probe, probe},
     runs::Runs,
     serve::serve,

@@ -34,7 +34,8 @@ use tokio::{
 };
 use tower_agent::BoxError;
 use tower_agent_gateway::{
-    App, Config, ConfigError, LineWriter, LogTime, Runs, Telemetry, demo, probe, serve,
+    App, Config, ConfigError, LineWriter, LogTime, Runs, Telemetry, complain, demo, print, probe,
+    serve,
 };
 use tracing::{Dispatch, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
@@ -117,27 +118,30 @@ fn failure(error: &(dyn Error + 'static)) -> ExitCode {
     }
     // A configuration has a line for each of its mistakes.
     for line in line.lines() {
-        eprintln!("gateway: {line}");
+        complain(line);
     }
     ExitCode::FAILURE
 }
 
 async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
     if let Some(shell) = args.completions {
-        return Ok(args::write_completions(shell, &mut io::stdout())?);
+        print(|out| args::write_completions(shell, out))?;
+        return Ok(());
     }
     if args.man {
-        return Ok(args::write_manual_page(&mut io::stdout())?);
+        print(|out| args::write_manual_page(out))?;
+        return Ok(());
     }
     if args.schema {
-        io::stdout().write_all(Config::schema().as_bytes())?;
+        print(|out| out.write_all(Config::schema().as_bytes()))?;
         return Ok(());
     }
     if let Some(path) = &args.check {
         return check(path, args.probe).await;
     }
     if let Some(path) = &args.print_config {
-        io::stdout().write_all(Config::print(path)?.as_bytes())?;
+        let text = Config::print(path)?;
+        print(|out| out.write_all(text.as_bytes()))?;
         return Ok(());
     }
     let (config, embedded) = match &args.config {
@@ -204,17 +208,14 @@ async fn run(args: Args, log: &LineWriter) -> Result<(), BoxError> {
 async fn check(path: &Path, probes: bool) -> Result<(), BoxError> {
     let config = Config::load(path)?;
     for warning in config.warnings() {
-        eprintln!("gateway: warning: {warning}");
+        complain(format_args!("warning: {warning}"));
     }
-    let mut stdout = io::stdout();
-    writeln!(stdout, "{} can be used", path.display())?;
+    print(|out| writeln!(out, "{} can be used", path.display()))?;
     if !probes {
         return Ok(());
     }
     let probes = probe(&config).await?;
-    for probe in &probes {
-        writeln!(stdout, "{probe}")?;
-    }
+    print(|out| probes.iter().try_for_each(|probe| writeln!(out, "{probe}")))?;
     match probes.iter().filter(|probe| probe.fails()).count() {
         0 => Ok(()),
         failed => Err(format!("{failed} of {} candidates cannot serve", probes.len()).into()),

@@ -14,6 +14,7 @@ use tokio::time::sleep;
 use tower_agent::BoxError;
 
 use self::client::OperatorClient;
+use crate::printing::print;
 
 /// The time between two looks of `--watch`.
 const WATCH: Duration = Duration::from_secs(2);
@@ -185,7 +186,8 @@ impl OperatorCommand {
     ///
     /// # Errors
     ///
-    /// The gateway cannot be reached, refuses the request, or the output is closed.
+    /// The gateway cannot be reached, refuses the request, or the output cannot be written. A reader of
+    /// the output that has left is no error.
     pub async fn run(&self) -> Result<(), BoxError> {
         match self {
             Self::Runs(listed) => listed.run().await,
@@ -220,12 +222,20 @@ impl GatewayArgs {
         answer: &Value,
         text: impl Fn(&mut dyn Write, &Value) -> io::Result<()>,
     ) -> Result<(), BoxError> {
-        let mut out = io::stdout().lock();
-        match self.json {
-            true => writeln!(out, "{answer:#}")?,
-            false => text(&mut out, answer)?,
-        }
-        Ok(out.flush()?)
+        self.print_on(answer, text).map(drop)
+    }
+
+    /// Prints an answer; returns whether the reader of the output is still there.
+    fn print_on(
+        &self,
+        answer: &Value,
+        text: impl Fn(&mut dyn Write, &Value) -> io::Result<()>,
+    ) -> Result<bool, BoxError> {
+        let printed = print(|out| match self.json {
+            true => writeln!(out, "{answer:#}"),
+            false => text(out, answer),
+        });
+        Ok(printed?)
     }
 }
 
@@ -233,13 +243,19 @@ impl Listed {
     async fn run(&self) -> Result<(), BoxError> {
         let client = self.gateway.client()?;
         let path = self.path();
+        let clears = self.watch && io::stdout().is_terminal();
+        let mut is_first = true;
         loop {
             let list = client.get(&path).await?;
-            if self.watch && !self.gateway.json && io::stdout().is_terminal() {
-                // Clears the screen.
-                print!("\x1b[2J\x1b[H");
+            if !is_first && !io::stdout().is_terminal() && !print(|out| writeln!(out))? {
+                return Ok(());
             }
-            self.gateway.print(&list, |out, list| {
+            is_first = false;
+            let is_read = self.gateway.print_on(&list, |out, list| {
+                if clears {
+                    // Clears the screen.
+                    write!(out, "\x1b[2J\x1b[H")?;
+                }
                 let runs = list["runs"].as_array().map_or(&[][..], Vec::as_slice);
                 match runs.is_empty() {
                     true => writeln!(out, "no runs"),
@@ -247,13 +263,10 @@ impl Listed {
                 }?;
                 table::missing(out, list)
             })?;
-            if !self.watch {
+            if !self.watch || !is_read {
                 return Ok(());
             }
             sleep(WATCH).await;
-            if !io::stdout().is_terminal() {
-                println!();
-            }
         }
     }
 

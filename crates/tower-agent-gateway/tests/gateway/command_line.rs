@@ -1,9 +1,10 @@
 //! Command lines that cannot work, and what they say.
 
 use std::{
+    fs::File,
     net::TcpListener,
     os::{fd::OwnedFd, unix::net::UnixStream},
-    process::Command,
+    process::{Command, Stdio},
 };
 
 use crate::{
@@ -219,27 +220,68 @@ fn a_file_is_checked() {
     });
 }
 
-/// As in `--print-config FILE | head -1`.
+/// Runs the program with such outputs; returns its status and, of a piped standard error, the text.
+fn with_outputs(args: &[&str], stdout: Stdio, stderr: Stdio) -> (Option<i32>, String) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_tower-agent-gateway"));
+    let program = command.args(args).stdout(stdout).stderr(stderr).spawn();
+    let output = program.unwrap().wait_with_output().unwrap();
+    let told = String::from_utf8(output.stderr).unwrap();
+    (output.status.code(), told)
+}
+
+/// An output whose reader has left.
+fn closed() -> Stdio {
+    let (gone, output) = UnixStream::pair().unwrap();
+    drop(gone);
+    OwnedFd::from(output).into()
+}
+
+/// As in `--man | head -1`.
 #[test]
-fn a_reader_that_has_left_is_an_error_and_no_panic() {
+fn a_reader_that_has_left_has_what_it_wants() {
     let file = Config::new("")
         .candidate("m", "127.0.0.1:9".parse().unwrap())
         .write();
-    for flag in ["--check", "--print-config"] {
-        let (gone, stdout) = UnixStream::pair().unwrap();
-        drop(gone);
-        let mut command = Command::new(env!("CARGO_BIN_EXE_tower-agent-gateway"));
-        let output = command
-            .args([flag, file.path()])
-            .stdout(OwnedFd::from(stdout))
-            .stderr(std::process::Stdio::piped())
-            .spawn()
-            .unwrap()
-            .wait_with_output()
-            .unwrap();
-        let told = String::from_utf8(output.stderr).unwrap();
-        assert_eq!(output.status.code(), Some(1), "{told}");
-        assert!(told.starts_with("gateway: Broken pipe"), "{told}");
+    for args in [
+        &["--help"][..],
+        &["--version"],
+        &["--man"],
+        &["--schema"],
+        &["--completions", "bash"],
+        &["--print-config", file.path()],
+        &["--check", file.path()],
+        &["abort", "--help"],
+    ] {
+        let (status, told) = with_outputs(args, closed(), Stdio::piped());
+        assert_eq!((status, &*told), (Some(0), ""), "{args:?}");
+    }
+}
+
+/// As in `--check FILE 2>&1 | head -1`: the status still says what was found.
+#[test]
+fn a_reader_of_complaints_that_has_left_changes_no_status() {
+    let warned = Config::new("[run]\nmax_turn_time = \"1m\"\nidle = \"2m\"")
+        .candidate("m", "127.0.0.1:9".parse().unwrap())
+        .write();
+    let wrong = Config::new("[run]\nmax_turns = -1").write();
+    for (args, status) in [
+        (&["--check", warned.path()][..], Some(0)),
+        (&["--check", wrong.path()], Some(1)),
+        (&["--nope"], Some(2)),
+    ] {
+        let (found, _) = with_outputs(args, closed(), closed());
+        assert_eq!(found, status, "{args:?}");
+    }
+}
+
+/// What is lost there was wanted.
+#[test]
+fn a_full_disk_is_an_error() {
+    for args in [&["--man"][..], &["--schema"], &["--completions", "bash"]] {
+        let full = File::options().write(true).open("/dev/full").unwrap();
+        let (status, told) = with_outputs(args, full.into(), Stdio::piped());
+        assert_eq!(status, Some(1), "{args:?}");
+        assert!(told.starts_with("gateway: No space left"), "{told}");
     }
 }
 

@@ -564,3 +564,26 @@ fn a_run_that_is_paused_by_hand_refuses_turns_until_it_is_resumed() {
         );
     });
 }
+
+/// As in `runs --watch | head -1`.
+#[test]
+fn a_list_that_nobody_reads_ends() {
+    run(async {
+        let (_upstream, gateway) = start("", &["m"]).await;
+        let url = format!("http://{}", gateway.addr);
+        for flags in [&["runs"][..], &["runs", "--watch"], &["runs", "--json"]] {
+            let (gone, output) = std::os::unix::net::UnixStream::pair().unwrap();
+            drop(gone);
+            let mut command =
+                tokio::process::Command::new(env!("CARGO_BIN_EXE_tower-agent-gateway"));
+            command.args(flags).args(["--url", &url]).kill_on_drop(true);
+            command.stdout(std::os::fd::OwnedFd::from(output));
+            command.stderr(std::process::Stdio::piped());
+            let ended = command.spawn().unwrap().wait_with_output();
+            let ended = tokio::time::timeout(std::time::Duration::from_secs(20), ended).await;
+            let ended = ended.unwrap().unwrap();
+            let told = String::from_utf8(ended.stderr).unwrap();
+            assert_eq!((ended.status.code(), &*told), (Some(0), ""), "{flags:?}");
+        }
+    });
+}
