@@ -245,8 +245,9 @@ impl AgentConfig {
     }
 
     /// Settings that can be used and can hardly be meant, as an error would name them: the base URL
-    /// of a known provider without the path of its API, and an `idle` that is not shorter than the
-    /// limits of its runs, so that a run that is done stays open for longer than one that works.
+    /// of a known provider without the path of its API, an `idle` that is not shorter than the
+    /// limits of its runs, so that a run that is done stays open for longer than one that works, and
+    /// the [`cost_warnings`](Self::cost_warnings) if a run has a cap on its cost.
     ///
     /// [`ConfigError::in_toml`] finds their places.
     #[must_use]
@@ -267,13 +268,42 @@ impl AgentConfig {
             );
             Some(ConfigError::new(table, message))
         });
-        ConfigError::join(idle.chain(self.candidates.iter().filter_map(|candidate| {
+        let urls = self.candidates.iter().filter_map(|candidate| {
             let url = candidate.base_url.get();
             let whole = base_url::with_provider_path(url)?;
             let message =
                 format!("\"{url}\" is not where this provider has its API: write {whole:?}");
             Some(ConfigError::new(candidate.path("base_url"), message))
-        })))
+        });
+        let costs = self.caps_cost().then(|| self.cost_warnings()).flatten();
+        ConfigError::join(idle.chain(urls).chain(costs))
+    }
+
+    /// Candidates whose tokens a cap on cost does not count, or not all of them, as an error would
+    /// name them: without a `price`, or with a `price` without `cached_input`.
+    ///
+    /// [`warnings`](Self::warnings) has them if a run has a cap on its cost; a server with such caps
+    /// of its own adds them.
+    #[must_use]
+    pub fn cost_warnings(&self) -> Option<ConfigError> {
+        ConfigError::join(self.candidates.iter().filter_map(|candidate| {
+            let Some(price) = &candidate.price else {
+                let message = "has no `price`: what it serves costs nothing under a cap on cost";
+                let [list, index, _] = candidate.path("price");
+                return Some(ConfigError::new([list, index], message));
+            };
+            let message = "has no `cached_input`: cached tokens cost nothing under a cap on cost; if \
+                           that is meant, write cached_input = 0";
+            let is_missing = price.cached_input.is_none();
+            is_missing.then(|| ConfigError::new(candidate.path("price"), message))
+        }))
+    }
+
+    /// Whether a run of an agent, or of all, has a cap on its cost.
+    #[must_use]
+    pub fn caps_cost(&self) -> bool {
+        let mut all = std::iter::once(&self.defaults).chain(self.agents.values());
+        all.any(|limits| limits.run.max_cost.and_then(Amount::limit).is_some())
     }
 
     /// The names of the agents that have a table with limits.

@@ -155,6 +155,45 @@ fn a_base_url_of_a_known_provider_without_its_path_is_a_warning() {
     }
 }
 
+/// Their tokens cost nothing, so that a run is never at its cap.
+#[test]
+fn a_candidate_without_a_whole_price_beside_a_cap_on_cost_is_a_warning() {
+    let candidates = "[[candidates]]\nmodel = \"whole\"\nbase_url = \"http://a/v1\"\n\
+                      price = { input = 1, output = 2, cached_input = 0 }\n\
+                      [[candidates]]\nmodel = \"no price\"\nbase_url = \"http://b/v1\"\n\
+                      [[candidates]]\nmodel = \"part\"\nbase_url = \"http://c/v1\"\n\
+                      price = { input = 1, output = 2 }\n";
+    let warnings = |text: &str| {
+        let text = format!("{candidates}{text}");
+        let config = read(&text).unwrap();
+        let warnings = config.warnings().map(|it| it.in_toml(&text).to_string());
+        (config.caps_cost(), warnings.unwrap_or_default())
+    };
+    for text in [
+        "",
+        "[run]\nmax_cost = 0\nmax_total_tokens = 9",
+        "[agents.coder]\nmax_turns = 3",
+    ] {
+        assert_eq!(warnings(text), (false, String::new()), "{text}");
+    }
+    for text in [
+        "[run]\nmax_cost = 1",
+        "[agents.defaults]\nmax_cost = 1",
+        "[run]\nmax_turns = 3\n[agents.coder]\nmax_cost = 1",
+    ] {
+        let (caps_cost, warnings) = warnings(text);
+        assert!(caps_cost);
+        let lines: Vec<_> = warnings.lines().collect();
+        let [no_price, part] = &lines[..] else {
+            panic!("{warnings}");
+        };
+        let start = "5:1: candidates[1]: has no `price`: ";
+        assert!(no_price.starts_with(start), "{warnings}");
+        let start = "11:9: candidates[2].price: has no `cached_input`: ";
+        assert!(part.starts_with(start), "{warnings}");
+    }
+}
+
 /// Windows that leave an attempt its time, or that end nothing.
 #[test]
 fn windows_that_fit_are_no_mistake() {

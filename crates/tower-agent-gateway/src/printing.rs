@@ -41,7 +41,11 @@ mod tests {
 
     impl Write for Broken {
         fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-            if self.1 { Ok(bytes.len()) } else { Err(self.0.into()) }
+            if self.1 {
+                Ok(bytes.len())
+            } else {
+                Err(self.0.into())
+            }
         }
 
         fn flush(&mut self) -> io::Result<()> {

@@ -23,6 +23,8 @@ pub(crate) struct Auth {
     pub(crate) caps: OwnerCaps,
     /// The caps of the owners that have some of their own.
     pub(crate) caps_of: BTreeMap<String, OwnerCaps>,
+    /// Whether the cost of an owner is capped.
+    pub(super) caps_cost: bool,
     /// Whether something is capped in a day, a week or a month.
     pub(crate) uses_calendar: bool,
     /// The place whose days, weeks and months these are.
@@ -73,6 +75,7 @@ pub(super) fn auth(
         (name.clone(), caps)
     };
     let caps_of = agents.iter().map(of_agent).collect();
+    let caps_cost = of_all.caps_cost() || agents.values().any(CapsTable::caps_cost);
     let uses_calendar = of_all.uses_calendar() || agents.values().any(CapsTable::uses_calendar);
     let time_zone = match table.timezone.as_deref().map(TimeZone::named) {
         None => TimeZone::default(),
@@ -119,6 +122,7 @@ pub(super) fn auth(
         keys,
         caps,
         caps_of,
+        caps_cost,
         uses_calendar,
         time_zone,
     };

@@ -308,6 +308,10 @@ impl Config {
             false => agent,
         };
         mistakes.none()?;
+        let caps_cost = auth.as_ref().is_some_and(|auth| auth.caps_cost);
+        // The library has the same warnings beside its own cap on cost.
+        let of_costs = (caps_cost && !agent.caps_cost()).then(|| agent.cost_warnings());
+        let warnings = agent.warnings().into_iter().chain(of_costs.flatten());
         Ok(Self {
             cors,
             health,
@@ -322,7 +326,7 @@ impl Config {
             control_token,
             auth,
             candidates,
-            warnings: agent.warnings(),
+            warnings: ConfigError::join(warnings),
             agent,
             own: written,
         })

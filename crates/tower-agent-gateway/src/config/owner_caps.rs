@@ -185,6 +185,12 @@ impl CapsTable {
         resolved
     }
 
+    /// Whether a cap on cost is set.
+    pub(super) fn caps_cost(&self) -> bool {
+        let mut windows = self.windows().into_iter();
+        windows.any(|(_, caps)| caps.cost.and_then(Amount::limit).is_some())
+    }
+
     /// Whether a cap is set in a day, a week or a month.
     pub(super) fn uses_calendar(&self) -> bool {
         let is_set = |caps: &Caps| {

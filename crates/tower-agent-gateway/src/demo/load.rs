@@ -124,7 +124,7 @@ pub fn config(upstream: SocketAddr) -> Result<Config, ConfigError> {
         let _ = write!(
             text,
             "[[candidates]]\nname = \"{name}\"\nmodel = \"{model}\"\nbase_url = \"http://{upstream}/v1\"\n\
-             price = {{ input = 800, output = 2400 }}\n"
+             price = {{ input = 800, output = 2400, cached_input = 80 }}\n"
         );
     }
     let keys = AGENTS.map(|(name, ..)| format!("{name}:{}", key(name)));

@@ -232,6 +232,40 @@ fn a_cap_that_counts_nothing_is_an_error() {
     }
 }
 
+/// The tokens that it does not count cost an owner nothing.
+#[test]
+fn a_cap_on_cost_beside_a_candidate_without_a_whole_price_is_a_warning() {
+    let warnings = |more: &str| {
+        let config = with_prices("a:1", more).unwrap();
+        let warnings = config.warnings().map(|it| it.to_string());
+        warnings.collect::<Vec<_>>()
+    };
+    for (more, expected) in [
+        ("", 0),
+        ("cost_per_day = 0\nturns_per_day = 3\n", 0),
+        ("cost_per_day = 2\n", 1),
+        ("[agents.a]\ncost_per_month = 2\n", 1),
+        // Told once, whatever is capped.
+        ("cost_per_hour = 2\n[run]\nmax_cost = 1\n", 1),
+        ("[run]\nmax_cost = 1\n", 1),
+    ] {
+        let warnings = warnings(more);
+        assert_eq!(warnings.len(), expected, "{more}: {warnings:?}");
+        let says = "candidates[0].price: has no `cached_input`: ";
+        assert!(
+            warnings.iter().all(|it| it.starts_with(says)),
+            "{warnings:?}"
+        );
+    }
+    let other = "cost_per_day = 2\n[[candidates]]\nmodel = \"free\"\nbase_url = \"http://h/v1\"\n";
+    let warnings = warnings(other);
+    assert_eq!(warnings.len(), 2);
+    assert!(
+        warnings[0].starts_with("candidates[0]: has no `price`: "),
+        "{warnings:?}"
+    );
+}
+
 #[test]
 fn a_cap_that_is_no_number_is_named() {
     for key in [

@@ -52,4 +52,5 @@ fn the_manuals_configuration_is_read() {
 
     has_the_preset_but_for_its_agent(&config);
     assert!(config.agent.detects_loops());
+    assert_eq!(config.warnings().count(), 0);
 }
