@@ -10,7 +10,7 @@ use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use super::{
     AgentConfig,
     tables::{ALIASES, Class, File},
-    values::{BoundedCount, BoundedNumber, Time, Url},
+    values::{BoundedCount, BoundedNumber, Span, Url},
 };
 use crate::llm::failure::FailureClass;
 
@@ -47,9 +47,9 @@ impl JsonSchema for AgentConfig {
     }
 }
 
-impl JsonSchema for Time {
+impl JsonSchema for Span {
     fn schema_name() -> Cow<'static, str> {
-        "Time".into()
+        "Span".into()
     }
 
     fn json_schema(_: &mut SchemaGenerator) -> Schema {

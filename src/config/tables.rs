@@ -145,14 +145,14 @@ limits! {
         /// Ends a run in which nothing is progress for so long, as `step_timeout`. Off by default;
         /// the preset has "5m". Not shorter than that of `[attempt]`.
         #[serde(alias = "stepTimeoutSeconds")]
-        step_timeout: Time,
+        step_timeout: Span,
         /// Ends a run at this age, whatever it does, as `max_turn_time`. Off by default; the
         /// preset has "60m".
         #[serde(alias = "maxTurnTimeSeconds")]
-        max_turn_time: Time,
+        max_turn_time: Span,
         /// Ends a run at this age as `timeout`: a total that callers know of. Off by default.
         #[serde(alias = "timeoutSeconds")]
-        timeout: Time,
+        timeout: Span,
         /// Refuses one turn more, and ends the run as `turn_cap_reached`. Off by default; the
         /// preset has 30.
         #[serde(alias = "maxTurnsPerRun")]
@@ -179,13 +179,13 @@ limits! {
         at_cap: AtCap,
         /// How long a turn of a paused run is held before it is refused for now. "60s" by default;
         /// only with at_cap = "pause".
-        pause_wait: Time,
+        pause_wait: Span,
         /// How long a paused run waits before it ends as its cap says; above zero. "24h" by
         /// default; only with at_cap = "pause".
-        pause_limit: Time,
+        pause_limit: Span,
         /// Completes a run that was given an id after so long with nothing in flight. By default
         /// half of the shorter of `max_turn_time` and `timeout`, at most "30m"; "0s" is never.
-        idle: Time,
+        idle: Span,
         /// Ends a run after so many silent attempts in a row, as `idle_circuit_open`. Off by
         /// default; the preset has 5.
         idle_breaker: BoundedCount<0, 1000>,
@@ -218,12 +218,12 @@ limits! {
         shared_floor: Number,
         /// The wait before the first repeat, before jitter. "500ms" by default, or a shorter
         /// `max_delay`.
-        base_delay: Time,
+        base_delay: Span,
         /// The longest wait before a repeat; not shorter than `base_delay`. "8s" by default.
-        max_delay: Time,
+        max_delay: Span,
         /// The longest `retry-after` that is waited for; after a longer one nothing is repeated.
         /// "60s" by default.
-        max_retry_after: Time,
+        max_retry_after: Span,
     }
 }
 

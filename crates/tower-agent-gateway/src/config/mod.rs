@@ -39,7 +39,7 @@ pub(crate) use self::{
     cors::Cors,
     health_gate::Health,
     replicas::Replicas,
-    secret::Secret,
+    secret::{Secret, secret_file},
     server::{MAX_BODY, ServerLimits, WebSocketSettings},
     telemetry::TelemetrySettings,
     watchdog_services::WatchdogServices,

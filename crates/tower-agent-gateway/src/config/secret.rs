@@ -69,11 +69,7 @@ impl<'a> SecretSource<'a> {
             }
             SecretPlace::File(path) => path,
         };
-        let text = file::read(Path::new(path)).map_err(|why| self.wrong(&why))?;
-        match text.trim_end_matches(['\r', '\n']) {
-            "" => Err(self.wrong("is empty")),
-            value => Ok(value.to_owned()),
-        }
+        secret_file(Path::new(path)).map_err(|why| self.wrong(&why))
     }
 
     /// Whether the source is a file.
@@ -107,6 +103,19 @@ impl<'a> SecretSource<'a> {
                 ConfigError::new([self.table, self.key], format!("the file {path} {why}"))
             }
         }
+    }
+}
+
+/// Reads a file that holds a secret: its text without the line breaks at its end, which is not empty.
+///
+/// # Errors
+///
+/// A message that says why the file cannot be used.
+pub(crate) fn secret_file(path: &Path) -> Result<String, String> {
+    let text = file::read(path)?;
+    match text.trim_end_matches(['\r', '\n']) {
+        "" => Err("is empty".to_owned()),
+        value => Ok(value.to_owned()),
     }
 }
 

@@ -1,6 +1,6 @@
 //! The requests of the command line.
 
-use std::time::Duration;
+use std::{path::PathBuf, time::Duration};
 
 use http::{HeaderValue, Request, Uri, header};
 use serde_json::Value;
@@ -9,7 +9,10 @@ use tower::ServiceExt;
 use tower_agent::{BoxError, ReplayBody};
 use tower_agent_hyper::{HyperService, UpstreamProxy};
 
-use crate::http_client::{Roots, causes, http_client, read_at_most};
+use crate::{
+    config::secret_file,
+    http_client::{Roots, causes, http_client, read_at_most},
+};
 
 /// The longest that the gateway is waited for.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -24,26 +27,60 @@ pub(super) struct OperatorClient {
     token: Option<HeaderValue>,
 }
 
+/// The variable that holds the control token, unless a flag names another place.
+const TOKEN: &str = "TOWER_AGENT_TOKEN";
+
+/// Where the control token is, as the flags say.
+#[derive(Debug, clap::Args)]
+pub(super) struct TokenArgs {
+    /// The environment variable that holds the control token; without it TOWER_AGENT_TOKEN, if that is
+    /// set.
+    #[arg(long, value_name = "VARIABLE")]
+    token_env: Option<String>,
+    /// The file that holds the control token.
+    #[arg(long, value_name = "FILE", conflicts_with = "token_env")]
+    token_file: Option<PathBuf>,
+}
+
+impl TokenArgs {
+    /// The header that carries the token; `None` if there is no token.
+    ///
+    /// # Errors
+    ///
+    /// The variable or the file that a flag names cannot be read, or what was read is no token.
+    fn header(&self) -> Result<Option<HeaderValue>, BoxError> {
+        let (place, token) = if let Some(path) = &self.token_file {
+            let place = format!("--token-file: {}", path.display());
+            let token = secret_file(path).map_err(|why| format!("{place}: {why}"))?;
+            (place, token)
+        } else if let Some(variable) = &self.token_env {
+            let place = format!("--token-env: the environment variable {variable}");
+            let token = std::env::var(variable).map_err(|_| format!("{place} is not set"))?;
+            (place, token)
+        } else {
+            let token = std::env::var(TOKEN).unwrap_or_default();
+            if token.is_empty() {
+                return Ok(None);
+            }
+            (format!("the environment variable {TOKEN}"), token)
+        };
+        let header = HeaderValue::try_from(format!("Bearer {token}"));
+        let header = header.ok().filter(|_| !token.trim().is_empty());
+        let mut header = header.ok_or_else(|| format!("{place} holds no token"))?;
+        header.set_sensitive(true);
+        Ok(Some(header))
+    }
+}
+
 impl OperatorClient {
-    pub(super) fn new(url: &str, token_env: Option<&str>) -> Result<Self, BoxError> {
-        let token = token_env.map(|variable| {
-            let token = std::env::var(variable).map_err(|_| {
-                format!("--token-env: the environment variable {variable} is not set")
-            })?;
-            let value = HeaderValue::try_from(format!("Bearer {token}"));
-            let mut value = value.map_err(|_| {
-                format!("--token-env: the environment variable {variable} holds no token")
-            })?;
-            value.set_sensitive(true);
-            Ok::<_, BoxError>(value)
-        });
+    pub(super) fn new(url: &str, token: &TokenArgs) -> Result<Self, BoxError> {
         // A text that is no URL fails at its first request.
         let parsed = url.parse().ok();
         let roots = Roots::of(&parsed);
         Ok(Self {
             client: http_client(&UpstreamProxy::default(), roots)?,
             url: url.trim_end_matches('/').to_owned(),
-            token: token.transpose()?,
+            token: token.header()?,
         })
     }
 
@@ -95,6 +132,11 @@ impl OperatorClient {
             .ok()
             .and_then(|it| Some(it["error"]["message"].as_str()?.to_owned()));
         let text = || String::from_utf8_lossy(&body).trim().to_owned();
-        Err(unreachable(format!("{status}: {}", message.unwrap_or_else(text))).into())
+        let message = message.unwrap_or_else(text);
+        let mut why = format!("{status}: {message}");
+        if self.token.is_none() && message.contains("control token") {
+            why.push_str(&format!("; --token-env, --token-file or {TOKEN} gives it"));
+        }
+        Err(unreachable(why).into())
     }
 }

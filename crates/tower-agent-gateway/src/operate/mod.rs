@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::time::sleep;
 use tower_agent::BoxError;
 
-use self::client::OperatorClient;
+use self::client::{OperatorClient, TokenArgs};
 use crate::printing::print;
 
 /// The time between two looks of `--watch`.
@@ -58,9 +58,8 @@ pub struct GatewayArgs {
     /// The gateway.
     #[arg(long, env = "TOWER_AGENT_URL", default_value = "http://127.0.0.1:8787")]
     url: String,
-    /// The environment variable that holds the control token.
-    #[arg(long, value_name = "VARIABLE")]
-    token_env: Option<String>,
+    #[command(flatten)]
+    token: TokenArgs,
     /// Prints what the gateway answers, as JSON.
     #[arg(long)]
     json: bool,
@@ -214,7 +213,7 @@ impl OperatorCommand {
 
 impl GatewayArgs {
     fn client(&self) -> Result<OperatorClient, BoxError> {
-        OperatorClient::new(&self.url, self.token_env.as_deref())
+        OperatorClient::new(&self.url, &self.token)
     }
 
     fn print(

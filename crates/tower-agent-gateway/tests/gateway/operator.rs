@@ -565,6 +565,85 @@ fn a_run_that_is_paused_by_hand_refuses_turns_until_it_is_resumed() {
     });
 }
 
+/// By a flag or by the variable that stands for it, so that each command needs no flag.
+#[test]
+fn the_command_line_takes_the_token_from_a_variable_or_a_file() {
+    run(async {
+        let (_upstream, gateway) = Config::new("[control]\ntoken_env = \"TEST_TOKEN\"")
+            .env("TEST_TOKEN", "t0ken")
+            .start_with_model(&["m"])
+            .await;
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let (right, empty) = (file("right", "t0ken\n"), file("empty", "\n"));
+        let url = format!("http://{}", gateway.addr);
+        let tried = async |flags: &[&str], env: &[(&str, &str)]| {
+            let args = [&["runs", "--url", &url], flags].concat();
+            let env = env.iter();
+            let env: Vec<_> = env
+                .map(|(it, value)| ((*it).into(), (*value).into()))
+                .collect();
+            let (status, [said, told]) = Gateway::printed(&args, &env).await;
+            (status, said + &told)
+        };
+        let variable = [("TOWER_AGENT_TOKEN", "t0ken")];
+        for (flags, env) in [
+            (&[][..], &variable[..]),
+            (&["--token-file", &right], &[]),
+            (&["--token-env", "MINE"], &[("MINE", "t0ken")]),
+            // A flag counts before the variable.
+            (&["--token-file", &right], &[("TOWER_AGENT_TOKEN", "other")]),
+        ] {
+            let (status, said) = tried(flags, env).await;
+            assert_eq!((status, &*said), (Some(0), "no runs\n"), "{flags:?}");
+        }
+        let needs = "403 Forbidden: this route needs the control token";
+        for (flags, env, says) in [
+            (
+                &[][..],
+                &[("TOWER_AGENT_TOKEN", "")][..],
+                &*format!("{needs}; --token-env, --token-file or TOWER_AGENT_TOKEN gives it\n"),
+            ),
+            (
+                &[],
+                &[("TOWER_AGENT_TOKEN", "other")],
+                &*format!("{needs}\n"),
+            ),
+            (
+                &[],
+                &[("TOWER_AGENT_TOKEN", "a\nb")],
+                "the environment variable TOWER_AGENT_TOKEN holds no token\n",
+            ),
+            (
+                &["--token-file", &empty],
+                &variable,
+                &*format!("--token-file: {empty}: is empty\n"),
+            ),
+            (
+                &["--token-file", "/no/such"],
+                &variable,
+                "No such file or directory (os error 2)\n",
+            ),
+            (
+                &["--token-env", "NOT_SET"],
+                &variable,
+                "--token-env: the environment variable NOT_SET is not set\n",
+            ),
+        ] {
+            let (status, told) = tried(flags, env).await;
+            assert_eq!(status, Some(1), "{flags:?}");
+            assert!(told.ends_with(says), "{flags:?} {env:?}: {told}");
+            assert!(!told.contains("t0ken"), "{told}");
+        }
+        let both = ["--token-file", &*right, "--token-env", "MINE"];
+        assert_eq!(tried(&both, &[]).await.0, Some(2));
+    });
+}
+
 /// As in `runs --watch | head -1`.
 #[test]
 fn a_list_that_nobody_reads_ends() {
