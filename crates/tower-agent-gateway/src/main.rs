@@ -15,7 +15,7 @@ mod service_manager;
 
 use std::{
     error::Error,
-    io::{self, IsTerminal, Write},
+    io::{self, Write},
     net::SocketAddr,
     path::Path,
     pin::pin,
@@ -103,8 +103,8 @@ where
     fmt::layer()
         .with_timer(LogTime)
         .with_writer(move || writer.clone())
-        // No colors in a pipe: its reader is a program.
-        .with_ansi(io::stderr().is_terminal())
+        // The log has no colors: a reader of a pipe is a program, and a terminal would need a feature.
+        .with_ansi(false)
         .with_filter(lines.with_max_level_hint(LevelFilter::INFO))
 }
 
