@@ -68,7 +68,16 @@ impl fmt::Display for RunId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Repr::Given(id) => f.write_str(id),
-            Repr::Made(number) => write!(f, "{MADE}{number:016x}"),
+            Repr::Made(number) => {
+                // Each request writes its run's id several times, and `write!` costs more.
+                let mut text = *b"run-0000000000000000";
+                let mut rest = *number;
+                for digit in text[MADE.len()..].iter_mut().rev() {
+                    *digit = b"0123456789abcdef"[(rest & 0xf) as usize];
+                    rest >>= 4;
+                }
+                f.write_str(std::str::from_utf8(&text).map_err(|_| fmt::Error)?)
+            }
         }
     }
 }

@@ -76,6 +76,6 @@ pub use self::{
     probe::{Probe, probe},
     runs::Runs,
     serve::serve,
-    telemetry::{LineWriter, LogTime, Telemetry},
+    telemetry::{LineWriter, LogFields, LogTime, Telemetry},
 };
 pub use tower_agent::config::ConfigError;

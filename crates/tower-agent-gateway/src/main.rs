@@ -34,8 +34,8 @@ use tokio::{
 };
 use tower_agent::BoxError;
 use tower_agent_gateway::{
-    App, Config, ConfigError, LineWriter, LogTime, Runs, Telemetry, complain, demo, print, probe,
-    serve,
+    App, Config, ConfigError, LineWriter, LogFields, LogTime, Runs, Telemetry, complain, demo,
+    print, probe, serve,
 };
 use tracing::{Dispatch, Level, Subscriber, level_filters::LevelFilter};
 use tracing_subscriber::{
@@ -102,6 +102,7 @@ where
     let lines = filter_fn(|it| !it.is_span() && *it.level() <= Level::INFO);
     fmt::layer()
         .with_timer(LogTime)
+        .fmt_fields(LogFields)
         .with_writer(move || writer.clone())
         // The log has no colors: a reader of a pipe is a program, and a terminal would need a feature.
         .with_ansi(false)

@@ -6,6 +6,7 @@
 //! records the waits for the store of `[replicas]`. [`LineWriter`] writes lines for a slow reader.
 
 mod line_writer;
+mod log_fields;
 mod log_time;
 mod metrics;
 mod otlp_client;
@@ -13,7 +14,9 @@ mod propagation;
 mod spans;
 mod timed_store;
 
-pub use self::{line_writer::LineWriter, log_time::LogTime, spans::Telemetry};
+pub use self::{
+    line_writer::LineWriter, log_fields::LogFields, log_time::LogTime, spans::Telemetry,
+};
 pub(crate) use self::{
     metrics::{
         Gauges, OpenSocket, count_missed_events, count_refused_upload, count_webhooks,
