@@ -2,7 +2,7 @@
 
 use std::{any::Any, error::Error, fmt, sync::Arc, time::Duration};
 
-use http::{HeaderMap, StatusCode, response::Parts};
+use http::{HeaderMap, HeaderName, StatusCode, response::Parts};
 
 use super::denial::Denial;
 use crate::{
@@ -21,7 +21,11 @@ use crate::{
 const MAX_MESSAGE: usize = 256;
 
 /// The headers in which upstreams name a request: OpenAI's, Anthropic's, and AWS's.
-const REQUEST_IDS: [&str; 3] = ["x-request-id", "request-id", "x-amzn-requestid"];
+static REQUEST_IDS: [HeaderName; 3] = [
+    HeaderName::from_static("x-request-id"),
+    HeaderName::from_static("request-id"),
+    HeaderName::from_static("x-amzn-requestid"),
+];
 
 /// The longest request id that is kept, in bytes. A longer one is left out: a part of an id names
 /// nothing.
@@ -113,7 +117,7 @@ impl AttemptSummary {
 /// The upstream's own id of the request, from the head of its answer.
 pub(super) fn request_id(headers: &HeaderMap) -> Option<Arc<str>> {
     let id = |name| headers.get(name)?.to_str().ok();
-    let id = REQUEST_IDS.into_iter().find_map(id)?;
+    let id = REQUEST_IDS.iter().find_map(id)?;
     (id.len() <= MAX_REQUEST_ID).then(|| id.into())
 }
 

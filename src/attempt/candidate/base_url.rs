@@ -58,7 +58,7 @@ impl BaseUrl {
         query: Option<&str>,
     ) -> Result<Uri, InvalidRequest> {
         let (mark, query) = query.map_or(("", ""), |query| ("?", query));
-        let path = format!("{}/{}{mark}{query}", self.path, operation.path());
+        let path = [self.path.as_str(), "/", operation.path(), mark, query].concat();
         Uri::builder()
             .scheme(self.scheme.clone())
             .authority(self.authority.clone())

@@ -1,9 +1,9 @@
 use http::{HeaderMap, HeaderName, HeaderValue, header};
 
-use super::{Candidate, SESSION_TOKEN, WITHIN_ACCOUNT, operation::Operation};
+use super::{Candidate, WITHIN_ACCOUNT, operation::Operation};
 use crate::{
     body::unframe,
-    headers::{CREDENTIALS, X_ATTEMPT, X_RUN_ID, X_SESSION_ID},
+    headers::{CREDENTIALS, X_ATTEMPT, X_RUN_ID},
 };
 
 /// Removes the hop-by-hop headers and `expect` from the caller's headers, and sets
@@ -147,26 +147,29 @@ impl Candidate {
     }
 
     /// Removes from the caller's headers those that this candidate's upstream must not get.
+    ///
+    /// Callers send few of them: one scan is cheaper than a removal of each.
     fn hide(&self, headers: &mut HeaderMap) {
-        // `write_request_headers` sets the run's id again for a trusted candidate.
-        headers.remove(X_RUN_ID);
+        let hidden = headers.keys().filter(|name| self.hides(name));
+        for name in hidden.cloned().collect::<Vec<_>>() {
+            headers.remove(name);
+        }
+    }
+
+    fn hides(&self, name: &HeaderName) -> bool {
         let elsewhere = self.base_url.is_some();
-        if elsewhere {
-            headers.remove(header::HOST);
-            headers.remove(X_SESSION_ID);
-        }
-        if self.forward_credentials {
-            return;
-        }
-        if elsewhere {
-            headers.remove(header::COOKIE);
-            headers.remove(SESSION_TOKEN);
-        }
-        // A caller's credential goes neither to another upstream nor beside the candidate's own
-        // key, which it would contradict.
-        if elsewhere || self.has_own_account() {
-            for name in CREDENTIALS.iter().chain(&WITHIN_ACCOUNT) {
-                headers.remove(name);
+        match name.as_str() {
+            // `write_request_headers` sets the run's id again for a trusted candidate.
+            "x-run-id" => true,
+            "host" | "x-session-id" => elsewhere,
+            _ if self.forward_credentials => false,
+            // The second is the session of a signed request at a cloud provider.
+            "cookie" | "x-amz-security-token" => elsewhere,
+            // A caller's credential goes neither to another upstream nor beside the candidate's own
+            // key, which it would contradict.
+            _ => {
+                let is_credential = CREDENTIALS.contains(name) || WITHIN_ACCOUNT.contains(name);
+                is_credential && (elsewhere || self.has_own_account())
             }
         }
     }

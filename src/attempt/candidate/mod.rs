@@ -450,9 +450,6 @@ pub(crate) static WITHIN_ACCOUNT: [HeaderName; 2] = [
     HeaderName::from_static("openai-project"),
 ];
 
-/// The header with the session of a signed request at a cloud provider.
-pub(crate) const SESSION_TOKEN: HeaderName = HeaderName::from_static("x-amz-security-token");
-
 /// The query parameters that hold a credential, in any letter case.
 const PARAMETERS: [&str; 5] = ["key", "api_key", "api-key", "apikey", "access_token"];
 
