@@ -189,7 +189,7 @@ fn a_candidate_without_a_whole_price_beside_a_cap_on_cost_is_a_warning() {
         };
         let start = "5:1: candidates[1]: has no `price`: ";
         assert!(no_price.starts_with(start), "{warnings}");
-        let start = "11:9: candidates[2].price: has no `cached_input`: ";
+        let start = "11:1: candidates[2].price: has no `cached_input`: ";
         assert!(part.starts_with(start), "{warnings}");
     }
 }
