@@ -68,7 +68,7 @@ fn log_all_kinds_of_fields() {
     let nothing: Option<&str> = None;
     tracing::warn!(error, nothing, some = Some("thing"), nested, r#type = "raw");
     tracing::warn!(is_true = true, float = 1.5, wide = u128::MAX, list = ?[1, 2]);
-    tracing::warn!(log.line = 3, nothing, "no field but {}", "one");
+    tracing::warn!(line = 3, nothing, "no field but {}", "one");
     tracing::error!("{}", "only a message");
     tracing::error!(nothing);
     tracing::info_span!(
