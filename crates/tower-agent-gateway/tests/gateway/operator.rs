@@ -291,7 +291,7 @@ fn new_runs_stay_out_until_the_operator_lets_them_in() {
         assert_eq!(ask("sk-one", "newer").await.status, 200);
         assert_eq!(upstream.count(), 5);
         let log = gateway.log();
-        assert!(log.contains("the operator froze them"), "{log}");
+        assert!(log.contains("new runs frozen by the operator"), "{log}");
     });
 }
 
