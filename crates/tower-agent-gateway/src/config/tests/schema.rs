@@ -96,9 +96,9 @@ fn is_of_shape(message: &str) -> bool {
         "must not hold credentials",
         "is empty",
         "is zero: to set no floor",
-        "is no class of failures",
-        "is no status of an answer",
-        "is no field that is looked for",
+        "is not a class of failures",
+        "is not a status of an answer",
+        "is not a field that is read",
     ];
     words.iter().any(|it| message.contains(it))
 }
