@@ -185,7 +185,7 @@ fn a_chain_of_three_thousand_is_listed_and_shut_down_at_once() {
         assert!(*page < Duration::from_millis(50), "{pages:?}");
         let told = gateway
             .log()
-            .matches("a chain of sub-agents is deeper")
+            .matches("sub-agents nested too deeply")
             .count();
         assert_eq!(told, 1, "once");
 

@@ -24,7 +24,7 @@ fn an_owner_has_so_many_turns_this_month_and_an_agent_its_own_number_this_day() 
         assert!(refused.text().contains("3 turns this month"), "{refused:?}");
         assert_eq!(upstream.count(), 4);
         assert!(
-            gateway.log().contains("a restart begins them anew"),
+            gateway.log().contains("a restart resets them"),
             "{}",
             gateway.log()
         );
