@@ -210,7 +210,7 @@ impl AgentStack<Client> {
     /// let config = AgentConfig::from_toml(
     ///     "[run]\n\
     ///      max_turns = 40\n\
-    ///      [agents.title.run]\n\
+    ///      [agents.title]\n\
     ///      max_turns = 1\n",
     /// )?;
     /// let model = service_fn(|_: Request<ReplayBody>| async {
