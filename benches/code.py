@@ -22,7 +22,7 @@ import tempfile
 import time
 
 sys.dont_write_bytecode = True  # The package includes this folder as it is.
-from load import BODY, CONFIG, MODES, ROOT, Server, programs
+from load import BODY, CONFIG, MODES, ROOT, Server, programs, save
 
 REQUESTS = 300
 LINE = 64
@@ -124,15 +124,18 @@ def main():
                                        "--config", str(config)]}
             if args.pass_through:
                 programs_of["per_core"] = [str(built / "examples/load_per_core"), upstream.address]
-            most = None
+            most, found = None, {}
             for name, command in programs_of.items():
                 for mode, (instructions, code) in measured(command, folder).items():
                     print(f"{name:8} {mode:6} {instructions:9,.0f} instructions, "
                           f"{code / 1024:4.0f} KB of code", flush=True)
+                    of_mode = {"instructions": instructions, "code_kb": code / 1024}
+                    found.setdefault(name, {})[mode] = of_mode
                     if (name, mode) == ("gateway", "unary"):
                         most = code / 1024
     finally:
         upstream.stop()
+    save(target / "cost/code.json", found)
     if args.most_code and most > args.most_code:
         sys.exit(f"a unary request executes {most:.0f} KB of code: {args.most_code:.0f} is the bound")
 

@@ -4,6 +4,8 @@
     cargo bench                                # times; `memory` writes target/cost/memory.json
     cargo bench --bench memory -- 100000       # the count of streams that T9 asks for
     python3 benches/load.py --peers            # writes target/cost/load.json
+    python3 benches/streams.py --streams 3000  # writes target/cost/streams.json
+    python3 benches/code.py --pass-through     # writes target/cost/code.json
     python3 .ci/instructions.py | tee target/cost/instructions.txt
     cargo test --all-features --test sockets disconnects -- --nocapture \\
         | tee target/cost/disconnects.txt
@@ -48,18 +50,18 @@ class Row:
 
 
 ROWS = [
-    Row("T1", "frame, ready", "T1_frame_ready", peers="tower_http",
-        peer_name="tower-http `TimeoutBody`", ratio=0.20),
+    Row("T1", "frame, ready", "T1_frame_ready", "agent_stack", "tower_http",
+        "tower-http `TimeoutBody`", ratio=0.20, instructions=210),
     Row("T1b", "frame, SSE content, ready", "T1b_frame_sse", peers="tower_http",
         peer_name="tower-http `TimeoutBody`", value=100),
-    Row("T2", "frame, one `Pending`", "T2_frame_pending", peers="tower_http",
-        peer_name="tower-http `TimeoutBody`", ratio=0.5),
+    Row("T2", "frame, one `Pending`", "T2_frame_pending", "agent_stack", "tower_http",
+        "tower-http `TimeoutBody`", ratio=0.75, instructions=860),
     Row("T3", "call, ready, one layer", "T3_call_ready_one_layer", peers="tower",
-        peer_name="tower `Timeout`", ratio=1.5),
+        peer_name="tower `Timeout`"),
     Row("T4", "call, ready, five layers", "T4_call_ready_stack", peers=PLAIN,
-        peer_name="tower and tower-http", ratio=3, instructions=13_000),
-    Row("T5", "call, one `Pending`, three layers", "T5_call_pending_stack", peers="tower",
-        peer_name="tower `Timeout`", ratio=2),
+        peer_name="tower and tower-http", ratio=5, instructions=22_000),
+    Row("T5", "call, one `Pending`, three limits", "T5_call_pending_stack", "agent_stack", "tower",
+        "tower `Timeout`", ratio=3.5, instructions=3_200),
     Row("T6", "budget operation, two threads", "T6_budget_2_threads", peers="tower",
         peer_name="`TpsBudget`", ratio=0.25),
     Row("T6", "budget operation, one thread", "T6_budget_1_thread", peers="tower",
@@ -70,18 +72,22 @@ ROWS = [
     Row("T7", "classification of an SSE event", "T1b_frame_sse", "judge", value=80),
     Row("T8", "`model` of 270 kB", "T8_model_rewrite", peers="value_round_trip",
         peer_name="`serde_json::Value`", ratio=1 / 3),
-    Row("T9", "one of {streams} streams, nine layers", "memory", "bytes", value=2560, unit="B"),
+    Row("T9", "one of {streams} streams, nine layers", "memory", "bytes", value=4100, unit="B"),
     Row("T9", "bytes that stay when all streams end", "memory", "left", value=1, unit="%"),
-    # 0.80 of the requests per second.
-    Row("T10", "gateway, time per unary request", "load", "unary", "", "pass-through", 1.25),
-    Row("T10", "gateway, time per stream", "load", "stream", "", "pass-through", 1.25),
+    # 0.65 and 0.88 of the requests per second.
+    Row("T10", "gateway, time per unary request", "load", "unary", "", "pass-through", 1 / 0.65),
+    Row("T10", "gateway, time per stream", "load", "stream", "", "pass-through", 1 / 0.88),
     Row("T11", "client leaves, upstream is released: p50", "disconnects", "p50", value=1e6),
     Row("T11", "client leaves, upstream is released: p99", "disconnects", "p99", value=5e6),
     Row("T12", "end of a session of 10,000 runs", "T12_end_a_session",
         peers="cancellation_tokens", peer_name="`CancellationToken`", value=20e6),
     Row("T13", "a run among 100,000", "T13_a_run_among_many", "100000", "10", "among 10", 1.3),
     Row("T14", "frame, SSE content, one `Pending`, nine layers", "T14_stack_frame_pending",
-        peers="tower_http", peer_name="tower-http `TimeoutBody`", ratio=1.5),
+        "agent_stack", "tower_http", "tower-http `TimeoutBody`", ratio=2.6),
+    Row("T15", "gateway, resident bytes of an open stream", "open_streams", "gateway", "",
+        "pass-through", 1.2, unit="B"),
+    Row("T16", "gateway, code that a unary request executes", "code", "unary", "", "",
+        value=400, unit="KB"),
 ]
 
 
@@ -100,6 +106,14 @@ class Figures:
         memory = json.loads(read(cost / "memory.json") or "{}")
         self.streams = f"{memory.get('streams', 100_000):,}"
         self.others = {("memory", name): (figure, None, None) for name, figure in memory.items()}
+        kept = json.loads(read(cost / "streams.json") or "{}")
+        if kept:
+            ours, peer = kept["gateway"]["bytes"], kept["passthrough"]["bytes"]
+            self.others["open_streams", "gateway"] = ours, peer, ours / peer
+        code = json.loads(read(cost / "code.json") or "{}")
+        if code:
+            peer = code.get("per_core", {}).get("unary", {}).get("code_kb")
+            self.others["code", "unary"] = code["gateway"]["unary"]["code_kb"], peer, None
         self.load = json.loads(read(cost / "load.json") or "{}")
         for mode, of in self.load.items():
             times = (1e9 / of[name]["per_second"] for name in ("gateway", "passthrough"))
@@ -137,7 +151,8 @@ class Figures:
     def instructions(self, row):
         """Ours and the peer's, in the first row of an id."""
         if row is next(first for first in ROWS if first.id == row.id):
-            cases = [f"{row.id}/{case}" for case in ("tower_agent", row.peers)]
+            ours = "agent_stack" if row.ours == "agent_stack" else "tower_agent"
+            cases = [f"{row.id}/{case}" for case in (ours, row.peers)]
             return [self.counts.get(case) for case in cases]
         return [None, None]
 

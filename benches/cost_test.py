@@ -12,9 +12,9 @@ from cost import BEGIN, END, FRAMES, ROWS
 
 PLACE = f"before\n\n{BEGIN}\nold\n{END}\n\nafter\n"
 COUNTS = """\
-T1/tower_agent            100   bound      346
+T1/agent_stack            100   bound      346
 T1/tower_http             747   bound        -
-T4/tower_agent         13,001   bound    41222
+T4/tower_agent         22,001   bound    41222
 """
 DISCONNECTS = """\
 test disconnects::a ... Waiting over Http1, Axum to Reqwest, round 1: n=200 p50=900us p99=9000us max=9001us (bare sockets: n=7 p50=1us p99=2us max=3us; waited: n=9 p50=1us p99=2us max=3us)
@@ -62,7 +62,7 @@ with tempfile.TemporaryDirectory() as folder:
     assert all(row[2] == "–" and row[7].strip("*") in ("not measured", "missed", "") for row in cells)
     assert texts.count("not measured") == len(ROWS), texts
 
-    estimate(target, "T1_frame_ready", bare=2 * FRAMES, tower_agent=22 * FRAMES, tower_http=102 * FRAMES)
+    estimate(target, "T1_frame_ready", bare=2 * FRAMES, agent_stack=22 * FRAMES, tower_http=102 * FRAMES)
     estimate(target, "T1b_frame_sse", tower_agent=50 * FRAMES, judge=80.5 * FRAMES)
     estimate(target, "T3_call_ready_one_layer", bare=20, tower_agent=110, tower=60, tower_http=9)
     estimate(target, "T4_call_ready_stack", bare=10, tower_agent=250, tower_timeout=30,
@@ -70,11 +70,11 @@ with tempfile.TemporaryDirectory() as folder:
     estimate(target, "T6_budget_2_threads", tower_agent=178, tower=946)
     estimate(target, "T12_end_a_session", tower_agent=11.6e6, cancellation_tokens=1.2e6)
     estimate(target, "T13_a_run_among_many", _10=30_000, _100000=400_000_000)
-    estimate(target, "T14_stack_frame_pending", bare=0, tower_agent=5, tower_http=0)
+    estimate(target, "T14_stack_frame_pending", bare=0, agent_stack=5, tower_http=0)
     cost = target / "cost"
     cost.mkdir()
     (cost / "instructions.txt").write_text(COUNTS)
-    (cost / "memory.json").write_text('{"streams": 100000, "bytes": 2560.4, "left": 0.4}')
+    (cost / "memory.json").write_text('{"streams": 100000, "bytes": 4100.4, "left": 0.4}')
     (cost / "load.json").write_text(json.dumps({"unary": {
         "passthrough": served(10000, 1, 90, 1),
         "gateway": served(8000, 0.8, 180.4, 2),
@@ -84,6 +84,9 @@ with tempfile.TemporaryDirectory() as folder:
         "gateway": served(400, 0.8, 900, 1),
         "liter-llm": served(100, 0.2, 4500, 5, "2.4.4"),
     }}))
+    (cost / "streams.json").write_text('{"gateway": {"bytes": 51000}, "passthrough": {"bytes": 42500}}')
+    (cost / "code.json").write_text(json.dumps({
+        "gateway": {"unary": {"code_kb": 401}}, "per_core": {"unary": {"code_kb": 171}}}))
     (cost / "disconnects.txt").write_text(DISCONNECTS)
     cells, texts = written(target)
     found = {}
@@ -91,15 +94,17 @@ with tempfile.TemporaryDirectory() as folder:
         found.setdefault(id, []).append((ours, peer, ratio, verdict, counts))
     expected = {
         "T1": [("20 ns", "100 ns", "0.20", "met", "100 / 747")],
-        "T3": [("90 ns", "40 ns", "2.25", "**missed**")],
+        "T3": [("90 ns", "40 ns", "2.25", "")],
         # The ratio holds, the instructions do not.
-        "T4": [("240 ns", "80 ns", "3.00", "**missed**", "13,001")],
+        "T4": [("240 ns", "80 ns", "3.00", "**missed**", "22,001")],
         "T7": [("80.5 ns", "–", "–", "**missed**")],
-        "T9": [("2,560 B", "–", "–", "**missed**", "–"), ("0.4 %", "–", "–", "met", "–")],
-        "T10": [("125 µs", "100 µs", "1.25", "met", "–"), ("2.5 ms", "2 ms", "1.25", "met", "–")],
+        "T9": [("4,100 B", "–", "–", "**missed**", "–"), ("0.4 %", "–", "–", "met", "–")],
+        "T10": [("125 µs", "100 µs", "1.25", "met", "–"), ("2.5 ms", "2 ms", "1.25", "**missed**", "–")],
         "T11": [("300 µs", "–", "–", "met", "–"), ("5 ms", "–", "–", "**missed**", "–")],
         "T12": [("11.6 ms", "1.2 ms", "9.67", "met", "–")],
         "T13": [("4 µs", "3 µs", "1.33", "**missed**", "–")],
+        "T15": [("51,000 B", "42,500 B", "1.20", "met", "–")],
+        "T16": [("401 KB", "171 KB", "–", "**missed**", "–")],
     }
     for id, rows in expected.items():
         assert [row[:len(want)] for row, want in zip(found[id], rows)] == rows, (id, found[id])
@@ -117,7 +122,7 @@ with tempfile.TemporaryDirectory() as folder:
     # Without `bare`, and beside a peer that adds nothing, there is no figure and no ratio.
     assert found["T1b"][0][:4] == ("–", "–", "–", "not measured"), found["T1b"]
     assert found["T14"][0][2:4] == ("–", "not measured"), found["T14"]
-    for text in ("0.20 x 20 ns", "→ 9.67 x 11.6 ms", "2.25 x 90 ns, missed", "2,560 B, target"):
+    for text in ("0.20 x 20 ns", "→ 9.67 x 11.6 ms", "2.25 x 90 ns", "4,100 B, target"):
         assert text in texts, (text, texts)
 
     assert "has no place for the table" in written(target, "nothing\n")

@@ -255,6 +255,12 @@ def report(mode, rounds):
     print(flush=True)
 
 
+def save(file, figures):
+    """Writes figures for `cost.py`."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(json.dumps(figures, indent=1) + "\n")
+
+
 def write(file, mode, rounds):
     """Writes the figures of `mode` for `cost.py`, and leaves the other mode's."""
     versions = {peer.name: peer.version for peer in PEERS}

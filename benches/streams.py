@@ -21,7 +21,7 @@ import sys
 import tempfile
 
 sys.dont_write_bytecode = True
-from load import BODY, CONFIG, ROOT, Server, programs
+from load import BODY, CONFIG, ROOT, Server, programs, save
 
 EVENT = (b'data: {"id":"chatcmpl-1","object":"chat.completion.chunk","created":1700000000,"model":"m",'
          b'"choices":[{"index":0,"delta":{"content":" token"},"finish_reason":null}]}\n\n')
@@ -135,6 +135,7 @@ def main():
     for name, figure in figures.items():
         print(f"{name:12} {figure['bytes'] / 1000:6.1f} KB a stream, of {args.streams}; "
               f"{figure['stays']:.0%} stay after the end of all")
+    save(target / "cost/streams.json", figures)
     ratio = figures["gateway"]["bytes"] / figures["passthrough"]["bytes"]
     alike = figures["gateway"]["bytes"] / figures["per_core"]["bytes"]
     print(f"{'ratio':12} {ratio:6.2f}, of per_core {alike:.2f}")
