@@ -158,6 +158,8 @@ class Proxy:
         self.to = port
         self.is_open = True
         self.pairs = []
+        # A connection that is being made while `cut` runs must not survive it.
+        self.lock = threading.Lock()
         self.listener = socket.create_server(("127.0.0.1", 0))
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -165,11 +167,12 @@ class Proxy:
     def _accept(self):
         while True:
             client, _ = self.listener.accept()
-            if not self.is_open:
-                client.close()
-                continue
-            server = socket.create_connection(("127.0.0.1", self.to))
-            self.pairs.append((client, server))
+            with self.lock:
+                if not self.is_open:
+                    client.close()
+                    continue
+                server = socket.create_connection(("127.0.0.1", self.to))
+                self.pairs.append((client, server))
             threading.Thread(target=self._pass, args=(client, server), daemon=True).start()
 
     @staticmethod
@@ -190,8 +193,9 @@ class Proxy:
 
     def cut(self):
         """Closes all connections, and refuses new ones until `mend`."""
-        self.is_open = False
-        pairs, self.pairs = self.pairs, []
+        with self.lock:
+            self.is_open = False
+            pairs, self.pairs = self.pairs, []
         for pair in pairs:
             for end in pair:
                 try:
