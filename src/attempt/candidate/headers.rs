@@ -150,6 +150,10 @@ impl Candidate {
     ///
     /// Callers send few of them: one scan is cheaper than a removal of each.
     fn hide(&self, headers: &mut HeaderMap) {
+        if self.base_url.is_none() && !self.has_own_account() {
+            headers.remove(X_RUN_ID);
+            return;
+        }
         let hidden = headers.keys().filter(|name| self.hides(name));
         for name in hidden.cloned().collect::<Vec<_>>() {
             headers.remove(name);
