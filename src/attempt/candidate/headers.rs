@@ -150,6 +150,7 @@ impl Candidate {
     ///
     /// Callers send few of them: one scan is cheaper than a removal of each.
     fn hide(&self, headers: &mut HeaderMap) {
+        // Then the run's id is the only one: see `hides`.
         if self.base_url.is_none() && !self.has_own_account() {
             headers.remove(X_RUN_ID);
             return;
