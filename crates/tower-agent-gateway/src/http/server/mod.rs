@@ -133,18 +133,30 @@ pub(crate) async fn serve<S>(
 
 /// The cap on connections that `max_connections` and the limit of open files leave; `None` if the file
 /// switches it off.
+///
+/// Warns where the limit leaves less than half of the cap: 20,000 open files, which have room for all but
+/// a few of the default's connections, need no hand.
 fn most_connections(limits: ServerLimits) -> Option<u32> {
     let wanted = limits.max_connections?;
-    let room = open_files::most_connections(limits.threads.unwrap_or(0));
-    if let Some(room) = room.filter(|room| *room < wanted) {
-        tracing::warn!(
-            max_connections = wanted,
-            room,
-            "the limit of open files has no room for max_connections, which each need two: fewer are accepted"
-        );
-        return Some(room);
+    let room =
+        open_files::most_connections(limits.threads.unwrap_or(0)).filter(|room| *room < wanted);
+    let Some(room) = room else {
+        return Some(wanted);
+    };
+    macro_rules! log {
+        ($level:ident) => {
+            tracing::$level!(
+                max_connections = wanted,
+                room,
+                "the limit of open files has no room for max_connections, which each need two: fewer are accepted"
+            )
+        };
     }
-    Some(wanted)
+    match room < wanted / 2 {
+        true => log!(warn),
+        false => log!(debug),
+    }
+    Some(room)
 }
 
 /// Serves a connection on its thread, whose runtime must have the socket.

@@ -78,6 +78,31 @@ fn beyond_the_hard_limit_of_open_files_callers_wait_and_no_candidate_rests() {
     });
 }
 
+/// A limit that takes a few of the default's connections is no operator's matter; one that takes most is.
+///
+/// covers: T98
+#[cfg(target_os = "linux")]
+#[test]
+fn only_a_limit_of_open_files_that_takes_most_connections_warns() {
+    run(async {
+        for (limit, most, warns) in [
+            (128, None, true),
+            (4096, None, true),
+            (4096, Some(2100), false),
+            (4096, Some(0), false),
+        ] {
+            let most = most.map_or(String::new(), |most: u32| {
+                format!("[server]\nmax_connections = {most}")
+            });
+            let config = Config::new(&most).candidate("m", "127.0.0.1:1".parse().unwrap());
+            let gateway = config.start_limited(&format!("ulimit -n {limit}")).await;
+            assert_eq!(gateway.get("/healthz").ask().await.status, 200);
+            let log = gateway.log();
+            assert_eq!(log.contains("no room for max_connections"), warns, "{log}");
+        }
+    });
+}
+
 /// Of each stream that its caller cancelled, a gateway kept a reader and what that had buffered. It grew
 /// only where callers cancelled.
 ///
