@@ -232,11 +232,30 @@ impl ConfigError {
             if self.first.key.last() != Some(&last) {
                 self.first.key.push(last);
             }
-            self.first.message = format!("{UNKNOWN}{known}");
+            self.first.message = match meant(name, known) {
+                Some(meant) => format!(
+                    "{UNKNOWN}, did you mean `{meant}`?{}",
+                    known.trim_start_matches(',')
+                ),
+                None => format!("{UNKNOWN}{known}"),
+            };
         }
         self.first.message = self.first.message.replacen("missing field", MISSING, 1);
         self
     }
+}
+
+/// The key that an unknown one resembles most, of the quoted ones in `known`; `None` if none does.
+fn meant<'a>(name: &str, known: &'a str) -> Option<&'a str> {
+    let plain = |name: &str| {
+        let letters = name.chars().filter(|it| !matches!(it, '_' | '-'));
+        letters.collect::<String>().to_lowercase()
+    };
+    let written = plain(name);
+    let known = known.split('`').skip(1).step_by(2);
+    let ranked = known.map(|it| (strsim::damerau_levenshtein(&written, &plain(it)), it));
+    let (distance, nearest) = ranked.min_by_key(|(distance, _)| *distance)?;
+    (distance <= written.chars().count() / 4).then_some(nearest)
 }
 
 impl Mistake {

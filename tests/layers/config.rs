@@ -283,7 +283,7 @@ fn any_format_of_serde_names_the_key() {
         ),
         (
             r#"{"run": {"timeot": 1}}"#,
-            "run.timeot: unknown key, expected one of",
+            "run.timeot: unknown key, did you mean `timeout`? expected one of",
         ),
         (
             r#"{"run": {"observe": true}}"#,

@@ -76,7 +76,7 @@ fn an_unknown_key_is_named_with_its_place() {
         ),
         (
             "[runs]\n",
-            "1:2: runs: unknown key, expected one of `preset`, ",
+            "1:2: runs: unknown key, did you mean `run`? expected one of `preset`, ",
             ", `replicas`, `webhooks`",
         ),
         (
