@@ -17,7 +17,7 @@ use crate::llm::failure::FailureClass;
 /// Times as humantime reads them. White space may stand between the digits of a number.
 const TIME: &str = "^\\s*([0-9][0-9\\s]*(\\.[0-9\\s]*[0-9][0-9\\s]*)?\
                     (nanos|nsec|ns|usec|us|\u{b5}s|millis|msec|ms|seconds?|secs?|s|minutes?|mins?|m\
-                    |hours?|hrs?|h|days?|d|weeks?|wks?|w|months?|M|years?|yrs?|y)\\s*)+$|^0$";
+                    |hours?|hrs?|h|days?|d|weeks?|wks?|w|months?|years?|yrs?|y)\\s*)+$|^0$";
 
 /// An absolute `http` or `https` URL without credentials, query and fragment.
 const URL: &str = "^[Hh][Tt][Tt][Pp][Ss]?://[^/?#@\\s]+(/[^?#\\s]*)?$";

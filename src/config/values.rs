@@ -70,6 +70,9 @@ impl Span {
             Raw::Text(text) if text.trim_start().starts_with('-') => {
                 Err("is negative: write \"0s\" to switch the limit off".to_owned())
             }
+            Raw::Text(text) if text.contains('M') => {
+                Err("is in months: write \"m\" for minutes".to_owned())
+            }
             Raw::Text(text) => match humantime::parse_duration(text) {
                 Ok(time) => Ok(time.min(LONGEST)),
                 // Without a fraction, an overflow means a time that is too long: the longest

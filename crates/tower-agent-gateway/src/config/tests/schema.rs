@@ -99,6 +99,7 @@ fn is_of_shape(message: &str) -> bool {
         "is not a class of failures",
         "is not a status of an answer",
         "is not a field that is read",
+        "is in months",
     ];
     words.iter().any(|it| message.contains(it))
 }
