@@ -57,6 +57,11 @@ impl AgentLimits {
         Some((idle, ceiling))
     }
 
+    /// The age at which a run with these limits ends, if they end it.
+    pub(super) fn end(&self) -> Option<Duration> {
+        ceiling(self.run)
+    }
+
     /// Sets the part of a cap at which a run is near it, if the configuration sets none and caps
     /// anything.
     pub(super) fn set_near_at(&mut self, part: f64) {
@@ -366,34 +371,48 @@ fn check_retry(table: &[&str], set: RetryTable, whole: RetryTable, errors: &mut 
 }
 
 impl WindowLimits {
-    /// Finds step timeouts of runs that are shorter than those of their attempts.
+    /// Finds step timeouts of runs that are not longer than those of their attempts; the preset has filled
+    /// in those that `set` lacks.
     ///
     /// Such a window ends the run before the attempt, so that no other attempt follows a silent one.
-    /// The window until the first token is a mistake only if it is longer than that of every run.
-    pub(super) fn check(&self, attempt: &AttemptTable, removed: &Removed, errors: &mut Mistakes) {
+    /// The window until the first token is a mistake only if that of no run is longer.
+    pub(super) fn check(
+        &self,
+        attempt: &AttemptTable,
+        set: &AttemptTable,
+        removed: &Removed,
+        errors: &mut Mistakes,
+    ) {
         if attempt.observe || attempt.profile == Profile::Local {
             return;
         }
         const WHY: &str = "the run would end before another attempt can follow a silent one";
         let shorter = |key: &[String], window: Duration, other: &str, limit: Duration| {
-            let message = format!("{window:?} is shorter than attempt.{other} ({limit:?}): {WHY}");
+            let is_set = match other {
+                "step_timeout" => set.step_timeout.is_some(),
+                _ => set.first_token_timeout.is_some(),
+            };
+            let whose = if is_set { "" } else { " of the preset" };
+            let message =
+                format!("{window:?} is not longer than attempt.{other} ({limit:?}{whose}): {WHY}");
             ConfigError::new(key.iter().map(String::as_str), message)
         };
         let longer = |key: &str, limit: Duration, window: Duration| {
-            let message = format!("{limit:?} is longer than run.step_timeout ({window:?}): {WHY}");
+            let message =
+                format!("{limit:?} is not shorter than run.step_timeout ({window:?}): {WHY}");
             error(&["attempt"], key, message)
         };
         let limit = |window: Option<Span>| window.and_then(Span::limit);
         let before = errors.len();
         if let Some(limit) = limit(attempt.step_timeout) {
             let name = "step_timeout";
-            for WindowLimit { key, window } in self.of_all.iter().filter(|it| it.window < limit) {
+            for WindowLimit { key, window } in self.of_all.iter().filter(|it| it.window <= limit) {
                 errors.push(match key {
                     Some(key) => shorter(key, *window, name, limit),
                     None => longer(name, limit, *window),
                 });
             }
-            let of_agents = self.of_agents.iter().filter(|it| it.window < limit);
+            let of_agents = self.of_agents.iter().filter(|it| it.window <= limit);
             for agent in of_agents.filter(|it| !removed.concerns(&it.table())) {
                 let key = agent.key.as_deref().unwrap_or_default();
                 errors.push(shorter(key, agent.window, name, limit));
@@ -404,7 +423,7 @@ impl WindowLimits {
             return;
         };
         // The longest is known only if each agent's is.
-        if errors.len() == before && longest < limit && !removed.concerns(&["agents"]) {
+        if errors.len() == before && longest <= limit && !removed.concerns(&["agents"]) {
             let name = "first_token_timeout";
             let of_all = self.of_all.as_ref().filter(|it| it.window == longest);
             errors.push(match of_all.and_then(|it| it.key.as_ref()) {

@@ -246,8 +246,9 @@ impl AgentConfig {
 
     /// Settings that can be used and can hardly be meant, as an error would name them: the base URL
     /// of a known provider without the path of its API, an `idle` that is not shorter than the
-    /// limits of its runs, so that a run that is done stays open for longer than one that works, and
-    /// the [`cost_warnings`](Self::cost_warnings) if a run has a cap on its cost.
+    /// limits of its runs, so that a run that is done stays open for longer than one that works, a
+    /// `step_timeout` or `max_time` of attempts that is not shorter than the age at which a run ends, and the
+    /// [`cost_warnings`](Self::cost_warnings) if a run has a cap on its cost.
     ///
     /// [`ConfigError::in_toml`] finds their places.
     #[must_use]
@@ -268,6 +269,13 @@ impl AgentConfig {
             );
             Some(ConfigError::new(table, message))
         });
+        let ends = self.attempts_after_the_end().map(|(key, window, end)| {
+            let message = format!(
+                "{window:?} is not shorter than the {end:?} after which a run ends: no other attempt could \
+                 follow"
+            );
+            ConfigError::new(["attempt", key], message)
+        });
         let urls = self.candidates.iter().filter_map(|candidate| {
             let url = candidate.base_url.get();
             let whole = base_url::with_provider_path(url)?;
@@ -276,7 +284,27 @@ impl AgentConfig {
             Some(ConfigError::new(candidate.path("base_url"), message))
         });
         let costs = self.caps_cost().then(|| self.cost_warnings()).flatten();
-        ConfigError::join(idle.chain(urls).chain(costs))
+        ConfigError::join(idle.chain(ends).chain(urls).chain(costs))
+    }
+
+    /// The limits of an attempt that the earliest end of a run comes before, with both times.
+    fn attempts_after_the_end(
+        &self,
+    ) -> impl Iterator<Item = (&'static str, Duration, Duration)> + use<> {
+        let all = self.agents.values().chain([&self.defaults]);
+        let end = all.filter_map(AgentLimits::end).min();
+        let end = end.filter(|_| !self.attempt.observe);
+        let limits = [
+            ("step_timeout", self.attempt.step_timeout),
+            ("max_time", self.attempt.max_time),
+        ];
+        let limits = limits
+            .into_iter()
+            .filter_map(|(key, limit)| Some((key, limit.and_then(Span::limit)?)));
+        limits.filter_map(move |(key, limit)| {
+            let end = end.filter(|end| *end <= limit)?;
+            Some((key, limit, end))
+        })
     }
 
     /// Candidates whose tokens a cap on cost does not count, or not all of them, as an error would

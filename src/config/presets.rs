@@ -12,7 +12,8 @@ pub(super) const DRAIN_LIMIT: Span = secs(30);
 pub(super) const NOTIFY_AFTER: Span = secs(30);
 pub(super) const KEEP_ALIVE: Span = secs(15);
 pub(super) const EARLY_HEAD: Span = secs(20);
-/// The windows of an attempt, with the preset.
+/// The window of a run, and those of an attempt, with the preset.
+pub(super) const RUN_STEP_TIMEOUT: Span = secs(300);
 pub(super) const STEP_TIMEOUT: Span = secs(120);
 pub(super) const FIRST_TOKEN_TIMEOUT: Span = secs(240);
 /// The time over which the speed of a stream with a floor is measured.
@@ -41,7 +42,7 @@ pub(super) fn absent(repeats: bool, recommended: bool) -> (RunTable, RetryTable)
         ..RetryTable::default()
     };
     if recommended {
-        run.step_timeout = Some(secs(300));
+        run.step_timeout = Some(RUN_STEP_TIMEOUT);
         // Users ask for five minutes to an hour. The preset has the longest of these, so that every
         // run has an end.
         run.max_turn_time = Some(secs(3600));

@@ -11,7 +11,7 @@ use super::{
     limits::{AgentLimits, DEFAULTS, FileLimits, check_costs},
     presets::{
         DRAIN_LIMIT, EARLY_HEAD, FIRST_TOKEN_TIMEOUT, HEARTBEAT, KEEP_ALIVE, NOTIFY_AFTER, OVER,
-        STEP_TIMEOUT,
+        RUN_STEP_TIMEOUT, STEP_TIMEOUT,
     },
     tables::{
         AttemptTable, CandidateTable, DisconnectPolicy, DisconnectTable, FallbackTable, File,
@@ -91,10 +91,11 @@ impl AgentConfig {
         };
         let mut found = Mistakes::new();
         let longest = windows.longest;
-        let attempt = attempt(file.attempt, recommended, longest, &mut found);
+        let set = file.attempt;
+        let attempt = attempt(set, recommended, longest, &mut found);
         checked(&["preset", "attempt"], std::mem::take(&mut found));
         if knows_limits {
-            windows.check(&attempt, &removed, &mut found);
+            windows.check(&attempt, &set, &removed, &mut found);
             checked(&["attempt"], std::mem::take(&mut found));
         }
         let disconnect = disconnect(file.disconnect, &mut found);
@@ -128,7 +129,8 @@ impl AgentConfig {
     }
 }
 
-/// Fills in the preset's windows: each is at most the `longest` of the runs'.
+/// Fills in the preset's windows. To the `longest` of the runs' they have at most the ratio that the preset
+/// gives them, so that a silent attempt ends before the run, and another can follow.
 fn attempt(
     mut table: AttemptTable,
     recommended: bool,
@@ -151,7 +153,10 @@ fn attempt(
     } else if table.heartbeat.is_some() {
         wrong("heartbeat", "has no effect without profile = \"local\"");
     } else if recommended {
-        let fitting = |preset: Span| Span(longest.map_or(preset.0, |most| most.min(preset.0)));
+        let fitting = |preset: Span| {
+            let part = |most: Duration| most.mul_f64(preset.0.div_duration_f64(RUN_STEP_TIMEOUT.0));
+            Span(longest.map_or(preset.0, |most| part(most).min(preset.0)))
+        };
         table.step_timeout = table.step_timeout.or(Some(fitting(STEP_TIMEOUT)));
         let first = table.first_token_timeout;
         table.first_token_timeout = first.or(Some(fitting(FIRST_TOKEN_TIMEOUT)));

@@ -470,7 +470,7 @@ def a_candidate_that_fails_is_not_noticed(world):
 
 
 def a_stall_is_cut_and_named(world):
-    limits = '[run]\nstep_timeout = "1s"\n[attempt]\nstep_timeout = "1s"\n[retry]\nmax_attempts_per_candidate = 1'
+    limits = '[run]\nstep_timeout = "1s"\n[retry]\nmax_attempts_per_candidate = 1'
     with world.of(calls=5, limits=limits) as (model, gateway, agent):
         model.holds = lambda number, body: number == 2
         printed = agent.turn("count to five")

@@ -155,6 +155,52 @@ fn a_base_url_of_a_known_provider_without_its_path_is_a_warning() {
     }
 }
 
+/// The run would end first, whatever other candidates there are.
+#[test]
+fn a_limit_of_attempts_that_every_run_ends_before_is_a_warning() {
+    for (text, key) in [
+        (
+            "[run]\nmax_turn_time = \"2m\"\n[attempt]\nstep_timeout = \"1m\"",
+            None,
+        ),
+        ("[attempt]\nmax_time = \"2m\"", None),
+        (
+            "[run]\ntimeout = \"1m\"\n[attempt]\nmax_time = \"2m\"\nobserve = true",
+            None,
+        ),
+        (
+            "[run]\ntimeout = \"1m\"\nobserve = true\n[attempt]\nmax_time = \"2m\"",
+            None,
+        ),
+        (
+            "[run]\ntimeout = \"1m\"\n[attempt]\nmax_time = \"1m\"",
+            Some("4:12: attempt.max_time: 60s"),
+        ),
+        (
+            "[attempt]\nstep_timeout = \"3m\"\n[agents.coder]\nmax_turn_time = \"2m\"",
+            Some("2:16: attempt.step_timeout: 180s"),
+        ),
+        (
+            "preset = \"recommended\"\n[run]\nmax_turn_time = \"90s\"\nidle = \"1s\"",
+            Some("attempt.step_timeout: 120s"),
+        ),
+    ] {
+        let warnings = read(text).unwrap().warnings();
+        let warnings = warnings.map(|it| it.in_toml(text).to_string());
+        let Some(key) = key else {
+            assert_eq!(warnings, None, "{text}");
+            continue;
+        };
+        let warning = warnings.unwrap_or_else(|| panic!("{text}"));
+        let says = "after which a run ends: no other attempt could follow";
+        assert!(
+            warning.starts_with(key) && warning.ends_with(says),
+            "{warning}"
+        );
+        assert!(warning.contains(" is not shorter than the "), "{warning}");
+    }
+}
+
 /// Their tokens cost nothing, so that a run is never at its cap.
 #[test]
 fn a_candidate_without_a_whole_price_beside_a_cap_on_cost_is_a_warning() {
@@ -198,7 +244,7 @@ fn a_candidate_without_a_whole_price_beside_a_cap_on_cost_is_a_warning() {
 #[test]
 fn windows_that_fit_are_no_mistake() {
     for text in [
-        "[run]\nstep_timeout = \"2m\"\n[attempt]\nstep_timeout = \"2m\"",
+        "[run]\nstep_timeout = \"121s\"\n[attempt]\nstep_timeout = \"2m\"",
         "[run]\nstep_timeout = \"5m\"\n[attempt]\nstep_timeout = \"2m\"\nfirst_token_timeout = \"4m\"",
         "[run]\nstep_timeout = \"1m\"\nobserve = true\n[attempt]\nstep_timeout = \"2m\"",
         "[run]\nstep_timeout = \"1m\"\n[attempt]\nstep_timeout = \"2m\"\nobserve = true",
@@ -210,7 +256,7 @@ fn windows_that_fit_are_no_mistake() {
         "preset = \"recommended\"\n[run]\nstep_timeout = \"1m\"",
         "preset = \"recommended\"\n[run]\nstep_timeout = \"3m\"\n[agents.coder]\nstep_timeout = \"9m\"",
         "preset = \"recommended\"\n[agents.look-up]\nstep_timeout = \"3m\"",
-        "preset = \"recommended\"\n[attempt]\nstep_timeout = \"5m\"",
+        "preset = \"recommended\"\n[attempt]\nstep_timeout = \"4m\"",
         // It serves an agent with longer runs.
         "[run]\nstep_timeout = \"2m\"\n[attempt]\nstep_timeout = \"1m\"\nfirst_token_timeout = \"4m\"\n\
          [agents.coder]\nstep_timeout = \"5m\"",
@@ -221,13 +267,13 @@ fn windows_that_fit_are_no_mistake() {
     }
 }
 
-/// A window of the preset that no run lives to see would be a mistake in what is printed.
+/// A window of the preset that no run lives to see would let no attempt follow a silent one.
 #[test]
-fn the_presets_windows_are_at_most_the_longest_of_the_runs() {
+fn the_presets_windows_leave_room_for_another_attempt() {
     for (text, step, first) in [
         ("", "2m", "4m"),
-        ("[run]\nstep_timeout = \"3m\"", "2m", "3m"),
-        ("[run]\nstep_timeout = \"1m\"", "1m", "1m"),
+        ("[run]\nstep_timeout = \"3m\"", "1m 12s", "2m 24s"),
+        ("[run]\nstep_timeout = \"1m\"", "24s", "48s"),
         ("[run]\nstep_timeout = 0", "2m", "4m"),
         (
             "[run]\nstep_timeout = \"3m\"\n[agents.coder]\nstep_timeout = \"9m\"",
@@ -237,7 +283,7 @@ fn the_presets_windows_are_at_most_the_longest_of_the_runs() {
         (
             "[run]\nstep_timeout = \"3m\"\n[attempt]\nstep_timeout = \"30s\"",
             "30s",
-            "3m",
+            "2m 24s",
         ),
     ] {
         let config = read(&format!("preset = \"recommended\"\n{text}")).unwrap();

@@ -227,7 +227,7 @@ fn the_models_of_a_configuration_are_its_candidates() {
 #[test]
 fn a_slow_upload_is_not_cut_by_the_step_windows() {
     run(async {
-        let limits = "[run]\nstep_timeout = \"1s\"\n[attempt]\nstep_timeout = \"1s\"";
+        let limits = "[run]\nstep_timeout = \"1200ms\"\n[attempt]\nstep_timeout = \"1s\"";
         let (upstream, gateway) = Config::new(limits).start_with_model(&["m"]).await;
         let body = chat("ok");
         let head = format!(
