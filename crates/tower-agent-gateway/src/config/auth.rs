@@ -103,17 +103,14 @@ pub(super) fn auth(
     let read = source.and_then(|source| Ok((source, source.read(env)?)));
     match read {
         Ok((source, value)) => {
-            // A file may have a line break behind each entry, and lines for people.
-            let ends_entry = |it: char| it == ',' || it == '\n' && source.is_file();
-            let entries = value.split(ends_entry).map(str::trim);
-            let is_entry = |entry: &&str| !source.is_file() || !is_comment(entry);
-            for (number, entry) in (1..).zip(entries.filter(is_entry)) {
+            for (place, entry) in entries(&value, source.is_file()) {
                 match key(entry, &keys, control) {
                     Ok(key) => keys.push(key),
-                    Err(why) => {
-                        errors.push(source.wrong(&format!("has a bad entry {number}: {why}")));
-                    }
+                    Err(why) => errors.push(source.wrong(&format!("has a bad {place}: {why}"))),
                 }
+            }
+            if keys.is_empty() && errors.is_empty() {
+                errors.push(source.wrong("has no entry NAME:KEY"));
             }
         }
         Err(error) => errors.push(error),
@@ -129,9 +126,23 @@ pub(super) fn auth(
     ConfigError::join(errors).map_or(Ok(auth), Err)
 }
 
-/// Whether a line of a file is not an entry: it is empty, or begins with `#`.
-fn is_comment(line: &str) -> bool {
-    line.is_empty() || line.starts_with('#')
+/// The entries, each with its place. A file may have a line break behind each, and lines for people.
+fn entries(value: &str, is_file: bool) -> Vec<(String, &str)> {
+    if !is_file {
+        let entries = value.split(',').map(str::trim);
+        let numbered = (1..).zip(entries);
+        return numbered
+            .map(|(number, entry)| (format!("entry {number}"), entry))
+            .collect();
+    }
+    let lines = (1..).zip(value.lines().map(str::trim));
+    let lines = lines.filter(|(_, line)| !line.starts_with('#'));
+    let entries = lines.flat_map(|(number, line)| {
+        let entries = line.split(',').map(str::trim);
+        let entries = entries.filter(|entry| !entry.is_empty());
+        entries.map(move |entry| (format!("entry in line {number}"), entry))
+    });
+    entries.collect()
 }
 
 /// Reads one entry, behind the keys of the earlier ones.

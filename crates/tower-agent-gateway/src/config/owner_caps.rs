@@ -96,7 +96,7 @@ macro_rules! caps_table {
                     output: self.$output,
                     total: self.$total,
                     cost: self.$cost,
-                    cost_key: stringify!($cost),
+                    keys: [stringify!($turns), stringify!($output), stringify!($total), stringify!($cost)],
                 }),)*]
             }
         }
@@ -124,7 +124,22 @@ struct Caps {
     output: Tokens,
     total: Tokens,
     cost: Option<Amount>,
-    cost_key: &'static str,
+    /// The keys of these four.
+    keys: [&'static str; 4],
+}
+
+impl Caps {
+    /// The caps that are on, each with its key.
+    fn of_keys(&self) -> [(&'static str, Option<f64>); 4] {
+        let count = |cap: Option<u32>| cap.map(f64::from);
+        let [turns, output, total, cost] = self.keys;
+        [
+            (turns, count(self.turns.and_then(BoundedCount::limit))),
+            (output, count(self.output.and_then(BoundedCount::limit))),
+            (total, count(self.total.and_then(BoundedCount::limit))),
+            (cost, self.cost.and_then(Amount::limit)),
+        ]
+    }
 }
 
 impl CapsTable {
@@ -136,24 +151,34 @@ impl CapsTable {
         has_prices: bool,
         errors: &mut Vec<ConfigError>,
     ) -> OwnerCaps {
-        let mut wrong = |key: &str, message| {
+        let mut wrong = |key: &str, message: String| {
             let path = path.iter().copied().map(KeyPart::from);
             let key = path.chain([KeyPart::from(key)]);
             errors.push(ConfigError::new(key, message));
         };
         for (_, caps) in self.windows() {
             if caps.cost.and_then(Amount::limit).is_some() && !has_prices {
-                wrong(caps.cost_key, "has no effect: no candidate has a price");
+                wrong(
+                    caps.keys[3],
+                    "has no effect: no candidate has a price".to_owned(),
+                );
             }
         }
         let caps = self.over(all);
+        for (key, cap, longer, least) in self.above_longer_windows(&caps) {
+            wrong(
+                key,
+                format!("{cap} is more than {longer} ({least}), which is met first"),
+            );
+        }
         let counts_cached = caps.count_cached_input == Some(true);
         let has_total =
             |(_, caps): (BudgetWindow, Caps)| caps.total.and_then(BoundedCount::limit).is_some();
         if self.count_cached_input == Some(true) && !caps.windows().into_iter().any(has_total) {
             wrong(
                 "count_cached_input",
-                "has no effect without total_tokens_per_hour, or the same of a day, week or month",
+                "has no effect without total_tokens_per_hour, or the same of a day, week or month"
+                    .to_owned(),
             );
         }
         let mut resolved = OwnerCaps::new();
@@ -183,6 +208,30 @@ impl CapsTable {
             };
         }
         resolved
+    }
+
+    /// The caps of this table that are more than that of a longer window in `whole`, with the key of that.
+    ///
+    /// A week may lie in two months, so its caps may be more than a month's.
+    fn above_longer_windows(&self, whole: &Self) -> Vec<(&'static str, f64, &'static str, f64)> {
+        let longer = whole.windows();
+        let mut found = Vec::new();
+        for (place, (window, caps)) in self.windows().into_iter().enumerate() {
+            let longer = longer[place + 1..].iter();
+            let longer = longer.filter(|_| window != BudgetWindow::Week);
+            for (kind, (key, cap)) in caps.of_keys().into_iter().enumerate() {
+                let of_kind = longer.clone().filter_map(|(_, caps)| {
+                    let (key, cap) = caps.of_keys()[kind];
+                    Some((key, cap?))
+                });
+                let Some(cap) = cap else { continue };
+                let least = of_kind.min_by(|(_, a), (_, b)| a.total_cmp(b));
+                if let Some((longer, least)) = least.filter(|(_, least)| cap > *least) {
+                    found.push((key, cap, longer, least));
+                }
+            }
+        }
+        found
     }
 
     /// Whether a cap on cost is set.

@@ -347,7 +347,7 @@ fn keys_of_a_file_are_read_again() {
 
         // A mistake changes nothing.
         std::fs::write(&keys, "coder\n").unwrap();
-        reload(&gateway, "has a bad entry 1: it is not NAME:KEY", 1).await;
+        reload(&gateway, "has a bad entry in line 1: it is not NAME:KEY", 1).await;
         assert_eq!(
             (status("the-old").await, status("the-new").await),
             (200, 200)

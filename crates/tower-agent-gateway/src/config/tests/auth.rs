@@ -132,7 +132,7 @@ fn keys_come_from_a_file() {
         with_candidate(&text)
     };
 
-    let auth = read("# rolled out in May\na:s3cr3t, b:t0ps3cret\r\n\na:0ther\n")
+    let auth = read("# rolled out in May, by hand\na:s3cr3t, b:t0ps3cret\r\n\na:0ther\n")
         .unwrap()
         .auth;
     let names: Vec<_> = auth
@@ -144,13 +144,14 @@ fn keys_come_from_a_file() {
     for (keys, why) in [
         ("", "is empty"),
         ("\n\n", "is empty"),
+        ("# none, as of today\n", "has no entry NAME:KEY"),
         (
-            "a:s3cr3t\ns3cr3t2\n",
-            "has a bad entry 2: it is not NAME:KEY",
+            "# May, and later\n\na:s3cr3t\ns3cr3t2\n",
+            "has a bad entry in line 4: it is not NAME:KEY",
         ),
         (
             "a:s3cr3t\nb:s3cr3t",
-            "has a bad entry 2: its key is that of an earlier one",
+            "has a bad entry in line 2: its key is that of an earlier one",
         ),
     ] {
         let message = message(read(keys));
@@ -192,6 +193,45 @@ fn a_callers_key_is_not_the_control_token() {
         "{message}"
     );
     assert!(!message.contains("t0ken"), "{message}");
+}
+
+/// It would never be met. A week may lie in two months.
+#[test]
+fn a_cap_above_that_of_a_longer_time_is_named() {
+    let error = |caps: &str| match with_prices("a:1,b:2", caps) {
+        Ok(_) => None,
+        Err(error) => Some(error.to_string()),
+    };
+    for (caps, says) in [
+        ("turns_per_hour = 5\nturns_per_day = 5\n", None),
+        ("turns_per_hour = 5\nturns_per_day = 0\n", None),
+        ("turns_per_week = 9\nturns_per_month = 5\n", None),
+        ("turns_per_hour = 5\noutput_tokens_per_day = 4\n", None),
+        ("turns_per_hour = 1\n[agents.b]\nturns_per_hour = 9\n", None),
+        (
+            "turns_per_hour = 9\nturns_per_day = 5\nturns_per_month = 4\n",
+            Some(
+                "3:18: auth.turns_per_hour: 9 is more than turns_per_month (4), which is met first\n",
+            ),
+        ),
+        (
+            "cost_per_day = 1.5\ncost_per_week = 1\n",
+            Some("3:16: auth.cost_per_day: 1.5 is more than cost_per_week (1), which is met first"),
+        ),
+        (
+            "turns_per_day = 5\n[agents.b]\nturns_per_hour = 6\n",
+            Some("agents.b.turns_per_hour: 6 is more than turns_per_day (5), which is met first"),
+        ),
+    ] {
+        let error = error(caps);
+        match says {
+            None => assert_eq!(error, None, "{caps}"),
+            Some(says) => assert!(
+                error.as_ref().is_some_and(|it| it.contains(says)),
+                "{error:?}"
+            ),
+        }
+    }
 }
 
 #[test]
