@@ -102,6 +102,12 @@ fn state(run: &Value) -> String {
     if let Some(reason) = run["reason"].as_str() {
         return reason.to_owned();
     }
+    if run["paused"].is_object() {
+        return match run["paused"]["cap"].as_str() {
+            Some(cap) => format!("paused: {cap}"),
+            None => "paused".to_owned(),
+        };
+    }
     let in_flight = run["in_flight"].as_u64().unwrap_or(0);
     match (run["stuck"] == true, run["closing"].as_str(), in_flight) {
         (true, ..) => "stuck".to_owned(),
@@ -208,6 +214,16 @@ fn one(out: &mut dyn Write, run: &Value) -> io::Result<()> {
             writeln!(out, "{key}: {}", plain(&text(value)))?;
         }
     }
+    if run["paused"].is_object() {
+        let paused = &run["paused"];
+        let remedy = match (paused["cap"].as_str(), paused["suspended"] == true) {
+            (None, _) => "`resume` lets it go on",
+            (Some(_), false) => "`extend` raises its cap and lets it go on",
+            (Some(_), true) => "`extend` raises its cap, and `resume` lets it go on",
+        };
+        let (time, held) = (time(&paused["since_ms"]), text(&paused["held"]));
+        writeln!(out, "paused: for {time}, turns held: {held}; {remedy}")?;
+    }
     let work = run["work"].as_array().map_or(&[][..], Vec::as_slice);
     if !work.is_empty() {
         let mut table = Table::new(&["IN FLIGHT", "CANDIDATE", "AGE", "SILENT", "WINDOW LEFT"]);
@@ -277,6 +293,32 @@ mod tests {
         let mut out = Vec::new();
         table.write(&mut out).unwrap();
         String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn a_run_that_waits_says_so() {
+        let mut run = json!({
+            "run": "nightly", "owner": "coder", "reason": null, "in_flight": 1, "alive": true,
+            "paused": {"cap": "turns", "suspended": false, "since_ms": 61_000, "held": 1},
+        });
+        let written = |run: &Value| {
+            let mut out = Vec::new();
+            detail(&mut out, run).unwrap();
+            String::from_utf8(out).unwrap()
+        };
+        let at_cap = written(&run);
+        assert!(at_cap.contains(" paused: turns "), "{at_cap}");
+        let line = "paused: for 1m 1s, turns held: 1; `extend` raises its cap and lets it go on\n";
+        assert!(at_cap.ends_with(line), "{at_cap}");
+
+        run["paused"] = json!({"cap": null, "suspended": true, "since_ms": 0, "held": 0});
+        let by_hand = written(&run);
+        assert!(by_hand.contains(" paused "), "{by_hand}");
+        let line = "paused: for 0s, turns held: 0; `resume` lets it go on\n";
+        assert!(by_hand.ends_with(line), "{by_hand}");
+
+        run["reason"] = json!("aborted");
+        assert_eq!(state(&run), "aborted");
     }
 
     #[test]
