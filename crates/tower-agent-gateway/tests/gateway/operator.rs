@@ -370,6 +370,41 @@ fn the_description_has_the_methods_that_the_routes_answer() {
     });
 }
 
+/// A client that was made from the description reads what a refused request gets.
+#[test]
+fn the_description_has_what_a_request_without_a_token_or_a_key_gets() {
+    run(async {
+        let upstream = Upstream::model().await;
+        let config = "[auth]\nkeys_env = \"KEYS\"\n[control]\ntoken_env = \"TOKEN\"";
+        let config = Config::new(config)
+            .env("KEYS", "coder:sk-one")
+            .env("TOKEN", "t0ken");
+        let gateway = config.candidate("m", upstream.addr).start().await;
+        let described: Value = gateway
+            .get("/openapi.json")
+            .bearer_auth("t0ken")
+            .ask()
+            .await
+            .json();
+        let mut refused = 0;
+        for (path, item) in described["paths"].as_object().unwrap() {
+            let asked = path.replace("{id}", "x").replace("{owner}", "coder");
+            let asked = asked.replace("{candidate}", "m");
+            for (name, operation) in item.as_object().unwrap() {
+                let method: Method = name.to_uppercase().parse().unwrap();
+                let answer = gateway.request(method, &asked).body("{}").ask().await;
+                let response = &operation["responses"][answer.status.as_str()];
+                let kind = answer.headers["content-type"].to_str().unwrap();
+                let kind = kind.split(';').next().unwrap();
+                let is_described = response["content"].get(kind).is_some();
+                assert!(is_described, "{name} {path}: {} {kind}", answer.status);
+                refused += u32::from(answer.status.is_client_error());
+            }
+        }
+        assert!(refused > 20, "{refused}");
+    });
+}
+
 /// What a command prints on stdout, which must succeed.
 async fn command(gateway: &Gateway, words: &str) -> String {
     let (status, [said, told]) = tried(gateway, words).await;
