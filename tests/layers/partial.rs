@@ -311,7 +311,7 @@ async fn every_end_says_run_session_number_reason_and_message() {
 
         let event = serde_json::to_value(events.next().await.unwrap()).unwrap();
         let message = "The run was stopped after 0ms: it was aborted (aborted). \
-                       Last step: llm_call. Send the request again if it is still wanted.";
+                       Last step: llm_call. Start a new run to go on.";
         let expected = [
             ("event", "ended"),
             ("run", "r-1"),

@@ -208,11 +208,7 @@ const SAID: [(&str, &str, &str); 17] = [
         "the caller went away",
         "Send the request again if it is still wanted",
     ),
-    (
-        "aborted",
-        "it was aborted",
-        "Send the request again if it is still wanted",
-    ),
+    ("aborted", "it was aborted", "Start a new run to go on"),
     (
         "superseded",
         "a newer run took its place",

@@ -364,6 +364,15 @@ fn write_message(f: &mut impl fmt::Write, end: &Terminated) -> fmt::Result {
     let (cause, advice) = cause_and_advice(&end.reason);
     if end.reason == TerminalReason::Completed {
         write!(f, "The {subject} {cause} after {elapsed}")?;
+    } else if end.reason == TerminalReason::Shutdown && end.elapsed.is_zero() {
+        // The run drains: nothing was stopped.
+        let what = match end.failed_attempts {
+            Some(_) => "got no other attempt",
+            None => "was refused",
+        };
+        write!(f, "The {subject} {what}: ")?;
+        write_cause(f, end, cause)?;
+        write!(f, " ({name})")?;
     } else {
         write!(f, "The {subject} was stopped after {elapsed}: ")?;
         write_cause(f, end, cause)?;
@@ -458,7 +467,7 @@ const fn cause_and_advice(reason: &TerminalReason) -> (&'static str, &'static st
         TerminalReason::HardCeiling => ("it reached its time limit", LARGER),
         TerminalReason::CallerDeadline => ("it used up its time", AGAIN),
         TerminalReason::ClientDisconnect => ("the caller went away", IF_WANTED),
-        TerminalReason::Aborted => ("it was aborted", IF_WANTED),
+        TerminalReason::Aborted => ("it was aborted", ANEW),
         TerminalReason::Superseded => ("a newer run took its place", ANEW),
         TerminalReason::Shutdown => (
             "the server is shutting down",
