@@ -34,7 +34,8 @@ pub enum TerminalReason {
     CallerDeadline,
     /// The caller went away before the answer was delivered.
     ClientDisconnect,
-    /// The program aborted the node or its session, or the node's work was dropped unfinished.
+    /// The program aborted the node or its session, or the node's work was dropped unfinished, also by
+    /// a panic of the program's own service or hook.
     Aborted,
     /// A newer run took the place of this run.
     Superseded,

@@ -1,7 +1,7 @@
 //! The part that a layer has in a supervised call: it measures silence, handles the caller's
 //! disconnect, or runs hooks of its own.
 
-use std::fmt::Debug;
+use std::{fmt::Debug, thread::panicking};
 
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
@@ -11,6 +11,14 @@ use crate::{
     error::BoxError,
     run::{Nanos, Run, Scope, TaskId, TerminalReason},
 };
+
+/// The reason of an unfinished call that is dropped: its caller left, unless a panic unwinds the task.
+pub(crate) fn reason_of_drop() -> TerminalReason {
+    match panicking() {
+        true => TerminalReason::Aborted,
+        false => TerminalReason::ClientDisconnect,
+    }
+}
 
 /// The behavior of one layer in a supervised call.
 #[derive(Debug)]
@@ -164,7 +172,7 @@ impl LayerPart {
             // If the node has ended already, the drop only follows from that end.
             Self::Disconnect(scope) if run.terminal_reason().is_none() => {
                 let target = run.in_scope(*scope);
-                drop(target.end(TerminalReason::ClientDisconnect, None, run.now()));
+                drop(target.end(reason_of_drop(), None, run.now()));
             }
             Self::Hooks(hooks) => hooks.dropped(run),
             _ => {}

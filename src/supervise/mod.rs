@@ -62,7 +62,7 @@ pub(crate) use self::{
     buffered_call::{BufferedCall, RequestReader, Upload},
     claim::Claim,
     held::{AdmitsHeld, HoldsCalls},
-    layer_hooks::LayerHooks,
+    layer_hooks::{LayerHooks, reason_of_drop},
     layer_settings::LayerSettings,
     observer::{Observer, dialect_of, operation_of},
     service::SupervisesCalls,

@@ -42,6 +42,35 @@ async fn a_future_dropped_while_it_waits_is_a_disconnect() {
     assert_eq!(upstream.dropped().reason, gone());
 }
 
+/// A server's task drops what it has while it unwinds.
+///
+/// covers: C1
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_the_service_is_no_disconnect() {
+    for polls in [0, 1] {
+        let (sender, runs) = std::sync::mpsc::channel();
+        let service = tower::service_fn(move |request: http::Request<_>| {
+            let run = request.extensions().get::<Run>().cloned();
+            sender.send(run.unwrap()).unwrap();
+            async move {
+                for _ in 0..polls {
+                    sleep(secs(1)).await;
+                }
+                assert!(polls > 1, "the service's own");
+                let body = http_body_util::Empty::<bytes::Bytes>::new();
+                Ok::<_, tower_agent::BoxError>(http::Response::new(body))
+            }
+        });
+        let call = layer().layer(service).oneshot(request());
+
+        let panicked = tokio::spawn(call).await.unwrap_err();
+
+        assert!(panicked.is_panic());
+        let run = runs.recv().unwrap();
+        assert_eq!(run.terminal_reason(), Some(TerminalReason::Aborted));
+    }
+}
+
 /// covers: C1
 #[tokio::test(start_paused = true)]
 async fn a_future_dropped_after_it_was_ready_is_none() {

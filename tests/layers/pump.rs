@@ -318,7 +318,7 @@ async fn a_panic_inside_is_the_readers() {
     let _ = std::panic::take_hook();
 
     for upstream in upstreams {
-        let left = Some(TerminalReason::ClientDisconnect);
+        let left = Some(TerminalReason::Aborted);
         assert_eq!(upstream.run().terminal_reason(), left);
         assert_eq!(upstream.run().in_flight(), 0);
     }

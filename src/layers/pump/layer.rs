@@ -17,8 +17,10 @@ use super::{
 };
 use crate::{
     error::BoxError,
-    run::{Run, Scope, TerminalReason},
-    supervise::{Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture},
+    run::{Run, Scope},
+    supervise::{
+        Claim, LayerHooks, LayerSettings, SupervisedBody, SupervisedFuture, reason_of_drop,
+    },
 };
 
 /// Ends each call at its deadlines even if its caller does not read.
@@ -127,7 +129,6 @@ impl LayerHooks for CloseOnDrop {
     fn dropped(&mut self, found: &Run) {
         let now = found.now();
         let until = now.saturating_add(self.0);
-        let reason = TerminalReason::ClientDisconnect;
-        found.node().close(&reason, until, now);
+        found.node().close(&reason_of_drop(), until, now);
     }
 }
