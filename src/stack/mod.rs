@@ -329,6 +329,10 @@ impl<Side> AgentStack<Side> {
     }
 
     /// Ends a run at this age, also if it makes progress.
+    ///
+    /// # Panics
+    ///
+    /// Panics at a limit of zero. The `optional(None)` of the layer switches it off.
     #[must_use]
     pub fn ceiling(mut self, limit: impl Into<HardCeilingLayer>) -> Self {
         self.ceiling = limit.into();
@@ -339,6 +343,10 @@ impl<Side> AgentStack<Side> {
     ///
     /// A window that is not longer than those of [`step`](Self::step) and [`first`](Self::first)
     /// ends the run before another attempt can follow a silent one.
+    ///
+    /// # Panics
+    ///
+    /// Panics at a limit of zero. The `optional(None)` of the layer switches it off.
     #[must_use]
     pub fn run_step(mut self, window: impl Into<StepTimeoutLayer>) -> Self {
         self.run_step = window.into();
@@ -346,6 +354,10 @@ impl<Side> AgentStack<Side> {
     }
 
     /// Caps the turns of a run; by default the first turn beyond this number ends the run.
+    ///
+    /// # Panics
+    ///
+    /// Panics at a limit of zero. The `optional(None)` of the layer switches it off.
     #[must_use]
     pub fn max_turns(mut self, turns: impl Into<TurnCapLayer>) -> Self {
         self.turns = turns.into();
@@ -404,6 +416,10 @@ impl<Side> AgentStack<Side> {
     }
 
     /// Ends an attempt at this age; another may follow.
+    ///
+    /// # Panics
+    ///
+    /// Panics at a limit of zero. The `optional(None)` of the layer switches it off.
     #[must_use]
     pub fn attempt_ceiling(mut self, limit: impl Into<HardCeilingLayer>) -> Self {
         self.attempt_ceiling = limit.into();
@@ -411,6 +427,10 @@ impl<Side> AgentStack<Side> {
     }
 
     /// Ends an attempt that makes no progress for this long; another may follow.
+    ///
+    /// # Panics
+    ///
+    /// Panics at a limit of zero. The `optional(None)` of the layer switches it off.
     #[must_use]
     pub fn step(mut self, window: impl Into<StepTimeoutLayer>) -> Self {
         self.step = window.into();
