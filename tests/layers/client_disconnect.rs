@@ -1,3 +1,4 @@
+use futures_util::FutureExt;
 use http::Method;
 use http_body::Body;
 use http_body_util::BodyExt;
@@ -68,6 +69,69 @@ async fn a_panic_of_the_service_is_no_disconnect() {
         assert!(panicked.is_panic());
         let run = runs.recv().unwrap();
         assert_eq!(run.terminal_reason(), Some(TerminalReason::Aborted));
+    }
+}
+
+/// A handler ran in a task of its own, whose panic was resumed by the one that waited for it: the log and
+/// the probes called that a client that had left.
+///
+/// <https://github.com/oxidecomputer/dropshot/pull/1677>
+///
+/// covers: C1
+#[tokio::test(start_paused = true)]
+async fn a_panic_that_is_resumed_from_another_task_is_no_disconnect() {
+    let (sender, runs) = std::sync::mpsc::channel();
+    let service = tower::service_fn(move |request: http::Request<_>| {
+        let run = request.extensions().get::<Run>().cloned();
+        sender.send(run.unwrap()).unwrap();
+        async move {
+            let task = tokio::spawn(async { panic!("the handler's own") });
+            let panicked: tokio::task::JoinError = task.await.map(|(): ()| ()).unwrap_err();
+            if panicked.is_panic() {
+                std::panic::resume_unwind(panicked.into_panic());
+            }
+            let body = http_body_util::Empty::<bytes::Bytes>::new();
+            Ok::<_, tower_agent::BoxError>(http::Response::new(body))
+        }
+    });
+
+    let panicked = tokio::spawn(layer().layer(service).oneshot(request())).await;
+
+    assert!(panicked.unwrap_err().is_panic());
+    let run = runs.recv().unwrap();
+    assert_eq!(run.terminal_reason(), Some(TerminalReason::Aborted));
+}
+
+/// The layer that turns a panic into an answer is the outermost one, and drops what panicked once the
+/// unwinding is over.
+///
+/// <https://github.com/paiml/aprender/pull/2509>
+///
+/// covers: C1
+#[tokio::test(start_paused = true)]
+async fn a_panic_that_a_layer_outside_catches_is_no_disconnect() {
+    for polls in [0, 1] {
+        for with_pump in [false, true] {
+            let script = match polls {
+                0 => Script::before_head().panic(),
+                _ => Script::before_head().wait(1.0).panic(),
+            };
+            let upstream = Upstream::script(script);
+            let stack = Stack::default().disconnect();
+            let stack = if with_pump { stack.pump() } else { stack };
+            let call = stack.build(&upstream).call(request());
+
+            let caught = std::panic::AssertUnwindSafe(call).catch_unwind().await;
+
+            assert!(caught.is_err());
+            let reason = upstream.run().terminal_reason();
+            assert_eq!(
+                reason,
+                Some(TerminalReason::Aborted),
+                "{polls}, {with_pump}"
+            );
+            assert_eq!(upstream.run().in_flight(), 0);
+        }
     }
 }
 

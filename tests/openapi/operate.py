@@ -75,6 +75,18 @@ def main() -> None:
     assert sum(ends.get("aborted", 0) for ends in counted) >= 1, counted
     candidates = list_candidates.sync(client=client).candidates
     assert candidates and all(it.state == "up" for it in candidates), candidates
+    # An answer that the description lacks is an error of the generated client, and one in another shape a crash:
+    # https://github.com/openapi-generators/openapi-python-client/issues/650, https://github.com/openziti/ziti/issues/1591.
+    # Behind a proxy a request is not of this machine.
+    outside = Client(
+        base_url=address, headers={"x-forwarded-for": "192.0.2.1"}, raise_on_unexpected_status=True
+    )
+    for call in (list_runs, list_ends, list_candidates, thaw):
+        refused = call.sync_detailed(client=outside)
+        assert refused.status_code == 403, refused
+        assert refused.parsed == "this route serves requests from this machine only\n", refused
+    refused = show_run.sync_detailed("hung", client=outside)
+    assert (refused.status_code, type(refused.parsed)) == (403, str), refused
     print("the generated client found the hung run, ended it, and kept new ones out")
 
 

@@ -315,6 +315,41 @@ fn a_key_of_a_mounted_secret_is_exchanged_by_a_reload() {
     });
 }
 
+/// Once the last key was gone each request was a 401 until a restart, and nothing said why. Another gateway
+/// keeps what it had if the list is empty.
+///
+/// <https://github.com/hrygo/hotplex/issues/560>,
+/// <https://github.com/milvus-io/talon/pull/529>
+///
+/// covers: T101
+#[test]
+fn a_key_file_that_lost_its_last_key_locks_nobody_out() {
+    run(async {
+        let folder = tempfile::tempdir().unwrap();
+        let keys = folder.path().join("keys");
+        fs::write(&keys, "coder:sk-one\n").unwrap();
+        let settings = format!("[auth]\nkeys_file = \"{}\"", keys.display());
+        let upstream = Upstream::model().await;
+        let gateway = Config::new(&settings).candidate("m", upstream.addr);
+        let gateway = gateway.start().await;
+        let emptied = ["", "\n", "# coder:sk-one\n", " # a, b\n\n#\n", ",\n , \n"];
+        for (count, text) in (1..).zip(emptied) {
+            fs::write(&keys, text).unwrap();
+            gateway.signal("HUP");
+            let said = "configuration not reloaded";
+            eventually(async || (gateway.log().matches(said).count() == count).then_some(())).await;
+            let log = gateway.log();
+            let line = log
+                .lines()
+                .rfind(|line| line.contains("auth.keys_file"))
+                .unwrap();
+            assert!(line.contains(keys.to_str().unwrap()), "{line}");
+            let request = gateway.post(CHAT, chat("ok")).bearer_auth("sk-one");
+            assert_eq!(request.ask().await.status, 200, "{text:?}");
+        }
+    });
+}
+
 /// A client could not connect to a proxy, whose log had only that a request was invalid. One cause of
 /// such bytes is a base URL with `https` in front of a port without TLS.
 ///
