@@ -29,7 +29,7 @@ use crate::{
     error::BoxError,
     llm::failure::{AllCandidatesCoolingDown, TransportError},
     run::{
-        ErrorAllowance, ErrorKey, Failing, Nanos, NodeKind, PollScope, Run, TerminalReason,
+        ErrorAllowance, ErrorKey, Failing, Nanos, NodeKind, PollScope, Run, TaskId, TerminalReason,
         Terminated, is_traced, nanos,
     },
     supervise::{Claim, LayerSettings, SupervisedFuture, TaskTimer},
@@ -143,7 +143,7 @@ impl<S, C> AttemptDriver<S, C> {
         let deadline = node.next_deadline();
         let now = PollScope::now(&self.own);
         if deadline.is_some_and(|at| at <= nanos(now)) {
-            drop(node.check(now, scope.task()));
+            drop(node.check(now, TaskId::of(cx.waker())));
             return Poll::Ready(Next::Again);
         }
         self.wait(deadline.into_iter().chain(at).min(), scope, cx);
@@ -299,7 +299,8 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         let readiness = self.service.poll_ready(cx);
         // This check reads the clock, because the service may become ready in the poll in which the
         // attempt's deadline passes.
-        let alive = attempt.node().check(self.own.now(), scope.task()).is_ok();
+        let task = TaskId::of(cx.waker());
+        let alive = attempt.node().check(self.own.now(), task).is_ok();
         if let Some(ended) = self.ended() {
             return Poll::Ready(ended);
         }
@@ -327,7 +328,7 @@ impl<S, C: AttemptPolicy> AttemptDriver<S, C> {
         // The repeat goes back before `failed` asks for another one.
         drop(permit);
         let failed = FailedAttempt::Error(error);
-        Poll::Ready(self.failed(failure, failed, &attempt, scope.task()))
+        Poll::Ready(self.failed(failure, failed, &attempt, task))
     }
 
     /// Makes the attempt's request, and calls the ready service with it if the attempt lives.

@@ -26,7 +26,7 @@ use super::{
 use crate::{
     body::ReplayBody,
     error::BoxError,
-    run::{Nanos, PauseGuard, PollScope, Run, nanos},
+    run::{Nanos, PauseGuard, PollScope, Run, TaskId, nanos},
     supervise::{Claim, Upload},
 };
 
@@ -265,8 +265,9 @@ where
                 classify_at,
             } => {
                 let polled = peek.as_mut().poll(&driver.own, &driver.policy, cx);
+                let task = TaskId::of(cx.waker());
                 if let Poll::Ready(outcome) = polled {
-                    return Poll::Ready(driver.conclude(outcome, attempt, scope.task()));
+                    return Poll::Ready(driver.conclude(outcome, attempt, task));
                 }
                 let now = PollScope::now(&driver.own);
                 let due = match peek.reads_failure() {
@@ -279,12 +280,12 @@ where
                 };
                 if due.is_some_and(|at| at <= nanos(now)) {
                     // A deadline of the layer's node at this instant wins over the commit.
-                    drop(attempt.node().check(now, scope.task()));
+                    drop(attempt.node().check(now, task));
                     if let Some(ended) = driver.ended() {
                         return Poll::Ready(ended);
                     }
                     if let Some(outcome) = peek.give_up(&driver.own, &driver.policy) {
-                        return Poll::Ready(driver.conclude(outcome, attempt, scope.task()));
+                        return Poll::Ready(driver.conclude(outcome, attempt, task));
                     }
                 }
                 driver.wait(due, scope, cx);

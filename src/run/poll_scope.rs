@@ -1,6 +1,10 @@
 //! The scope of one poll, and the values that the polls nested in it share.
 
-use std::{cell::Cell, task::Waker, time::Duration};
+use std::{
+    cell::{Cell, RefCell},
+    task::Waker,
+    time::Duration,
+};
 
 use tokio::time::Instant;
 
@@ -86,7 +90,6 @@ fn read_clock(opened: Instant) -> Nanos {
 
 /// The scope of one wrapper's poll, which its drop leaves at the end of the poll.
 pub(crate) struct PollScope {
-    task: TaskId,
     outer: Outer,
     /// The value of `DriverState::enforced` before this poll, which the drop restores.
     enforced: u64,
@@ -101,8 +104,8 @@ enum Outer {
     /// The poll is the driver's own, and no driver's poll is around it.
     None,
     /// The poll is a driver's own, within a driver's poll of another task. The drop restores the
-    /// values of that other poll.
-    Foreign(Foreign),
+    /// values of that other poll, which `AROUND` holds: each poll copies this type.
+    Foreign,
 }
 
 impl Outer {
@@ -111,7 +114,8 @@ impl Outer {
     fn drive(task: TaskId, node: u64) -> Self {
         let driver = DRIVER.with(|state| state.driver.replace(task));
         if driver != TaskId::NONE {
-            return Self::Foreign(Foreign::replace(driver, node));
+            Foreign::push(driver, node);
+            return Self::Foreign;
         }
         DRIVER.with(|state| {
             state.node.set(node);
@@ -119,6 +123,11 @@ impl Outer {
         });
         Self::None
     }
+}
+
+thread_local! {
+    /// The drivers' polls around the one that runs, the innermost last.
+    static AROUND: RefCell<Vec<Foreign>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The values of a driver's poll while another task's driver is polled within it.
@@ -131,23 +140,29 @@ struct Foreign {
 
 impl Foreign {
     #[cold]
-    fn replace(driver: TaskId, node: u64) -> Self {
-        DRIVER.with(|state| Self {
+    fn push(driver: TaskId, node: u64) {
+        let around = DRIVER.with(|state| Self {
             driver,
             node: state.node.replace(node),
             clock: state.clock.get(),
             next: state.next.replace(NEVER),
-        })
+        });
+        // Not while the thread ends, in the drop of a value that it keeps: `pop` then finds nothing.
+        _ = AROUND.try_with(|polls| polls.borrow_mut().push(around));
     }
 
     #[cold]
-    fn restore(&self) {
+    fn pop() {
+        let popped = AROUND.try_with(|polls| polls.borrow_mut().pop());
         DRIVER.with(|state| {
-            state.driver.set(self.driver);
-            state.node.set(self.node);
-            state.clock.set(self.clock);
-            state.next.set(self.next);
             state.now.set(NEVER);
+            let Some(around) = popped.ok().flatten() else {
+                return state.driver.set(TaskId::NONE);
+            };
+            state.driver.set(around.driver);
+            state.node.set(around.node);
+            state.clock.set(around.clock);
+            state.next.set(around.next);
         });
     }
 }
@@ -156,7 +171,7 @@ impl Foreign {
 /// Each poll decides this anew.
 pub(crate) enum Role {
     /// A wrapper outside of this one enforces the node in this poll of the task.
-    Inner(TaskId),
+    Inner,
     /// The wrapper enforces its node in this poll. Mostly it is the outermost wrapper of the node.
     ///
     /// The enforcer reads the node's end before the inner poll, and checks the deadlines at
@@ -173,7 +188,7 @@ impl Role {
         // The closures are small, here and below: the compiler inlines `with` only for such.
         let (driver, enforced) = DRIVER.with(|state| (state.driver.get(), state.enforced.get()));
         if enforced == number && driver == task {
-            return Self::Inner(task);
+            return Self::Inner;
         }
         let outer = if driver == task {
             Outer::Driver
@@ -185,7 +200,6 @@ impl Role {
             state.now.set(NEVER);
         });
         Self::Enforcer(PollScope {
-            task,
             outer,
             enforced,
             epoch: run.node().epoch(),
@@ -202,14 +216,7 @@ impl Role {
     }
 
     pub(crate) const fn is_inner(&self) -> bool {
-        matches!(self, Self::Inner(_))
-    }
-
-    pub(crate) const fn task(&self) -> TaskId {
-        match self {
-            Self::Inner(task) => *task,
-            Self::Enforcer(scope) => scope.task(),
-        }
+        matches!(self, Self::Inner)
     }
 }
 
@@ -227,7 +234,6 @@ impl PollScope {
         };
         DRIVER.with(|state| state.now.set(NEVER));
         Self {
-            task,
             outer,
             enforced,
             epoch: run.node().epoch(),
@@ -278,10 +284,6 @@ impl PollScope {
         self.epoch
     }
 
-    pub(crate) const fn task(&self) -> TaskId {
-        self.task
-    }
-
     /// The earliest absolute deadline of `node` and of ancestors; `NEVER` if there is none.
     ///
     /// An ancestor that an enforcer of this task, around this poll, checks is left out, and so are
@@ -304,8 +306,8 @@ impl PollScope {
         clippy::result_large_err,
         reason = "the cold path, and the type of every layer"
     )]
-    pub(crate) fn check(&self, run: &Run) -> Result<(), Terminated> {
-        let checked = run.node().check(Self::now(run), self.task());
+    pub(crate) fn check(run: &Run, task: TaskId) -> Result<(), Terminated> {
+        let checked = run.node().check(Self::now(run), task);
         checked.map_err(|_| run.to_terminated())
     }
 }
@@ -317,7 +319,7 @@ impl Drop for PollScope {
         match &self.outer {
             Outer::Driver => {}
             Outer::None => DRIVER.with(|state| state.driver.set(TaskId::NONE)),
-            Outer::Foreign(around) => around.restore(),
+            Outer::Foreign => Foreign::pop(),
         }
     }
 }

@@ -167,7 +167,7 @@ where
         let task = match supervised.observer() {
             // An outer layer reads the frames, and knows which of them reset a window.
             None if role.is_inner() => TaskId::NONE,
-            _ => role.task(),
+            _ => TaskId::of(cx.waker()),
         };
         drop(role);
         this.inner.set(None);

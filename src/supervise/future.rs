@@ -152,7 +152,7 @@ where
                 match polled {
                     Poll::Ready(Ok(_)) => {}
                     Poll::Ready(Err(error)) => {
-                        let task = role.task();
+                        let task = TaskId::of(cx.waker());
                         drop(role);
                         this.inner.set(None);
                         return Poll::Ready(Err(this.state.failed(error.into(), task)));

@@ -190,8 +190,8 @@ impl SupervisedCall {
     pub(super) fn pending(&mut self, role: &Role, cx: &mut Context<'_>) -> Poll<StopCause> {
         let has_news = || self.observer().is_some_and(Observer::has_news);
         match role {
-            Role::Inner(_) if !self.settings.part.measures() && !has_news() => Poll::Pending,
-            Role::Inner(task) => self.measure(*task),
+            Role::Inner if !self.settings.part.measures() && !has_news() => Poll::Pending,
+            Role::Inner => self.measure(TaskId::of(cx.waker())),
             Role::Enforcer(scope) => self.enforce(scope, cx),
         }
     }
@@ -217,14 +217,15 @@ impl SupervisedCall {
     fn enforce(&mut self, scope: &PollScope, cx: &mut Context<'_>) -> Poll<StopCause> {
         self.ready = 0;
         let now = PollScope::now_nanos(&self.run);
-        let own = self.part_pending(now, scope.task());
+        let task = TaskId::of(cx.waker());
+        let own = self.part_pending(now, task);
         let ends = scope.next_deadline(self.run.node());
         let next = PollScope::lower(own.min(ends), &self.run);
         if next <= now {
             if self.is_complete_at_deadline(now, own, ends) {
                 return Poll::Ready(StopCause::Ended);
             }
-            self.check(now, scope.task());
+            self.check(now, task);
         }
         if self.is_over() {
             return Poll::Ready(StopCause::Over);

@@ -89,7 +89,8 @@ impl TaskTimer {
             })
         });
         let engine = engine.as_mut().project();
-        let moved = std::mem::replace(engine.task, scope.task()) != scope.task();
+        let task = TaskId::of(cx.waker());
+        let moved = std::mem::replace(engine.task, task) != task;
         if moved {
             run.node().register_waker(engine.waiter, cx.waker(), true);
             // After the check and before the registration the node may have ended or closed, or
@@ -189,9 +190,10 @@ pub(crate) fn poll_until_end<F: Future>(
         return Poll::Ready(Ok(output));
     }
     let now = PollScope::now(run);
-    let due = |window: &mut StepWindow| window.pending(run, None, nanos(now), scope.task());
+    let task = TaskId::of(cx.waker());
+    let due = |window: &mut StepWindow| window.pending(run, None, nanos(now), task);
     let window = windows.iter_mut().filter_map(due).min();
-    if let Err(ended) = scope.check(run) {
+    if let Err(ended) = PollScope::check(run, task) {
         return Poll::Ready(Err(ended));
     }
     let alarm = waits(now);
