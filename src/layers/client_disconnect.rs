@@ -20,8 +20,9 @@
 //!
 //! The layer does not know why a future or body is dropped: the drop by an aborted server task is a
 //! disconnect, too. Code that drops the future for another reason must store that reason first,
-//! with [`Run::end`](crate::Run::end). A drop by the unwinding of a panic is no disconnect: the node
-//! ends as [`Aborted`](crate::TerminalReason::Aborted).
+//! with [`Run::end`](crate::Run::end). A panic of the service, caught outside or not, and a drop by the
+//! unwinding of another one are no disconnects: the node ends as
+//! [`Aborted`](crate::TerminalReason::Aborted).
 //!
 //! # What cannot be seen
 //!

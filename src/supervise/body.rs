@@ -135,7 +135,7 @@ where
             this.inner.set(None);
             return Poll::Ready(Some(Err(supervised.over())));
         }
-        let polled = inner.poll_frame(cx);
+        let polled = supervised.unwinding(|| inner.poll_frame(cx));
         // Matched by reference: a frame is large, and most frames reach the caller unchanged.
         let why = match &polled {
             Poll::Ready(Some(Ok(frame))) => match supervised.frame(&role, frame) {

@@ -137,7 +137,7 @@ where
         {
             let role = Role::enter(cx.waker(), &supervised.run);
             if role.is_inner() || !supervised.is_over() {
-                let mut polled = inner.poll(cx);
+                let mut polled = supervised.unwinding(|| inner.poll(cx));
                 // By reference: an answer is large.
                 if let Poll::Ready(Ok(answer)) = &mut polled {
                     if role.is_inner() || !supervised.is_cut() {

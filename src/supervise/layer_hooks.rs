@@ -76,6 +76,9 @@ pub(crate) trait LayerHooks: Debug + Send + Sync {
     /// Handles the drop of an unfinished future or body, before the inner one drops.
     fn dropped(&mut self, _run: &Run) {}
 
+    /// A panic of what the call polls unwinds.
+    fn unwound(&mut self, _run: &Run) {}
+
     /// Converts an error of the call into the one that the caller gets.
     fn error(&self, _run: &Run, error: BoxError) -> BoxError {
         error
@@ -176,6 +179,14 @@ impl LayerPart {
             }
             Self::Hooks(hooks) => hooks.dropped(run),
             _ => {}
+        }
+    }
+
+    #[cold]
+    pub(super) fn unwound(&mut self, run: &Run) {
+        match self {
+            Self::Hooks(hooks) => hooks.unwound(run),
+            _ => self.dropped(run),
         }
     }
 

@@ -148,6 +148,24 @@ impl SupervisedCall {
         self.reader.observer()
     }
 
+    /// Polls what is inside. A panic of it ends the node as a drop within the unwinding does: who catches the
+    /// panic may drop the rest when nothing tells of it any more.
+    #[inline]
+    pub(super) fn unwinding<T>(&mut self, poll: impl FnOnce() -> T) -> T {
+        struct OnUnwind<'a>(&'a mut SupervisedCall);
+
+        impl Drop for OnUnwind<'_> {
+            fn drop(&mut self) {
+                self.0.settings.part.unwound(&self.0.run);
+            }
+        }
+
+        let on_unwind = OnUnwind(self);
+        let polled = poll();
+        std::mem::forget(on_unwind);
+        polled
+    }
+
     /// Whether the node has ended, in itself or through an ancestor.
     ///
     /// An enforcer tests this before it polls: a stored reason beats a ready frame. The test

@@ -4,7 +4,7 @@ use http_body::Body;
 use http_body_util::BodyExt;
 use tokio::time::sleep;
 use tower::{Layer, Service, ServiceBuilder, ServiceExt};
-use tower_agent::{ClientDisconnectLayer, Run, RunRegistry, Scope, TerminalReason};
+use tower_agent::{ClientDisconnectLayer, PumpLayer, Run, RunRegistry, Scope, TerminalReason};
 
 use crate::support::{
     DONE, FINISH, Outcome, Place, ReadExt, STOP, Script, Stack, Upstream, call_of, chat,
@@ -102,6 +102,11 @@ async fn a_panic_that_is_resumed_from_another_task_is_no_disconnect() {
     assert_eq!(run.terminal_reason(), Some(TerminalReason::Aborted));
 }
 
+async fn is_caught<T>(call: impl Future<Output = T>) -> bool {
+    let caught = std::panic::AssertUnwindSafe(call).catch_unwind().await;
+    caught.is_err()
+}
+
 /// The layer that turns a panic into an answer is the outermost one, and drops what panicked once the
 /// unwinding is over.
 ///
@@ -111,27 +116,58 @@ async fn a_panic_that_is_resumed_from_another_task_is_no_disconnect() {
 #[tokio::test(start_paused = true)]
 async fn a_panic_that_a_layer_outside_catches_is_no_disconnect() {
     for polls in [0, 1] {
-        for with_pump in [false, true] {
+        for drains in [None, Some(false), Some(true)] {
             let script = match polls {
                 0 => Script::before_head().panic(),
                 _ => Script::before_head().wait(1.0).panic(),
             };
             let upstream = Upstream::script(script);
-            let stack = Stack::default().disconnect();
-            let stack = if with_pump { stack.pump() } else { stack };
-            let call = stack.build(&upstream).call(request());
+            let service = upstream.clone();
+            // No `async` between the layers, which would drop what it has within the unwinding.
+            let is_caught = match drains {
+                None => is_caught(layer().layer(service).call(request())).await,
+                Some(drains) => {
+                    let pump = PumpLayer::new().drain(drains.then(|| secs(9)));
+                    is_caught(pump.layer(service).call(request())).await
+                }
+            };
 
-            let caught = std::panic::AssertUnwindSafe(call).catch_unwind().await;
-
-            assert!(caught.is_err());
+            assert!(is_caught);
             let reason = upstream.run().terminal_reason();
-            assert_eq!(
-                reason,
-                Some(TerminalReason::Aborted),
-                "{polls}, {with_pump}"
-            );
+            let aborted = Some(TerminalReason::Aborted);
+            assert_eq!(reason, aborted, "{polls}, {drains:?}");
             assert_eq!(upstream.run().in_flight(), 0);
         }
+    }
+}
+
+/// The same behind the head of the answer.
+///
+/// covers: C1
+#[tokio::test(start_paused = true)]
+async fn a_panic_of_the_body_that_is_caught_outside_is_no_disconnect() {
+    for drains in [None, Some(false), Some(true)] {
+        let upstream = Upstream::script(Script::sse().data(chat("a")).panic());
+        let service = upstream.clone();
+        let is_caught = match drains {
+            None => {
+                let answer = layer().layer(service).call(request()).await.unwrap();
+                let mut body = Box::pin(answer.into_body());
+                body.frame().await.unwrap().unwrap();
+                is_caught(body.frame()).await
+            }
+            Some(drains) => {
+                let pump = PumpLayer::new().drain(drains.then(|| secs(9)));
+                let answer = pump.layer(service).call(request()).await.unwrap();
+                let mut body = Box::pin(answer.into_body());
+                body.frame().await.unwrap().unwrap();
+                is_caught(body.frame()).await
+            }
+        };
+
+        assert!(is_caught);
+        let reason = upstream.run().terminal_reason();
+        assert_eq!(reason, Some(TerminalReason::Aborted), "{drains:?}");
     }
 }
 

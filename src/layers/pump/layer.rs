@@ -131,4 +131,9 @@ impl LayerHooks for CloseOnDrop {
         let until = now.saturating_add(self.0);
         found.node().close(&reason_of_drop(), until, now);
     }
+
+    // What panicked cannot be read on.
+    fn unwound(&mut self, found: &Run) {
+        drop(found.node().end(reason_of_drop(), None, found.now()));
+    }
 }
