@@ -158,10 +158,8 @@ impl CapsTable {
         };
         for (_, caps) in self.windows() {
             if caps.cost.and_then(Amount::limit).is_some() && !has_prices {
-                wrong(
-                    caps.keys[3],
-                    "has no effect: no candidate has a price".to_owned(),
-                );
+                let [.., cost] = caps.keys;
+                wrong(cost, "has no effect: no candidate has a price".to_owned());
             }
         }
         let caps = self.over(all);
