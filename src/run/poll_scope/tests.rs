@@ -64,3 +64,24 @@ fn the_end_of_another_tasks_poll_restores_the_driven_node_around_it() {
 
     assert_eq!(PollScope::driven(), run.node().number());
 }
+
+#[test]
+fn each_of_several_tasks_polls_restores_the_one_around_it_also_if_it_panics() {
+    let runs = [Run::open(), Run::open(), Run::open()];
+    let tasks = [task(), task(), task()];
+    let [outer, middle, inner] = [0, 1, 2].map(|at| runs[at].node().number());
+    let _outer = PollScope::enter(&tasks[0], &runs[0]);
+    let scope = PollScope::enter(&tasks[1], &runs[1]);
+    let driven = std::cell::Cell::new(0);
+
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let _inner = Role::enter(&tasks[2], &runs[2]);
+        driven.set(PollScope::driven());
+        panic!("as a service may");
+    }));
+
+    assert!(panicked.is_err());
+    assert_eq!((driven.get(), PollScope::driven()), (inner, middle));
+    drop(scope);
+    assert_eq!(PollScope::driven(), outer);
+}
